@@ -117,8 +117,8 @@ _BYTES = "1MiB or more: a number of bytes, or a size such as 512MiB"
 OPTIONS = (
     MountOption(
         "ro",
-        "Write nothing into the data directory and take no lock. A running broker may use the "
-        "directory.",
+        "Write nothing into the data directory and take no lock. A running broker can use the "
+        "directory at the same time.",
         "read_only",
         True,
     ),
@@ -126,10 +126,10 @@ OPTIONS = (
     _choice(
         "until",
         ("log-end", "high-watermark"),
-        "Where each log ends in the mount. log-end (the default): after its last batch. "
-        "high-watermark: at the last high watermark that its broker has written to a checkpoint. "
-        "All in-sync replicas have the records below the high watermark. high-watermark requires "
-        "ro.",
+        "Where each log ends in the mount. With log-end (the default), it ends after its last "
+        "batch. With high-watermark, it ends at the last high watermark that its broker has "
+        "written to a checkpoint. All in-sync replicas have the records below the high watermark. "
+        "high-watermark requires ro.",
     ),
     _choice(
         "isolation",
@@ -140,34 +140,34 @@ OPTIONS = (
     _choice(
         "out_of_range",
         ("reset", "error"),
-        "How to look up a name 0@OFFSET if OFFSET is outside of the log. With reset (the default), "
-        "the file begins at the start or the end of the log. With error, the lookup fails with "
+        "How to look up a name 0@OFFSET if OFFSET is not in the log. With reset (the default), the "
+        "file begins at the start or the end of the log. With error, the lookup fails with "
         "ERANGE.",
     ),
     _choice(
         "follow_gaps",
         ("newlines", "error"),
-        "With newlines (the default), a read of deleted bytes of .follow/N returns newlines. But a "
-        "reader whose next bytes are deleted while it has the file open gets ESTALE once. With "
-        "error, a read of deleted bytes always fails with ESTALE.",
+        "With newlines (the default), a read of deleted bytes of .follow/N returns newlines. But "
+        "one read fails with ESTALE if the next bytes of a reader are deleted while the reader has "
+        "the file open. With error, a read of deleted bytes always fails with ESTALE.",
     ),
     MountOption(
         "allow_other",
-        "Other users may use the mount, if the modes of the files permit it. Unless root mounts, "
-        "/etc/fuse.conf must contain user_allow_other.",
+        "Other users can use the mount, if the modes of the files permit this. If a user other "
+        "than root mounts, /etc/fuse.conf must contain user_allow_other.",
         "allow_other",
         True,
     ),
     MountOption(
         "allow_root",
-        "Root may use the mount of another user. /etc/fuse.conf must contain user_allow_other.",
+        "Root can use the mount of another user. /etc/fuse.conf must contain user_allow_other.",
         "allow_root",
         True,
     ),
     MountOption(
         "setuid",
-        "For root, for example in fstab: mount and serve as USER. USER needs read and write "
-        "permission for the data directory, and must own the mount point.",
+        "For root, for example in fstab: the daemon mounts and runs as USER. USER needs read and "
+        "write permission for the data directory, and must own the mount point.",
         "setuid",
         None,
         "USER",
@@ -182,13 +182,13 @@ OPTIONS = (
         True,
     ),
     MountOption(
-        "nonempty", "The mount point may contain files. The mount hides them.", "nonempty", True
+        "nonempty", "Allow a mount point with files in it. The mount hides them.", "nonempty", True
     ),
     MountOption(
         "memory",
-        "Limit for each kind of memory that users can make the daemon use: decompressed batches, "
-        "text rendered ahead, and unfinished lines of one user. The default is 64MiB, the minimum "
-        "1MiB.",
+        "Requests of users take memory in the daemon. This is the limit for each kind of memory: "
+        "decompressed batches, text rendered ahead, and unfinished lines of one user. The default "
+        "is 64MiB. The minimum is 1MiB.",
         "memory",
         None,
         "SIZE",
@@ -204,7 +204,7 @@ OPTIONS = (
     ),
     MountOption(
         "uid",
-        "The owner of all files, regardless of chown.",
+        "All files belong to this user, regardless of chown.",
         "uid",
         None,
         "N",
@@ -213,7 +213,7 @@ OPTIONS = (
     ),
     MountOption(
         "gid",
-        "The group of all files, regardless of chown.",
+        "All files belong to this group, regardless of chown.",
         "gid",
         None,
         "N",
@@ -222,7 +222,7 @@ OPTIONS = (
     ),
     MountOption(
         "umask",
-        "Permission bits to remove from the modes of all files.",
+        "Remove these permission bits from the modes of all files.",
         "umask",
         None,
         "OCTAL",

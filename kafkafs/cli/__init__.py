@@ -59,7 +59,7 @@ _SECTIONS = (
             "ls": "List topics, or the partitions of a topic.",
             "describe": "Show the offsets, segments and settings of topics.",
             "create": "Create a topic.",
-            "delete": "Delete topics; undelete restores them.",
+            "delete": "Delete topics. For a while, undelete can restore them.",
             "undelete": "Restore a deleted topic.",
             "config": "Show settings, and change those of a topic.",
         },
@@ -70,7 +70,7 @@ _SECTIONS = (
         {
             "cat": "Print records.",
             "tail": "Print the last lines of partitions; with -f, also new lines.",
-            "append": "Append lines or record batches of standard input.",
+            "append": "Append lines or record batches from standard input.",
             "consume": "Read topics as a consumer, alone or in a group.",
             "groups": "List consumer groups with their lag; reset their offsets.",
         },
@@ -89,7 +89,7 @@ _SECTIONS = (
         "Kafka brokers",
         f"{__name__}.brokers",
         {
-            "detach": "Make a broker's directory one of kafkafs' own.",
+            "detach": "Turn a broker's directory into a directory of kafkafs.",
             "handover": "Hand topics over to a stopped broker.",
             "convert": "Rewrite old message formats as v2.",
             "dump": "Print the files of a log, as DumpLogSegments does.",
@@ -98,14 +98,14 @@ _SECTIONS = (
     Section(
         "Spark",
         __name__,
-        {"spark": "Verify, count, export, import and compact with Spark."},
+        {"spark": "Verify, count, export, import and compact records with Spark."},
     ),
     Section(
         "Others",
         f"{__name__}.others",
         {
             "wait": "Wait for the job of a file in .control.",
-            "fetch": "Write messages to standard output as a fetch response.",
+            "fetch": "Write messages to standard output as a fetch response of Kafka 0.7.",
             "version": "Print the version.",
         },
         is_hidden=True,

@@ -210,7 +210,7 @@ class LogConfig:
     segment_bytes: int = _setting(
         1 << 30,
         _int(1 << 20),
-        "The largest size of a segment. An append that would exceed it begins a new segment.",
+        "The largest size of a segment. An append that does not fit begins a new segment.",
         "log.segment.bytes",
     )
     segment_ms: int = _setting(
@@ -224,7 +224,7 @@ class LogConfig:
         0,
         _long(0),
         "Each segment is closed earlier than `segment.ms`, by a random time of at most this "
-        "length. So not all logs begin a new segment at once.",
+        "length, so that not all logs begin a new segment at once.",
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", _HOUR_MS),
     )
@@ -266,7 +266,7 @@ class LogConfig:
         -1,
         _long(-1),
         "Retention deletes a segment if its newest record is older than this. If the records have "
-        "no timestamp, the time of the log file counts. -1: no limit.",
+        "no timestamp, the modification time of the log file counts. -1: no limit.",
         _retention("ms", 1),
         _retention("minutes", _MINUTE_MS),
         _retention("hours", _HOUR_MS),
@@ -282,7 +282,7 @@ class LogConfig:
         1_048_588,
         _int(0),
         "The largest size of a batch, as it is stored. A larger line fails with EMSGSIZE. The "
-        "setting may be at most the mount option `memory`, or 64 MiB without a mount.",
+        "value must not exceed the mount option `memory`, or 64 MiB without a mount.",
         "message.max.bytes",
     )
     max_decompressed_message_bytes: int = _setting(
@@ -295,8 +295,8 @@ class LogConfig:
     delete_retention_ms: int = _setting(
         _DAY_MS,
         _long(0),
-        "Time for which tombstones (records with a key and a null value, which delete the key) and "
-        "transaction markers stay after they were compacted.",
+        "Time for which tombstones and transaction markers stay in the log after they were "
+        "compacted. A tombstone is a record with a key and a null value: it deletes the key.",
         "log.cleaner.delete.retention.ms",
     )
     min_compaction_lag_ms: int = _setting(
@@ -314,7 +314,8 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = _setting(
         0.5,
         _fraction,
-        "A log is compacted if the share of its bytes not compacted yet is larger than this.",
+        "A log is compacted if the share of its bytes that are not compacted yet is larger than "
+        "this.",
         "log.cleaner.min.cleanable.ratio",
     )
     file_delete_delay_ms: int = _setting(
@@ -357,13 +358,14 @@ class LogConfig:
     message_timestamp_before_max_ms: int = _setting(
         LONG_MAX,
         _long(0),
-        "How far a timestamp may lie in the past. A record with an older one fails with EINVAL.",
+        "How old a timestamp can be. A record with an older timestamp is refused (EINVAL).",
         "log.message.timestamp.before.max.ms",
     )
     message_timestamp_after_max_ms: int = _setting(
         _HOUR_MS,
         _long(0),
-        "How far a timestamp may lie in the future. A record with a later one fails with EINVAL.",
+        "How far a timestamp can be in the future. A record with a later timestamp is refused "
+        "(EINVAL).",
         "log.message.timestamp.after.max.ms",
     )
     min_insync_replicas: int = _setting(1, _int(1), _NO_REPLICAS, "min.insync.replicas")
@@ -412,7 +414,7 @@ class BrokerConfig:
     num_partitions: int = _setting(
         1,
         _int(1),
-        "Number of partitions of a topic that is created without this number, as by `mkdir`.",
+        "Number of partitions of a new topic, if the command gives no number. `mkdir` gives none.",
     )
     delete_topic_enable: bool = _setting(
         True, _boolean, "With `false`, topics cannot be deleted: `rmdir` fails with EPERM."
@@ -451,10 +453,12 @@ class BrokerConfig:
     log_cleaner_io_buffer_load_factor: float = _setting(
         0.9,
         _share,
-        "How full the map of keys may become, from 0 to 1. Then the round of compaction ends.",
+        "A round of compaction ends when the map of keys is this full, from 0 to 1.",
     )
     log_cleaner_io_max_bytes_per_second: float = _setting(
-        sys.float_info.max, _positive, "Bytes that the cleaner may read and write per second."
+        sys.float_info.max,
+        _positive,
+        "Limit of the bytes that the cleaner reads and writes per second.",
     )
     offsets_topic_num_partitions: int = _setting(
         50,
@@ -468,14 +472,14 @@ class BrokerConfig:
         None,
         _int(1),
         "Minutes for which a committed offset is kept after its commit. If this is not set: in a "
-        "broker's directory, the broker's value counts, else 10080. In other directories, "
-        "committed offsets are kept for ever.",
+        "broker's directory, the broker's value applies, or 10080 if the broker has none. In other "
+        "directories, committed offsets are kept for ever.",
     )
     offsets_retention_check_interval_ms: int = _setting(
         600_000,
         _long(1),
-        "Time between two searches for committed offsets that must be removed: they have expired, "
-        "or their topic is deleted.",
+        "Time between two searches for committed offsets that must be removed, because they have "
+        "expired or their topic is deleted.",
     )
     kafkafs_broker_config: str | None = _setting(
         None,
@@ -497,14 +501,14 @@ class BrokerConfig:
     kafkafs_staged_retention_ms: int = _setting(
         _DAY_MS,
         _long(-1),
-        "Time after which staged files are removed if no request names them. Spark writes batches "
-        "to staged files before the daemon appends them. -1: never.",
+        "Spark writes batches to staged files before the daemon appends them. Staged files that no "
+        "request names are removed after this time. -1: never.",
     )
     kafkafs_txn_retention_ms: int = _setting(
         30 * _DAY_MS,
         _long(-1),
         "Time for which kafkafs remembers the `txnId` of a write of Spark and the name of an "
-        "import. Meanwhile, a repetition of the write or import appends nothing. -1: for ever.",
+        "import. During this time, a repeated write or import appends nothing. -1: for ever.",
     )
     kafkafs_reserve_bytes: int = _setting(
         16 << 20,
@@ -527,7 +531,7 @@ INTERNAL_SEGMENT_BYTES = Setting(
     "internal.segment.bytes",
     _int(14),
     None,
-    meaning="Overrides `segment.bytes`, without its lower limit of 1 MiB. For tests.",
+    meaning="Overrides `segment.bytes`, and can be less than 1 MiB. For tests.",
 )
 
 TOPIC_SETTINGS: Mapping[str, Setting] = {

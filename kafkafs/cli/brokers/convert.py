@@ -20,18 +20,20 @@ from storage.plural import counted
 @click.option(
     "--dry-run", is_flag=True, help="Only print what would be done. The directory may be in use."
 )
-@output_options("the lists converted, cut, and tiered (a line for each tiered topic)")
+@output_options(
+    "`dry_run`, and the lists `converted`, `cut` and `tiered` (a line for each tiered topic)"
+)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Rewrite old message formats as v2, in place. The data directory must not be in use.
 
     Old formats are the message formats v0 and v1 (Kafka 0.8 to 0.10), and the logs of Kafka 0.7.
-    Offsets, keys, values, timestamps, codecs and the times of the files do not change. Kafka 0.7
-    has byte positions in place of offsets. These positions become the offsets.
+    Offsets, keys, values, timestamps, codecs and the times of the files do not change. The logs of
+    Kafka 0.7 have byte positions instead of offsets. These positions become the offsets.
 
-    convert removes the old files when the new files are on the disk, so a kill at any time loses
+    convert removes the old files after the new files are on the disk, so a kill at any time loses
     nothing. After a kill, run the command again. convert needs as much free disk space as the
-    largest segment. For logs of Kafka 0.7, it needs as much as the largest partition. A damaged log
-    stays as it is, and convert names it. Tiered topics of a broker stay as they are.
+    largest segment. For logs of Kafka 0.7, it needs as much as the largest partition. Damaged logs,
+    and tiered topics of a broker, stay as they are, and convert names them.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

@@ -28,31 +28,34 @@ from kafkafs.cli.common.words import Logs, words_argument
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only print which names would change, and which settings are not known. Takes no lock.",
+    help=(
+        "Only print which names would change, and which settings are not known. detach then takes "
+        "no lock."
+    ),
 )
 @output_options(
-    "dry_run, undo, names (those that change), and the lists not_known (a line for each topic "
-    "whose settings are not known) and tiered"
+    "`dry_run`, `undo`, and three lists: `names` (the names that change), `not_known` (a line for "
+    "each topic whose settings are not known) and `tiered`"
 )
 @click.pass_context
 def command(
     context: click.Context, words: Sequence[str], undo: bool, dry_run: bool, out: Output
 ) -> None:
-    """Make a broker's directory, which must not be in use, a directory of kafkafs.
+    """Turn a broker's directory into a directory of kafkafs. The directory must not be in use.
 
     In a broker's directory, kafkafs creates no topics and partitions, because the broker would
-    delete them when it returns. After detach, it can create them. detach stores the broker's topic
-    settings in kafkafs-broker.properties. Then it adds the suffix .detached to meta.properties and
-    to the metadata log, so that no broker starts on the directory. If the broker's
-    server.properties exists, name it first: `kafkafs config DATA --broker-config FILE`.
+    delete them at its next start. After detach, kafkafs can create them. detach stores the broker's
+    topic settings in kafkafs-broker.properties. Then it adds the suffix .detached to
+    meta.properties and to the metadata log, so that no broker starts on the directory. If the
+    broker's server.properties exists, name it first: `kafkafs config DATA --broker-config FILE`.
 
     detach prints a line for each topic whose settings are not known. kafkafs deletes and compacts
     nothing of such a topic until you set its settings. detach also names the tiered topics, with
     the offsets that are only in remote storage. These topics stay read-only until you set
     remote.storage.enable=false on them.
 
-    --undo restores the names. It is refused if topics or partitions have been created since.
-    Appended records stay.
+    --undo restores the names, unless topics or partitions have been created since then. Appended
+    records stay.
     """
     from storage.directory import detach
     from storage.directory.lock import alone

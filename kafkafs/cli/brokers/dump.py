@@ -88,12 +88,14 @@ def _like_kafkas() -> Iterator[None]:
     help="Read only the first SIZE bytes of a log.",
 )
 @click.option(
-    "--verify-index-only", is_flag=True, help="Check an index against its log without printing it."
+    "--verify-index-only",
+    is_flag=True,
+    help="Check an index against its log, and do not print the index.",
 )
 @click.option(
     "--index-sanity-check",
     is_flag=True,
-    help="Check only for faults that make a broker rebuild an index.",
+    help="Check an index only for faults that make a broker rebuild it.",
 )
 @click.option(
     "--max-message-size",
@@ -144,7 +146,7 @@ def _like_kafkas() -> Iterator[None]:
 def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 
-    dump prints the lines of DumpLogSegments of Apache Kafka, and has its options. dump needs no
+    dump prints the lines of Apache Kafka's DumpLogSegments, and has the same options. dump needs no
     mount, takes no lock and changes nothing, so the directory may be in use. The .log of an index
     must be in the same directory.
     """

@@ -42,10 +42,10 @@ _SERVER = "--bootstrap-server localhost:9092"
 @click.option(
     "--link/--copy",
     default=False,
-    help="Hard-link files that never change, or copy them.",
+    help="Make hard links to files that never change, or copy these files.",
 )
 @click.option("--abort", is_flag=True, help="Abort the transactions that are open in DATA.")
-@output_options("dry_run and lines (the messages)")
+@output_options("`dry_run` and `lines` (the messages)")
 @click.pass_context
 def command(
     context: click.Context,
@@ -57,24 +57,24 @@ def command(
     abort: bool,
     out: Output,
 ) -> None:
-    """Hand topics of DATA, which must not be in use, over to a stopped broker.
+    """Hand topics of DATA over to a stopped broker. DATA must not be in use.
 
     BROKER_DIR is the broker's log directory. The topics must exist in it, with the same number of
-    partitions, and nothing may ever have been written to them. Without TOPIC, handover takes all
-    topics of DATA except Kafka's internal ones. It reads and checks every byte.
+    partitions, and must never have had a record. Without TOPIC, handover takes all topics of DATA
+    except Kafka's own. It checks every byte.
 
     --dry-run prints the commands that create the topics at the broker and set their settings. Run
-    these commands, stop the broker, run handover, and start the broker. DATA stays as it is.
-    Records that are written later on one side do not appear on the other side.
+    these commands, stop the broker, run handover, and start the broker. Without --abort, DATA stays
+    as it is. Records that are written later on one side do not appear on the other side.
 
     With --link, handover does not copy the logs of closed segments. Instead, both directories have
-    a hard link to the same file. Both directories must be on one file system. A log is still copied
-    if another user owns its file, or if its batches have a leader epoch above 0. The leader epoch
-    counts the leaders that a partition has had. --abort writes ABORT markers into DATA, which end
-    its open transactions.
+    a hard link to the same file, so they must be on one file system. handover still copies a log if
+    another user owns its file, or if its batches have a leader epoch above 0. The leader epoch
+    counts the leaders that a partition has had. --abort ends the open transactions of DATA: it
+    writes ABORT markers into DATA.
 
-    If handover is interrupted, it undoes its changes. If it is killed, the next run undoes them and
-    starts again. No broker starts before that.
+    If handover is interrupted, it undoes its changes. If handover is killed, the next run undoes
+    the changes and starts again. Until that run, no broker starts on BROKER_DIR.
     """
     from kafkafs.cli.common.progress import long_work
     from storage.handover.handover import hand_over

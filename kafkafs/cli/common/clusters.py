@@ -107,7 +107,10 @@ def cluster_options(function: _F) -> _F:
     command: Any = click.option(
         "--insecure",
         is_flag=True,
-        help="Of kafka://: send a password without TLS, even if FILE does not name a protocol.",
+        help=(
+            "For kafka://: if FILE has a password but no security.protocol, send the password "
+            "without TLS."
+        ),
     )(with_client)
     decorated: _F = click.option(
         "-F",
@@ -115,8 +118,8 @@ def cluster_options(function: _F) -> _F:
         metavar="FILE",
         type=FILE,
         help=(
-            "Of kafka://: the properties of a Kafka client or of kcat. The default is "
-            "~/.config/kcat.conf, if it is there."
+            "For kafka://: a file with the properties of a Kafka client or of kcat. The default is "
+            "~/.config/kcat.conf, if that file exists."
         ),
     )(command)
     return decorated

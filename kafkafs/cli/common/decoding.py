@@ -30,7 +30,7 @@ _SCHEMA_HELP = (
 
 _OPTIONS = (
     click.option("--decode", is_flag=True, help="Print JSON lines with decoded keys and values."),
-    click.option("--value-only", is_flag=True, help="With --decode: print the values alone."),
+    click.option("--value-only", is_flag=True, help="With --decode: print only the values."),
     click.option(
         "--value-schema",
         metavar="SCHEMA",
@@ -41,7 +41,7 @@ _OPTIONS = (
         "--key-schema",
         metavar="SCHEMA",
         default="auto",
-        help="The same for keys.",
+        help="The schema of keys, in the same forms.",
     ),
     click.option(
         "--decode-times",

@@ -38,7 +38,7 @@ def where_option(function: _F) -> _F:
         "--where",
         metavar="CONDITION",
         callback=_parsed,
-        help="Select records, for example by `key = 'alice' and timestamp >= '-15m'`.",
+        help="Select records by a condition, such as `key = 'alice' and timestamp >= '-15m'`.",
     )(function)
 
 

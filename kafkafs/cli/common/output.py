@@ -224,7 +224,7 @@ def output_options(
             command = click.option(
                 "--epoch",
                 is_flag=True,
-                help="Print times as milliseconds since 1970. JSON has ISO 8601.",
+                help="Print times as milliseconds since 1970. In JSON, times stay in ISO 8601.",
             )(command)
         text = f"Print JSON: {content}." if content else "Print JSON."
         decorated: _F = click.option("--json", "as_json", is_flag=True, help=text)(command)

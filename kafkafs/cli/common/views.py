@@ -18,7 +18,9 @@ view_option = click.option(
     "--view",
     type=click.Choice(VIEWS),
     default=VIEWS[0],
-    help="Format of a record: its value, or the format of .VIEW in a mount.",
+    help=(
+        "Format of the records: only their values, or the format of the directory .VIEW in a mount."
+    ),
 )
 
 

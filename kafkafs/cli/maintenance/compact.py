@@ -43,23 +43,28 @@ _FIGURES = (
     ),
 )
 @logs_argument()
-@click.option("--dry-run", is_flag=True, help="Only print what would be removed. Takes no lock.")
-@output_options("dry_run, and the list partitions: the figures of each", sizes=True)
+@click.option(
+    "--dry-run", is_flag=True, help="Only print what would be removed. compact then takes no lock."
+)
+@output_options(
+    "`dry_run`, and the list `partitions` with the figures of each partition", sizes=True
+)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Keep only the latest record of each key, as the daemon's cleaner does, but now.
+    """Keep only the latest record of each key. The command does at once what the daemon's cleaner
+    does.
 
     Without TOPIC, compact works on all topics whose cleanup.policy has compact, except Kafka's own.
-    It compacts each log that has bytes that are not compacted yet, however few. Offsets do not
-    change. The active segment, to which records are appended, stays as it is. The output has a line
-    for each partition.
+    It compacts each log that has any bytes that are not compacted yet. Offsets do not change. The
+    active segment, to which records are appended, stays as it is. compact prints a line for each
+    partition.
 
-    If the logs are mounted, the daemon compacts them, partition by partition, as
-    .control/compaction does. Ctrl-C then cancels this work. If they are not mounted, the directory
-    must not be in use. The old files are then deleted when the command ends, without the delay of
-    file.delete.delay.ms, which is for readers of a mount.
+    If DATA is mounted, the daemon compacts the logs, partition by partition, as for
+    .control/compaction. Ctrl-C then cancels this work. If DATA is not mounted, it must not be in
+    use. compact then deletes the old files before it ends. It ignores file.delete.delay.ms, because
+    this delay is for readers of a mount.
 
-    Exit status 0: all partitions were compacted. After Ctrl-C, the partitions that are not finished
-    stay as they were.
+    Exit status 0: all partitions were compacted. After Ctrl-C, unfinished partitions stay as they
+    were.
     """
     report = _Report(out, dry_run=dry_run)
     with one_line_errors():

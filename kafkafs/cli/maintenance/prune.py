@@ -44,27 +44,27 @@ if TYPE_CHECKING:
     is_flag=True,
     help=(
         "Only print each segment that would be deleted: partition, base offset, size, reason. "
-        "Takes no lock."
+        "prune then takes no lock."
     ),
 )
 @output_options(
-    "dry_run, segments, bytes, records, and two lists: partitions and frees",
+    "`dry_run`, `segments`, `bytes`, `records`, and the lists `partitions` and `frees`",
     sizes=True,
 )
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete the segments that retention would delete now.
 
-    Retention uses retention.ms, retention.bytes and the log start, or kafkafs.retention.policy.
-    Without TOPIC, prune works on all topics. The output has a line for each partition that loses
-    segments. A second line shows for each setting how many bytes it would free now without the
-    other settings, and when it will free more. Retention deletes whole segments. Records are
-    counted by their offsets.
+    Retention deletes whole segments: those below the log start, and those that retention.ms and
+    retention.bytes, or kafkafs.retention.policy, select. Without TOPIC, prune works on all topics.
+    It prints a line for each partition that loses segments. Another line for each partition with
+    data shows how many bytes each setting alone would free now, and when it will free more. prune
+    calculates the number of records from the offsets.
 
-    If the logs are mounted, the daemon deletes. Otherwise the directory must not be in use. The
-    files are then deleted when the command ends, without the delay of file.delete.delay.ms, which
-    is for readers of a mount. The command works on a full disk.
+    If DATA is mounted, the daemon deletes the segments. If DATA is not mounted, it must not be in
+    use. prune then deletes the files before it ends. It ignores file.delete.delay.ms, because this
+    delay is for readers of a mount. The command works on a full disk.
 
-    Exit status 3: a partition failed; prune continues with the others. Ctrl-C leaves the other
+    Exit status 3: a partition failed. prune continues with the others. Ctrl-C leaves unfinished
     partitions as they were.
     """
     report = _Report(out)

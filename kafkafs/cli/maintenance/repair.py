@@ -49,7 +49,10 @@ _NOTHING = "nothing to restore"
     "--indexes",
     "wants_indexes",
     is_flag=True,
-    help="Only rebuild indexes: of all partitions, of some, or of a segment by its FILE.",
+    help=(
+        "Only rebuild indexes: those of all partitions, of some partitions, or of the segment of "
+        "FILE."
+    ),
 )
 @click.option(
     "--salvage",
@@ -61,7 +64,10 @@ _NOTHING = "nothing to restore"
     "--purge",
     "wants_purge",
     is_flag=True,
-    help="Remove the *.cut and *.bad files. Alone, it reads nothing.",
+    help=(
+        "Remove the *.cut and *.bad files. With --purge but without --salvage, repair does not "
+        "check the logs."
+    ),
 )
 @click.option("--accept-loss", is_flag=True, help="Accept the loss of damaged and missing records.")
 @click.option(
@@ -71,13 +77,15 @@ _NOTHING = "nothing to restore"
     type=Topic(then="="),
     metavar="TOPIC:PARTITION=OFFSET",
     help=(
-        "First offset of a partition whose log start is unknown. TOPIC:PARTITION=first: its first "
-        "record. first: the first records of all such partitions. May be repeated."
+        "Set the first offset of a partition whose log start is unknown. TOPIC:PARTITION=first "
+        "sets the offset of its first record. The word first alone does this for all such "
+        "partitions. May be repeated."
     ),
 )
 @output_options(
-    "applied, lines (the messages), and with --apply the counts partitions, lacking (a part) and "
-    "cannot_be_opened; with --indexes: applied, segments, and the lists different and tiered"
+    "`applied` and `lines` (the messages). --apply adds the counts `partitions`, `lacking` "
+    "(incomplete partitions) and `cannot_be_opened`. With --indexes: `applied`, `segments`, and "
+    "the lists `different` and `tiered`"
 )
 @click.pass_context
 def command(
@@ -93,36 +101,39 @@ def command(
 ) -> None:
     """Read every byte of a data directory, and print what would repair it. --apply repairs it.
 
-    The directory must not be in use, except to print the plans of --salvage and --indexes.
+    The directory must not be in use. It may be in use if you give --salvage or --indexes without
+    --apply.
 
     repair cuts off the bytes that a mount would cut off, and bytes after the last batch of a
-    segment. It stores them in *.cut files beside the log, except zeros.
+    segment. It stores these bytes, except zeros, in *.cut files beside the log.
 
-    If a mount shows records after a damaged batch, repair leaves the log as it is and prints how
-    many records these are. --salvage and --accept-loss end the log at the damaged batch. --salvage
-    then restores the valid batches after it, with their offsets. --accept-loss leaves them in the
-    *.cut files.
+    If a mount shows records after a damaged batch, repair does not change the log, and prints the
+    number of these records. --salvage and --accept-loss end the log at the damaged batch. --salvage
+    then restores the valid batches after the damaged one, with their offsets. --accept-loss leaves
+    these batches in the *.cut files.
 
-    If a log ends before its last flushed record, appends to it are refused, because new records
+    If a log ends before its last flushed record, kafkafs refuses appends to it, because new records
     would get the offsets of lost records. If the file of a segment is missing or shorter than it
-    was, reading its records fails. After --accept-loss, appends work and readers skip the records.
+    was, reads of the missing records fail. After --accept-loss, appends work, and readers skip the
+    lost records.
 
     Tiered topics of a broker stay as they are, and standard error names them. Standard error also
-    lists everything that was found. Standard output lists everything that was done; without
-    --apply, what would be done. If a partition cannot be opened, repair names it, and repairs the
-    others.
+    lists everything that was found. Standard output lists everything that was done. Without
+    --apply, it lists everything that would be done. If a partition cannot be opened, repair names
+    it, and repairs the other partitions.
 
-    --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs, and
-    producer snapshots that are missing or cannot be read. A mount rebuilds files that are missing
-    or cannot be right. repair checks every entry. The indexes of a damaged log stay as they are:
-    repair the log first. FILE is a file of a segment. DATA may be the directory of one partition.
+    --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs. It also
+    rebuilds producer snapshots that are missing or cannot be read. A mount rebuilds files that are
+    missing or cannot be right, but --indexes checks every entry. If a log is damaged, its indexes
+    stay as they are: repair the log first. FILE is a file of a segment. DATA may be the directory
+    of one partition.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
-    *.cut files of an earlier repair give status 1 only with --salvage.
+    *.cut files of an earlier repair lead to status 1 only with --salvage.
 
-    Exit status 3: a partition cannot be opened, or --apply has left damage or a loss that is not
-    accepted. With --indexes: --apply did not rebuild the indexes of a log because the log is
-    damaged, or all topics are tiered.
+    Exit status 3: a partition cannot be opened, or --apply has left damage or an unaccepted loss.
+    With --indexes, it means: all topics are tiered, or --apply did not rebuild the indexes of a log
+    because the log is damaged.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:

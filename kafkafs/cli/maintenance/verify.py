@@ -24,7 +24,8 @@ from storage.plural import counted
 )
 @logs_argument(may_be_partition=True)
 @output_options(
-    "partitions, records, bytes, and the list left_over with path, reason, position and offset",
+    "`partitions`, `records`, `bytes`, and the list `left_over`: objects with `path`, "
+    "`reason`, `position` and `offset`",
     sizes=True,
 )
 def command(logs: Address, out: Output) -> None:
@@ -37,8 +38,8 @@ def command(logs: Address, out: Output) -> None:
     transaction indexes, producer snapshots and checkpoints. Each fault is one line: file, position
     in bytes, offset, reason.
 
-    verify also names files that deletions, cleaners and recovery have left. These files are not
-    faults, and neither are files of a killed process that the next start replaces.
+    verify also names files that deletions, cleaners and recovery have left, and files of a killed
+    process that the next start replaces. These files are not faults.
 
     Exit status 1: there are faults.
     """

@@ -22,10 +22,10 @@ def command(out: Output) -> None:
     """List the mounts of kafkafs on this machine.
 
     Each line has the data directory, the mount point, the process id and the start time of the
-    daemon, the state, and the mount options. A dash stands for a value that only the user who
-    mounted may see. The state is serving, dead (the daemon was killed), stopped (by SIGSTOP) or
-    stuck (the daemon does not answer within 5 s). The next `kafkafs mount` or `kafkafs umount` of
-    the mount point clears a dead mount.
+    daemon, the state, and the mount options. A dash stands for a value that only the user who runs
+    the daemon can see. The state is serving, dead (the daemon was killed), stopped (by SIGSTOP) or
+    stuck (the daemon does not answer within 5 s). To clear a dead mount, run `kafkafs mount` or
+    `kafkafs umount` on its mount point.
     """
     from kafkafs.fuse.live_mounts import live_mounts
     from kafkafs.fuse.mount_point import MountError

@@ -79,7 +79,7 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
 @click.option(
     "--reset",
     type=click.Choice(_NAMED_OFFSETS),
-    help="Where to read if OFFSET is outside of the log.",
+    help="The place to read from if OFFSET is outside of the log.",
 )
 @words_argument("DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", Logs(Topic(then=":")))
 @click.pass_context
@@ -87,14 +87,15 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     """Write messages to standard output, as a server of Kafka 0.7 answers a fetch.
 
     OFFSET is a number, earliest or latest. BYTES limits the size of the messages. The first message
-    is complete even if it is larger, and the last message may be cut. If you name one partition,
-    the response is a MessageSetSend, otherwise a MultiMessageSetSend.
-    MOUNT/TOPIC/PARTITION:OFFSET:BYTES is accepted, too.
+    is complete even if it is larger. The last message can be incomplete. If you name one partition,
+    the response is a MessageSetSend. If you name several, it is a MultiMessageSetSend. You can also
+    give MOUNT/TOPIC/PARTITION:OFFSET:BYTES.
 
-    A message is the value of a record. Control records, and the records of aborted and open
-    transactions, are left out. Messages have no offsets, so fetch prints the number of messages and
-    the next offset to standard error. If OFFSET is outside of the log, the response has error code
-    1. Standard error then has a line with OffsetOutOfRange, and the exit status is 1.
+    A message is the value of a record. fetch leaves out control records, and the records of aborted
+    and open transactions. Messages have no offsets, so fetch prints the number of messages and the
+    next offset to standard error. If OFFSET is outside of the log, and --reset is not given, the
+    response has error code 1. Standard error then has a line with OffsetOutOfRange, and the exit
+    status is 1.
 
     The directory may be in use. fetch changes nothing in it.
     """

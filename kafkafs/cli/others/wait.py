@@ -30,9 +30,9 @@ from kafkafs.quantities import Size, TimeMs, Value
 def command(path: str, out: Output) -> None:
     """Wait until the job of FILE ends. FILE is a control file such as orders/.control/compaction.
 
-    The command shows the progress of the job, and at the end its outcome, as lines of a name and a
-    value. If no job runs, the command prints the outcome of the last job. Ctrl-C ends the command,
-    but the job continues. To end the job: `echo cancel > FILE`.
+    The command shows the progress of the job. When the job ends, the command prints the outcome:
+    lines with a name and a value. If no job runs, the command prints the outcome of the last job.
+    Ctrl-C ends the command, but the job continues. To end the job: `echo cancel > FILE`.
 
     Exit status 3: the job failed or was cancelled.
     """

@@ -73,7 +73,7 @@ _Write = Callable[[str, bytes], object]
     "-f",
     "--follow",
     is_flag=True,
-    help="Of kafka://: then print new records, as they are appended.",
+    help="Only for kafka://: after the existing records, print new records as they are appended.",
 )
 @view_option
 @where_option
@@ -81,7 +81,7 @@ _Write = Callable[[str, bytes], object]
     "--isolation",
     type=click.Choice([READ_COMMITTED, "read_uncommitted"]),
     default=READ_COMMITTED,
-    help="With read_uncommitted, print records of aborted and open transactions, too.",
+    help="With read_uncommitted, also print records of aborted and open transactions.",
 )
 @decode_options
 @cluster_options
@@ -98,27 +98,27 @@ def command(
 ) -> None:
     """Print the records of partitions. Print the partitions of a topic one after the other.
 
-    @START..END selects records, as in the names of files of a mount. START and END may be an
-    offset, -10 (the tenth record before the end), a time, -15m (15 minutes ago), start or end. The
-    record at END is not printed. Without @START, cat prints all records that exist when it begins
-    to read the partition. Paths below a mount are accepted, too: mnt/orders/0@-10,
-    mnt/orders/.jsonl/0.
+    @START..END selects records, as in the file names of a mount. START and END can be an offset,
+    -10 (the tenth record before the end), a time, -15m (15 minutes ago), start or end. The record
+    at END is not printed. Without @START, cat prints all records that exist when it begins to read
+    the partition. You can also give paths below a mount: mnt/orders/0@-10, mnt/orders/.jsonl/0.
 
-    CONDITION is an SQL condition. It may contain and, or, not, =, <>, <, <=, >, >=, between, in,
-    like, is [not] null. Its columns are topic, partition, offset, timestamp ('2026-11-22T08:00',
-    '-15m'), timestampType, key, value and header('NAME'). X'61' is a value in bytes. Times without
-    a time zone are local.
+    CONDITION is an SQL condition. It can contain =, <>, <, <=, >, >=, AND, OR, NOT, BETWEEN, IN,
+    LIKE and IS [NOT] NULL. Its columns are topic, partition, offset, timestamp ('2026-11-22T08:00',
+    '-15m'), timestampType, key, value and header('NAME'). X'61' is a value as hexadecimal bytes.
+    Times without a time zone are local.
 
-    --decode prints JSON lines with keys and values decoded by their Avro schemas. With auto, a key
-    or a value names its schema: by a frame (a zero and a schema id), or by a header. The ids are
-    those of the topic _schemas in the same directory, where a Confluent Schema Registry stores its
-    schemas. A value that cannot be decoded is printed as by --view jsonl, with valueError.
+    --decode prints JSON lines with keys and values decoded by their Avro schemas. With the schema
+    `auto`, a key or a value names its schema: by a frame (a zero byte and a schema id), or by a
+    header. The ids are those of the topic _schemas in the same directory, where a Confluent Schema
+    Registry stores its schemas. If cat cannot decode a value, it prints the value as --view jsonl
+    does, and adds the field `valueError`.
 
-    kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. They are copied
-    to a small directory in the cache, and deleted after they are printed. --decode reads the topic
-    _schemas of the cluster. With -f, cat prints all partitions as records arrive. If records were
-    deleted before cat could read them, or if the cluster does not let cat read a topic, cat prints
-    the other records and topics, and ends with exit status 3.
+    kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. cat copies them
+    to a small directory in the user's cache, and deletes the copies after printing them. --decode
+    reads the topic _schemas of the cluster. With -f, cat prints the records of all partitions as
+    they arrive. cat ends with exit status 3 if records were deleted before it could read them, or
+    if the cluster does not let it read a topic. In both cases, cat prints all other records.
 
     The directory may be in use. If cat reaches damaged records, it ends with exit status 3.
     """

@@ -147,20 +147,24 @@ class _File:
     default="10",
     metavar="[+]N",
     help=(
-        "Begin N lines before the end; +N: at line N. N may have K, MB and other suffixes of "
-        "tail(1)."
+        "Begin N lines before the end. With +N, begin at line N. N can have the suffixes of "
+        "tail(1), such as K and MB."
     ),
 )
 @click.option(
-    "-c", "--bytes", "size", metavar="[+]N", help="Begin N bytes before the end; +N: at byte N."
+    "-c",
+    "--bytes",
+    "size",
+    metavar="[+]N",
+    help="Begin N bytes before the end. With +N, begin at byte N.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Print new lines, as they are appended.")
 @click.option(
     *("-F", "--retry", "by_name"),
     is_flag=True,
     help=(
-        "As -f, and wait for files that do not exist yet, or whose topic or mount is removed. When "
-        "the same file returns, continue at the same place."
+        "Like -f, but also wait for files that do not exist yet, and for files whose topic or "
+        "mount is removed. When the same file returns, continue at the same place."
     ),
 )
 @click.option(
@@ -177,7 +181,9 @@ class _File:
     is_flag=True,
     help="Always print file names. The default is to print them if there are several files.",
 )
-@click.option("--pid", type=click.IntRange(min=1), help="With -f: end when this process ends.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), help="With -f: end when the process with this id ends."
+)
 @words_argument(f"{LOGS}|FILE...", Logs(Topic(partition=True), first=FILE))
 @click.pass_context
 def command(
@@ -196,13 +202,14 @@ def command(
     For a topic, tail prints all partitions that exist now. FILE is a file of a partition in the
     mount, in any view: mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
 
-    The options are those of tail(1). Each append wakes this command, so it prints a line at once.
-    tail(1) looks once a second. If old records are deleted or compacted, the command neither skips
-    nor repeats a line. It refuses files outside of a mount: use tail(1).
+    The options are those of tail(1). Each append wakes this command, so it prints a new line at
+    once. tail(1) looks for new lines once a second. If old records are deleted or compacted, this
+    command neither skips nor repeats a line. It refuses files outside of a mount: for these files,
+    use tail(1).
 
     Some files have an end (N@START..END, snapshots). If all files have an end, tail -f exits with
-    status 0 when it has reached all ends. If a topic is deleted or the file system unmounted, tail
-    -f exits with status 3, and tail -F waits until they are back.
+    status 0 when it has reached all ends. If a topic is deleted or the file system is unmounted,
+    tail -f exits with status 3. tail -F waits until the topic or the mount is back.
     """
     follow = follow or by_name
     if pid is not None and not follow:

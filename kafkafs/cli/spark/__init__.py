@@ -28,8 +28,8 @@ _JOBS = {
 def command() -> None:
     """Work on logs with Spark, on all cores of this machine or on a cluster.
 
-    The jobs need PySpark, PyArrow and pandas, and Java 17 or later. If a package is missing, a job
-    prints how to install it.
+    The jobs need PySpark, PyArrow, pandas, and Java 17 or later. If a package is missing, jobs
+    print how to install it.
 
     DATA is a data directory. It may be mounted or belong to a running broker. For jobs that only
     read, it may also be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--only-due",
     is_flag=True,
-    help="Compact only logs that the daemon would compact now by their settings.",
+    help="Compact only logs that the daemon, by their settings, would compact now.",
 )
 @job_options(sizes=True)
 def command(
@@ -42,12 +42,13 @@ def command(
 ) -> None:
     """Keep only the latest record of each key, as the daemon's cleaner does, with Spark.
 
-    Without TOPIC, the job compacts all topics whose cleanup.policy has compact, however few bytes
-    are not compacted yet. Each partition is one task. If DATA is mounted, the daemon puts the new
-    segments into the log. The same records stay as after compaction by the daemon, at the same
-    offsets.
+    Without TOPIC, the job compacts all topics whose cleanup.policy has compact. It compacts each
+    log that has any bytes that are not compacted yet. Each partition is one task. If DATA is
+    mounted, the daemon puts the new segments into the log. The job keeps the same records as the
+    daemon's cleaner, at the same offsets.
 
-    Exit status 3: a partition could not be compacted. A round that fails changes nothing.
+    Exit status 3: a partition could not be compacted. The job compacts a partition in one or more
+    rounds. A round that fails changes nothing.
     """
     from kafkafs.spark.jobs import compact
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--follow",
     is_flag=True,
-    help="Export new records until the job is stopped. The exit status is then 0.",
+    help="Export new records until somebody stops the job. The exit status is then 0.",
 )
 @click.option(
     "--interval",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME=VALUE",
     callback=name_and_value,
-    help="An option of the Spark source: startingTimestamp=1790000000000. May be repeated.",
+    help="An option of the Spark source, such as startingTimestamp=1790000000000. May be repeated.",
 )
 @where_option
 @job_options()
@@ -73,8 +73,8 @@ def command(
 ) -> None:
     """Write topics of DATA as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/ (UTC).
 
-    Each record is written once. However a run ends, the next run continues where it stopped. The
-    state is in OUT/_kafkafs.
+    Each record is written once. The next run continues where the last run stopped, even if the last
+    run was killed. The state is in OUT/_kafkafs.
 
     CONDITION is the same as for `kafkafs cat`. Its times are in Spark's time zone, which is UTC
     unless --conf sets it. Later runs need the same condition.

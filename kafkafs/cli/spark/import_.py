@@ -26,15 +26,18 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     "kind",
     type=click.Choice(["text", "parquet", "json", "csv"]),
     help=(
-        "Format of the files. By default, their suffix (such as .csv) names it, and files with "
-        "another suffix are text. Files such as .gz are unpacked."
+        "Format of the files. By default, the suffix of a file (such as .csv) names the format. "
+        "Files with other suffixes are text. Compressed files (such as .gz) are unpacked."
     ),
 )
 @click.option("--key", metavar="COLUMN", help="Column of the keys. The default is key.")
 @click.option(
     "--value",
     metavar="COLUMN",
-    help="Column of the values. The default is value. '*': all other columns as JSON.",
+    help=(
+        "Column of the values. The default is value. With '*', a value is all other columns as "
+        "JSON."
+    ),
 )
 @click.option(
     "--timestamp",
@@ -61,21 +64,21 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     "name",
     metavar="NAME",
     help=(
-        "Name by which a second run of the import is found. The default is a hash of the topic, "
-        "the files, their sizes and times, and how to read them."
+        "Name of the import. kafkafs recognizes a second run by this name. The default is a hash "
+        "of the topic, the files, their sizes and times, and the options for reading them."
     ),
 )
 @job_options(sizes=True)
 def command(data_dir: str, dry_run: bool, **options: Any) -> None:
-    """Append files to TOPIC as one transaction, once. A record is made of each line of text, or of
-    each row.
+    """Append files to TOPIC as one transaction, once. Each line of text, or each row, becomes a
+    record.
 
-    FILE may be a directory or a pattern. A line of text becomes the value of a record. Rows of
-    Parquet, JSON or CSV may have the columns key, value, headers, timestamp and partition. Without
-    a partition, Kafka's partitioner chooses the partition by the key. If DATA is mounted, the
-    daemon appends the records.
+    FILE may be a directory or a pattern. A line of text becomes the value of its record. Rows of
+    Parquet, JSON or CSV can have the columns `key`, `value`, `headers`, `timestamp` and
+    `partition`. If a record has no partition, Kafka's partitioner chooses the partition by the key.
+    If DATA is mounted, the daemon appends the records.
 
-    A second run of the same import appends nothing. kafkafs remembers an import for
+    A second run of the same import appends nothing. kafkafs remembers an import for the time in
     kafkafs.txn.retention.ms.
     """
     from kafkafs.spark.jobs import import_

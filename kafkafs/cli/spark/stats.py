@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 @click.option(
     "--chart",
     type=FILE,
-    help="Draw the rates over time and the sizes into a .png or .svg file.",
+    help="Draw the sizes, and the rates over time, into a .png or .svg file.",
 )
 @click.option(
     "--gap",
     "gap_ms",
     default="1h",
     type=Duration(),
-    help="List times without a record of at least this length.",
+    help="List periods of at least this length that have no record.",
 )
 @click.option("--no-keys", is_flag=True, help="Do not count different keys.")
 @click.option(
     "--isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
-    help="With read_uncommitted, count records of aborted and open transactions, too.",
+    help="With read_uncommitted, also count records of aborted and open transactions.",
 )
 @where_option
 @job_options(times=True, sizes=True)
@@ -60,13 +60,13 @@ def command(
     """Count records, bytes, batches, codecs, sizes, keys, tombstones, rates and gaps.
 
     The report covers all records that exist when the job starts, by topic and by partition. The
-    size of a record is that of its key and value. Quantiles are exact to 1 %. The number of
-    different keys is exact up to some millions. Above that, it is an estimate, exact to about 1 %,
+    size of a record is the size of its key and value. Quantiles are exact to 1 %. The number of
+    different keys is exact up to some millions. A larger number is an estimate, exact to about 1 %,
     and the report says so. Offsets are missing at transaction markers, at aborted transactions, and
     after compaction.
 
     CONDITION is the same as for `kafkafs cat`. Its times are in Spark's time zone, which is UTC
-    unless --conf sets it. With a condition, the report omits the log's own bytes, batches, codecs
+    unless --conf sets it. With a condition, the report omits the bytes of the logs, batches, codecs
     and missing offsets.
     """
     from kafkafs.spark.jobs import stats

@@ -23,8 +23,8 @@ def command(data_dir: str, selection: Selection, dry_run: bool, **spark: Any) ->
     """Check everything that `kafkafs verify` checks, with Spark, and report it in the same words.
 
     The job checks the CRC of each batch, each record, each index entry, offsets, transactions,
-    snapshots and checkpoints. Each fault is one line with the file, the position in bytes, the
-    offset and the reason. The job takes no lock and writes nothing.
+    snapshots and checkpoints. Each fault is one line: file, position in bytes, offset, reason. The
+    job takes no lock and writes nothing.
 
     Exit status 1: there are faults.
     """

@@ -39,14 +39,20 @@ _Changes = Mapping[str, str | None]
 @click.option(
     "--broker-config",
     type=FILE,
-    help="The server.properties of the broker that wrote DATA. kafkafs.properties stores its path.",
+    help=(
+        "The server.properties of the broker that wrote DATA. config stores its path in "
+        "kafkafs.properties."
+    ),
 )
 @click.option(
     "--metadata-log-dir",
     type=DIRECTORY,
-    help="The directory with that broker's __cluster_metadata-0, if FILE does not name it.",
+    help=(
+        "The directory with that broker's __cluster_metadata-0, if its server.properties does not "
+        "name it."
+    ),
 )
-@output_options("a list of objects with name, value and source")
+@output_options("a list of objects with `name`, `value` and `source`")
 @click.pass_context
 def command(
     context: click.Context,
@@ -62,15 +68,15 @@ def command(
     kafkafs.properties, and the defaults. config can show settings while the
     directory is in use.
 
-    To change settings, the directory must be mounted or not in use. All changes are checked
-    together by Kafka's rules. If one of them is wrong, none is made. In a mount the changes take
-    effect at once. config opens no log. Times may have units (7d, 12h, 30m, 5s), and so may sizes
-    (10GiB, 512MiB, 64KiB).
+    config changes settings only if the directory is mounted, or is not in use. config checks all
+    changes together, by Kafka's rules. If one change is wrong, config makes none of them. In a
+    mount, the changes take effect at once. config does not open the logs. Times can have units (7d,
+    12h, 30m, 5s). Sizes can have units, too (10GiB, 512MiB, 64KiB).
 
     In a broker's directory, the topic settings come from the broker's metadata log. After
     --broker-config has named the broker's file, they also come from that file. If kafkafs does not
-    know which records of a topic the broker would keep, it deletes and compacts nothing of that
-    topic. mount and .kafkafs/topics report this.
+    know which records of a topic the broker would keep, it deletes nothing of that topic and does
+    not compact it. mount and .kafkafs/topics report such topics.
     """
     address, changes = _parsed(context, words)
     named = {

@@ -30,7 +30,10 @@ from storage.plural import counted
     "--partitions",
     type=click.IntRange(1, 999_999),
     metavar="N",
-    help="Number of partitions. The default is num.partitions of kafkafs.properties, else 1.",
+    help=(
+        "Number of partitions. The default is num.partitions in kafkafs.properties, or 1 if it is "
+        "not set."
+    ),
 )
 @output_options()
 @click.pass_context
@@ -40,11 +43,11 @@ def command(
     """Create TOPIC, with partitions and settings. MOUNT/TOPIC is accepted, too.
 
     The topic belongs to the user who runs the command. Its mode is 0777 without the bits of the
-    umask. All settings are checked together by Kafka's rules. If a name or a setting is wrong, or
-    if the topic exists, nothing is created. No process sees the topic without its settings.
+    umask. create checks all settings together, by Kafka's rules. If a name or a setting is wrong,
+    or if the topic exists, nothing is created. No process sees the topic without its settings.
 
-    DATA must be mounted, or not in use. If it is mounted, the daemon creates the topic, but only
-    for the user who mounted. Other users create a topic with mkdir.
+    DATA must be mounted, or must not be in use. If it is mounted, the daemon creates the topic, but
+    only for the user who mounted DATA. Other users create a topic with mkdir.
     """
     address, given = topic_and_rest(context, words)
     settings = dict(map(_setting, given))

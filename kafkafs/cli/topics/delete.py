@@ -43,22 +43,24 @@ if TYPE_CHECKING:
     "--dry-run",
     is_flag=True,
     help=(
-        "Only print what would be deleted, and for how long it could be undeleted. The directory "
-        "may be in use."
+        "Only print what would be deleted, and for how long undelete could restore it. The "
+        "directory may be in use."
     ),
 )
 @output_options(
-    "dry_run and topics. undelete_until is null if a topic cannot be restored", times=True
+    "`dry_run` and `topics`. undelete_until is null if a topic cannot be restored, and with "
+    "--dry-run",
+    times=True,
 )
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Delete topics with all their records. For a while, `kafkafs undelete` restores them.
+    """Delete topics with all their records. For a while, `kafkafs undelete` can restore them.
 
-    The files of a deleted topic stay for the time of its setting file.delete.delay.ms, one minute
-    by default. The command prints when this time ends. Then the daemon removes the files. Without a
-    daemon, the next mount, create, delete, undelete or append of the directory removes them. With
-    delete.topic.enable=false the command fails.
+    The files of a deleted topic stay for the time in its setting file.delete.delay.ms, one minute
+    by default. The command prints when this time ends. After this time, the daemon removes the
+    files. Without a daemon, the next mount, create, delete, undelete or append in the directory
+    removes them. With delete.topic.enable=false, the command fails.
 
-    DATA must be mounted, or not in use. If it is mounted, the daemon deletes the topics.
+    DATA must be mounted, or must not be in use. If it is mounted, the daemon deletes the topics.
     """
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")

@@ -38,20 +38,20 @@ _CLUSTER_COLUMNS = (
 )
 @logs_argument(needs="files", clusters=True)
 @cluster_options
-@output_options("partitions, settings (of each topic) and notes", times=True, sizes=True)
+@output_options("`partitions`, `settings` (of each topic) and `notes`", times=True, sizes=True)
 def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None:
     """Show the partitions of topics, and the settings that are set on the topics.
 
-    log_start is the offset of the first record, log_end the offset of the next record. All in-sync
-    replicas have the log up to high_watermark. Without TOPIC, describe shows all topics except
-    Kafka's own. The directory may be in use.
+    log_start is the offset of the first record. log_end is the offset that the next record gets.
+    All in-sync replicas have the log up to high_watermark. Without TOPIC, describe shows all topics
+    except Kafka's own. The directory may be in use.
 
-    After the table, a line TOPIC NAME=VALUE is printed for each setting that is set on a topic.
-    Lines that begin with # are those of `kafkafs ls`.
+    After the table, describe prints a line TOPIC NAME=VALUE for each setting that is set on a
+    topic. The lines that begin with # are the same as in `kafkafs ls`.
 
-    Of a cluster, kafka://HOST:PORT/TOPIC, describe shows last_stable, where the oldest open
-    transaction begins, the leader, the replicas and the in-sync replicas. It does not show log_end,
-    segments, sizes and times.
+    For a cluster, kafka://HOST:PORT/TOPIC, describe also shows the leader, replicas, in-sync
+    replicas and last_stable: the offset where the oldest open transaction begins. It does not show
+    log_end, segments, sizes and times.
     """
     if isinstance(logs, ClusterAddress):
         _describe_cluster(logs, client, out)

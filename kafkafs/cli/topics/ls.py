@@ -44,20 +44,20 @@ _Limits = Mapping[str, str] | None
 )
 @logs_argument(needs="files", clusters=True)
 @click.option(
-    "--internal", is_flag=True, help="List Kafka's own topics too, such as __consumer_offsets."
+    "--internal", is_flag=True, help="Also list Kafka's own topics, such as __consumer_offsets."
 )
 @click.option(
     "--rates",
     is_flag=True,
     help=(
-        "For the topics of a mount: print the records and bytes appended per second. Measures for "
-        "one second."
+        "For the topics of a mount: print the records and bytes appended per second. ls measures "
+        "them for one second."
     ),
 )
 @cluster_options
 @output_options(
-    "topics, with retention_ms and retention_bytes (-1: no limit, null: not known), or partitions; "
-    "and notes",
+    "`topics` or, with TOPIC, `partitions`; and `notes`. In retention_ms and retention_bytes, -1 "
+    "means no limit, and null means not known",
     times=True,
     sizes=True,
 )
@@ -67,14 +67,15 @@ def command(
     """List topics: partitions, records, size, time of the last append, cleanup policy, retention.
     With TOPIC, list its partitions: records, size, timestamp of the last record.
 
-    The directory may be in use. Records are counted by their offsets. Retention is all, 7d, 10.0GiB
-    or 7d+10.0GiB.
+    The directory may be in use. ls calculates the number of records from the offsets. The column
+    `retention` has what retention keeps: `all`, a time (7d), a size (10.0GiB), or both
+    (7d+10.0GiB).
 
     The last lines begin with #. They name partitions that cannot be opened, lost records, and
-    deleted topics that can be undeleted, with their ids. They also name topics that keep everything
-    because their settings are not known.
+    deleted topics (with their ids) that can be undeleted. They also name topics that keep
+    everything because their settings are not known.
 
-    Of a cluster, kafka://HOST:PORT, sizes and times are not known.
+    For a cluster, kafka://HOST:PORT, ls shows no sizes and no times.
     """
     if rates and logs.places:
         raise click.UsageError("--rates takes no TOPIC")

@@ -26,7 +26,9 @@ from kafkafs.cli.common.words import Logs, Topic, words_argument
     "--id",
     "topic_id",
     metavar="ID",
-    help="The topic's id, if several of that name were deleted. `kafkafs ls` lists the ids.",
+    help=(
+        "Id of the topic, if several topics of that name were deleted. `kafkafs ls` lists the ids."
+    ),
 )
 @output_options()
 @click.pass_context
@@ -35,12 +37,12 @@ def command(
 ) -> None:
     """Restore a deleted topic with its records, settings, owners and modes.
 
-    A topic can be restored for the time of its setting file.delete.delay.ms, also after a restart.
-    `kafkafs ls` lists the topics that can be restored. If the name is in use again, first
-    delete the topic that uses it. If the command is killed, the topic is restored or can still be
-    restored.
+    A topic can be restored for the time in its setting file.delete.delay.ms, even after a restart.
+    `kafkafs ls` lists the topics that can be restored. If the name is in use again, first delete
+    the topic that uses it. If the command is killed, the topic is already restored, or it can still
+    be restored.
 
-    DATA must be mounted, or not in use. If it is mounted, the daemon restores the topic.
+    DATA must be mounted, or must not be in use. If it is mounted, the daemon restores the topic.
     """
     address, others = topic_and_rest(context, words)
     if others:

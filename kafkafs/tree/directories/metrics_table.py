@@ -45,16 +45,16 @@ METRICS = {
         Metric(
             "known_inodes",
             "gauge",
-            "Inodes that the daemon stores, which are those that the kernel knows. For names like "
-            "N@START, these are only the open files and the last 1,024 others.",
+            "Inodes that the daemon stores: those that the kernel knows. Of names like N@START, "
+            "the daemon stores only the open files and the last 1,024 other files.",
         ),
         Metric("events", "counter", "Lines written to .kafkafs/log."),
         Metric("segment_descriptors", "gauge", "Number of open descriptors of segment files."),
-        Metric("segment_descriptors_limit", "gauge", "Largest number of open segment descriptors."),
+        Metric("segment_descriptors_limit", "gauge", "Limit for the open segment descriptors."),
         Metric(
             "reserved_descriptors",
             "gauge",
-            "Descriptors that are reserved for other files. process_max_fds includes them.",
+            "Descriptors that are reserved for other files. They are a part of process_max_fds.",
         ),
         Metric(
             "descriptor_evictions",
@@ -68,7 +68,7 @@ METRICS = {
         Metric(
             "partition_last_stable_offset",
             "gauge",
-            "First offset of the oldest open transaction. If none is open, the log end.",
+            "First offset of the oldest open transaction. Without open transactions, the log end.",
             _PARTITION,
         ),
         Metric("partition_size_bytes", "gauge", "Bytes of the partition's log files.", _PARTITION),
@@ -89,8 +89,8 @@ METRICS = {
         Metric(
             "partition_record_bytes",
             "gauge",
-            "Mean number of bytes per offset in the view. The bytes read, divided by this value, "
-            "are about the number of records read. Only for partitions with reads.",
+            "Mean number of bytes per offset in the view. To estimate the number of records read, "
+            "divide the bytes read by this value. Only for partitions with reads.",
             _BY_VIEW,
         ),
         Metric(
@@ -110,9 +110,9 @@ METRICS = {
         ),
     ),
     "appends": (
-        Metric("appended_records", "counter", "Records appended, counted by their offsets."),
-        Metric("appended_batches", "counter", "Record batches appended."),
-        Metric("appended_bytes", "counter", "Bytes of log appended."),
+        Metric("appended_records", "counter", "Appended records. Each offset counts as one."),
+        Metric("appended_batches", "counter", "Appended record batches."),
+        Metric("appended_bytes", "counter", "Appended bytes of log."),
         Metric(
             "refused_appends",
             "counter",
@@ -130,7 +130,7 @@ METRICS = {
         ),
         Metric("flush_failures", "counter", "Flushes that failed."),
         Metric("segment_rolls", "counter", "Times that a log began a new segment."),
-        Metric("truncations", "counter", "Times that the writer of a log has truncated it."),
+        Metric("truncations", "counter", "Times that the writer of a log truncated the log."),
     ),
     "retention": (
         Metric("retention_passes", "counter", "Scheduled runs of retention over all topics."),
@@ -141,23 +141,27 @@ METRICS = {
         ),
         Metric("deleted_segments", "counter", "Segments that retention or delete-records removed."),
         Metric("deleted_bytes", "counter", "Bytes of log in the removed segments."),
-        Metric("compactions", "counter", "Rounds of compaction of a log."),
-        Metric("compaction_seconds", "counter", "Time of all rounds of compaction."),
+        Metric("compactions", "counter", "Finished rounds of compaction, each of one log."),
+        Metric("compaction_seconds", "counter", "Time of all finished rounds of compaction."),
         Metric("compaction_read_bytes", "counter", "Bytes of log that compaction read."),
         Metric("compaction_kept_bytes", "counter", "Bytes of log that compaction kept."),
         Metric("compaction_read_records", "counter", "Records that compaction read."),
         Metric("compaction_kept_records", "counter", "Records that compaction kept."),
-        Metric("compaction_map_fill", "gauge", "How full the last map of keys was, from 0 to 1."),
+        Metric(
+            "compaction_map_fill",
+            "gauge",
+            "How full the map of keys was in the last round of compaction, from 0 to 1.",
+        ),
         Metric(
             "uncleanable_partitions",
             "gauge",
-            "Partitions whose last compaction failed. The cleaner tries again.",
+            "Partitions whose last compaction failed. The daemon tries again.",
         ),
         Metric(
             "topic_dirty_ratio",
             "gauge",
-            "Share of bytes not compacted yet, in the partition of the topic where it is largest. "
-            "Only for topics that are compacted.",
+            "Share of bytes that are not compacted yet, in the partition of the topic with the "
+            "largest share. Only for compacted topics.",
             ("topic",),
         ),
     ),
@@ -174,7 +178,7 @@ METRICS = {
             "Bytes that the job has to do in its present phase. 0 if not known yet.",
             _JOB,
         ),
-        Metric("duty_failures", "counter", "Turns of the duty that failed.", ("duty",)),
+        Metric("duty_failures", "counter", "Times that the duty failed.", ("duty",)),
         Metric(
             "failing_duties",
             "gauge",
@@ -211,11 +215,11 @@ METRICS = {
             "gauge",
             "1 if the directory was closed cleanly before this start, else 0.",
         ),
-        Metric("recovery_seconds", "gauge", "Time that loading the logs took."),
+        Metric("recovery_seconds", "gauge", "Time that the loading of the logs took."),
         Metric("recovery_read_bytes", "gauge", "Bytes of log that recovery read."),
         Metric("recovery_cuts", "gauge", "Files from which recovery cut damaged bytes."),
-        Metric("recovery_cut_bytes", "gauge", "Bytes that recovery cut from these files."),
-        Metric("recovery_faults", "gauge", "Faults that recovery found and left as they are."),
+        Metric("recovery_cut_bytes", "gauge", "Bytes that recovery cut from files."),
+        Metric("recovery_faults", "gauge", "Damage, losses and bad files that recovery found."),
     ),
     "views": (
         Metric(
@@ -227,21 +231,20 @@ METRICS = {
         Metric(
             "view_index_unmeasured_bytes",
             "gauge",
-            "Bytes of log that are not measured yet. Only partitions that were used in the view "
-            "count.",
+            "Bytes of log that are not measured yet, in the partitions that were used in the view.",
             ("view",),
         ),
         Metric("view_index_held_bytes", "gauge", "Bytes of view indexes in memory."),
         Metric(
             "plain_cache_bytes",
             "gauge",
-            "Bytes of decompressed batches in memory, including batches being decompressed now.",
+            "Bytes of decompressed batches in memory, also of batches that are decompressed now.",
         ),
         Metric(
             "plain_cache_limit_bytes",
             "gauge",
             "Limit for the decompressed batches: the mount option memory. One larger batch at a "
-            "time may exceed it.",
+            "time can exceed the limit.",
         ),
         Metric(
             "read_ahead_bytes",
@@ -262,7 +265,7 @@ METRICS = {
         Metric(
             "plain_cache_lookups",
             "counter",
-            "Reads that found their batch decompressed (hit), or had to decompress it (miss).",
+            "Reads that found a decompressed batch (hit), or had to decompress the batch (miss).",
             ("outcome",),
         ),
     ),

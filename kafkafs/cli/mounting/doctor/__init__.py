@@ -39,20 +39,21 @@ PATIENCE_S = 20.0
 )
 @click.argument("place", metavar="[DATA|MOUNT]", type=DIRECTORY, required=False)
 @output_options(
-    "the counts wrong and hints, and the list checks. Each check has state, check (its name), what "
-    "(the problem) and mend (what to type)"
+    "the counts `wrong` and `hints`, and the list `checks`. Each check has `state`, `check` (its "
+    "name), `what` (the problem) and `mend` (what to type)"
 )
 def command(place: str | None, out: Output) -> None:
     """Check this machine, the mounts, and a data directory.
 
     doctor checks whether this user can mount on this machine. Without an argument, it also checks
-    all mounts of kafkafs. With DATA or MOUNT, it also checks that mount and its data directory:
-    file system, space, lock, clock, settings, private topics, and whether other users may write it.
+    all mounts of kafkafs. With DATA or MOUNT, it also checks the data directory and its mount. In
+    the data directory, it checks the file system, space, lock, clock, settings, private topics, and
+    whether other users may write the directory.
 
     Each check prints a line: ok, wrong, or a hint about something that works but could work better.
     The line below a problem or a hint is the command to type. doctor itself changes nothing. Each
-    check is a process of its own and ends after 20 s, so that doctor can report a mount or a disk
-    that hangs.
+    check runs in its own process, and doctor waits at most 20 s for it. So doctor can report a
+    mount or a disk that hangs.
 
     Exit status 1: something is wrong. Hints do not count.
     """

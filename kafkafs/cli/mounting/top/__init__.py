@@ -37,10 +37,12 @@ PATIENCE_S = 10.0
     ),
 )
 @click.argument("mount", metavar="MOUNT", type=DIRECTORY)
-@click.option("--once", is_flag=True, help="Print the figures once, with the rates of DURATION.")
+@click.option(
+    "--once", is_flag=True, help="Print the figures once. The rates are means over DURATION."
+)
 @click.option("--partitions", is_flag=True, help="Show each partition instead of each topic.")
 @click.option(
-    "--internal", is_flag=True, help="Show Kafka's own topics too, such as __consumer_offsets."
+    "--internal", is_flag=True, help="Also show Kafka's own topics, such as __consumer_offsets."
 )
 @click.option(
     "-d",
@@ -51,23 +53,24 @@ PATIENCE_S = 10.0
     help="Time between two readings. A number without a unit is in seconds.",
 )
 @output_options(
-    "facts of the mount, flush, fsync, faults, jobs, events, groups and rows", sizes=True
+    "facts of the mount, and `flush`, `fsync`, `faults`, `jobs`, `events`, `groups` and `rows`",
+    sizes=True,
 )
 def command(
     mount: str, once: bool, partitions: bool, internal: bool, delay_ms: int, out: Output
 ) -> None:
     """Show the activity of each topic of MOUNT, live.
 
-    The line of a topic has its records and bytes per second, size, records, segments and open
-    files. It also has the lag of the consumer group that is furthest behind: the records that this
-    group has not committed. The lines above the topics show the whole mount, the times of flushes
-    and fsyncs, faults, and the jobs that wait or run. The newest events are below. The key q ends
-    the command, and h lists the keys. MOUNT may also be a data directory that is mounted
-    read-write.
+    The line of a topic shows its records and bytes per second, its size, and its numbers of
+    records, segments and open files. The line also shows the lag of the consumer group that is
+    furthest behind: the number of records that this group has not committed. The lines above the
+    topics show the whole mount, the times of flushes and fsyncs, faults, and the jobs that wait or
+    run. The lines below the topics show the newest events. The key q ends the command, and h lists
+    the keys. Instead of MOUNT, you can name a data directory that is mounted read-write.
 
-    top reads the figures of the mount every DURATION. With many thousand partitions, reading them
-    takes long, and top reads less often. It uses at most a twentieth of the daemon's time. A rate
-    is the mean since the last reading.
+    top reads the figures of the mount every DURATION. With many thousand partitions, a reading
+    takes long. top then reads less often, so its readings use at most a twentieth of the daemon's
+    time. A rate is the mean since the last reading.
 
     Exit status 3: MOUNT is not mounted, or the mount does not answer when top starts.
     """

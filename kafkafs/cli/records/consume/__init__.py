@@ -51,7 +51,7 @@ _COUNT = click.IntRange(min=1)
     "-g",
     "--group",
     type=Group(),
-    help="Resume from this group's committed offsets. A new group begins at START.",
+    help="Resume from this group's committed offsets. A new group begins at START (see --from).",
 )
 @click.option(
     "--positions",
@@ -68,9 +68,7 @@ _COUNT = click.IntRange(min=1)
     "start",
     metavar="START",
     default="earliest",
-    help=(
-        "Where to begin if no offset is committed: earliest, latest, an offset, or a time (-15m)."
-    ),
+    help="Where to begin if no offset is committed: earliest, latest, an offset, or a time (-15m).",
 )
 @click.option(
     "-f",
@@ -108,7 +106,9 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--dead-letter",
     type=Topic(),
-    help="The topic in the same mount to which --on-failure skip appends skipped batches.",
+    help=(
+        "A topic in the same mount. --on-failure skip appends the records of skipped batches to it."
+    ),
 )
 @words_argument(LOGS)
 @click.pass_context
@@ -132,9 +132,9 @@ def command(
     """Read topics or partitions of a mount. Without TOPIC, read all topics that exist at the start.
 
     Without -g, consume prints the existing records, in order within each partition. With -g, it
-    begins at the committed offsets of the group, and commits its progress. Consumers with the same
-    group share the partitions. A new consumer gets its share when the other consumers have finished
-    their batches. If a consumer ends or is killed, the others get its share at once.
+    begins at the committed offsets of the group, and commits its progress. Consumers of the same
+    group share the partitions. A new consumer gets its share when the others have finished their
+    batches. If a consumer ends or is killed, the others get its share at once.
 
     --exec runs COMMAND for each batch. COMMAND gets the lines on standard input, and the variables
     KAFKAFS_TOPIC, KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its
@@ -143,12 +143,14 @@ def command(
 
     With -g and without --exec, consume commits records when the reader of its output has taken
     them. If the reader fails before it has handled them, nobody reads these records again. So each
-    record is handled at most once. If you need more, run the reader with --exec.
+    record is handled at most once. If each record must be handled at least once, run the reader
+    with --exec.
 
-    --decode prints lines as kafkafs cat does. COMMAND gets the same lines.
+    With --decode, consume prints the same lines as `kafkafs cat --decode`. With --exec, COMMAND
+    gets these lines.
 
     After Ctrl-C or SIGTERM, consume finishes the batch, commits it, and exits with status 130 or
-    143. After a second signal, it does not wait for the batch.
+    143. After a second signal, consume does not wait for the batch.
     """
     from kafkafs.cli.records.consume.consumer import Consumer, Rules
     from kafkafs.cli.records.consume.dead_letters import DeadLetters

@@ -7,7 +7,7 @@ import click
 from kafkafs.cli import LazyGroup, Section, examples
 
 _COMMANDS = {
-    "ls": "List groups with their lag, or the committed offsets of some.",
+    "ls": "List groups with their lag, or the committed offsets of some groups.",
     "reset": "Set the committed offsets of a group.",
 }
 

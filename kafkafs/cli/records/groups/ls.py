@@ -40,16 +40,18 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
 @words_argument(f"DATA|{CLUSTER} [GROUP]...", Logs(Group()))
 @allow_empty_option
 @cluster_options
-@output_options("groups, or with GROUP offsets; and notes", times=True)
+@output_options("`groups` or, with GROUP, `offsets`; and `notes`", times=True)
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], client: Client, out: Output) -> None:
     """List groups: number of partitions with a committed offset, lag, time of the last commit. With
     GROUP, list its partitions: committed offset, high watermark, lag, time of the commit.
 
-    The lag is the high watermark less the committed offset, as kafka-consumer-groups counts it. The
-    directory may be in use, also by a broker. Lines that begin with # say what is missing.
+    The lag is the high watermark minus the committed offset, as in kafka-consumer-groups. The
+    directory may be in use, also by a broker. A line that begins with # says that partitions of
+    __consumer_offsets are missing in the directory.
 
-    Of a cluster, kafka://HOST:PORT, the state of each group is listed, and no times of commits.
+    For a cluster, kafka://HOST:PORT, the command lists the state of each group, but no times of
+    commits.
     """
     if is_cluster(words[0]):
         _list_cluster(words, client, out)

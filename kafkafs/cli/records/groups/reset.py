@@ -43,24 +43,30 @@ _Partition = tuple[str, int]
     ),
 )
 @words_argument(LOGS)
-@click.option("-g", "--group", type=Group(), required=True, help="The group. It may be new.")
+@click.option(
+    "-g", "--group", type=Group(), required=True, help="The group. It need not exist yet."
+)
 @click.option(
     "--to",
     "start",
     metavar="START",
     required=True,
-    help="earliest, latest, an offset, a number of records (+100, -100), or a time (-15m).",
+    help=(
+        "earliest, latest, an offset, a change of the committed offset (+100, -100), or a time "
+        "(-15m)."
+    ),
 )
-@output_options("a list of objects with topic, partition and offset")
+@output_options("a list of objects with `topic`, `partition` and `offset`")
 @click.pass_context
 def command(
     context: click.Context, words: Sequence[str], group: str, start: str, out: Output
 ) -> None:
-    """Set the committed offsets of a group in topics or partitions. Without a name, set those in
-    all topics.
+    """Set the committed offsets of a group in topics or partitions. Without TOPIC, set them in all
+    topics except Kafka's own.
 
-    Nothing is set if a consumer of the group runs, or if a partition has no such offset. DATA must
-    be mounted, or not in use. A directory of a broker is refused.
+    The command sets nothing if a consumer of the group has claimed one of the partitions, or if a
+    partition does not have the new offset. DATA must be mounted, or must not be in use. The command
+    refuses a broker's directory.
     """
     logs = resolve(context, words, needs="files")
     try:
