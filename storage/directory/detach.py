@@ -1,7 +1,7 @@
 """Makes a broker's directory one of our own, and takes that back.
 
 A broker that comes back to its directory takes topics and partitions that its metadata log does not
-know for stray, and deletes them; so none are made there before the user says that it will not.
+know for stray, and renames them; so none are made there before the user says that it will not.
 Detaching writes down what is known of its topics' settings (``broker_settings``), and then adds the
 suffix ``.detached`` to the names that make the directory a broker's.  A broker that is started on
 it all the same refuses to, by that directory's name.
@@ -94,8 +94,8 @@ def tiered_lines(files: Files, data_dir: str) -> list[str]:
 def undo(files: Files, data_dir: str) -> None:
     """Make it its broker's again; durable.  Only this process has ``data_dir``.
 
-    PolicyViolation where topics or partitions have been made since, which the broker would delete;
-    InvalidConfig where it was not detached, OSError.
+    PolicyViolation where topics or partitions have been made since, which the broker would set
+    aside; InvalidConfig where it was not detached, OSError.
     """
     for name in reversed(names_to_give_back(files, data_dir)):
         files.rename(_aside(data_dir, name), os.path.join(data_dir, name))
@@ -118,7 +118,7 @@ def names_to_give_back(files: Files, data_dir: str) -> list[str]:
         ]
         if made:
             raise PolicyViolation(
-                "the broker would delete partitions that were created after the detach: "
+                "the broker would set aside partitions that were created after the detach: "
                 f"{', '.join(made)}",
                 path=data_dir,
             )

@@ -43,9 +43,9 @@ def command(
 ) -> None:
     """Turn a broker's directory into a directory of kafkafs. The directory must not be in use.
 
-    In a broker's directory, kafkafs creates no topics and partitions, because the broker would
-    delete them at its next start. After detach, kafkafs can create them. detach stores the broker's
-    topic settings in kafkafs-broker.properties. Then it adds the suffix .detached to
+    In a broker's directory, kafkafs creates no topics and partitions, because the broker would set
+    them aside at its next start, as …-stray. After detach, kafkafs can create them. detach stores
+    the broker's topic settings in kafkafs-broker.properties. Then it adds the suffix .detached to
     meta.properties and to the metadata log, so that no broker starts on the directory. If the
     broker's server.properties exists, name it first: `kafkafs config DATA --broker-config FILE`.
 

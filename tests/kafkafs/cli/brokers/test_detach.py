@@ -66,6 +66,6 @@ def test_a_dry_run_says_what_is_in_the_way(data: Path) -> None:
     done = kafkafs("detach", "--dry-run", "--undo", data)
     assert done.returncode == 3
     assert (
-        "the broker would delete partitions that were created after the detach: new-0"
+        "the broker would set aside partitions that were created after the detach: new-0"
         in done.stderr
     )
