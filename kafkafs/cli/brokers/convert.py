@@ -18,7 +18,9 @@ from storage.plural import counted
 )
 @logs_argument(partitions=False)
 @click.option(
-    "--dry-run", is_flag=True, help="Only print what would be done. The directory may be in use."
+    "--dry-run",
+    is_flag=True,
+    help="Only print what would be done. It also works while the directory is in use.",
 )
 @output_options(
     "`dry_run`, and the lists `converted`, `cut` and `tiered` (a line for each tiered topic)"

@@ -97,7 +97,7 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     response has error code 1. Standard error then has a line with OffsetOutOfRange, and the exit
     status is 1.
 
-    The directory may be in use. fetch changes nothing in it.
+    fetch also works while the directory is in use. fetch changes nothing in it.
     """
     from storage.convert.fetch import encode_multi_response
     from storage.directory.manager import LogManager

@@ -120,7 +120,8 @@ def command(
     they arrive. cat ends with exit status 3 if records were deleted before it could read them, or
     if the cluster does not let it read a topic. In both cases, cat prints all other records.
 
-    The directory may be in use. If cat reaches damaged records, it ends with exit status 3.
+    cat also works while the directory is in use. If cat reaches damaged records, it ends with exit
+    status 3.
     """
     if is_cluster(words[0]):
         if decoding is not None:

@@ -44,7 +44,7 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
 
     log_start is the offset of the first record. log_end is the offset that the next record gets.
     All in-sync replicas have the log up to high_watermark. Without TOPIC, describe shows all topics
-    except Kafka's own. The directory may be in use.
+    except Kafka's own. describe also works while the directory is in use.
 
     After the table, describe prints a line TOPIC NAME=VALUE for each setting that is set on a
     topic. The lines that begin with # are the same as in `kafkafs ls`.
