@@ -154,7 +154,7 @@ def test_a_page_says_what_help_says(shown: dict[str, str], context: click.Contex
             assert f"{context.command_path.replace(' ', '-')}-{name}(1) {told}" in text
     assert "kafkafs 1.2.3" in text
     if command.name != "dump":
-        assert "not done, or only in part, also if something was found" in text
+        assert "not done, or done only in part. The status is 3 even if something was found" in text
 
 
 @pytest.mark.programs
