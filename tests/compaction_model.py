@@ -80,6 +80,16 @@ class ModelLog(NamedTuple):
     last_stable: int
     producers: dict[int, tuple[int, int]]
 
+    @property
+    def aborted(self) -> list[Aborted]:
+        """What a cleaning knows of aborted transactions: none that ended below the log start."""
+        return [
+            entry
+            for segment in self.segments
+            for entry in segment.aborted
+            if entry.last_offset >= self.log_start
+        ]
+
 
 class Rules(NamedTuple):
     """The settings that a cleaning asks for."""
@@ -227,8 +237,7 @@ def build_map(log: ModelLog, where: Range, usable: int) -> KeyMap:
     latest = min(where.first_dirty, where.first_uncleanable) - 1
     transactions = Transactions(
         entry
-        for segment in log.segments
-        for entry in segment.aborted
+        for entry in log.aborted
         if entry.last_offset >= where.first_dirty and entry.first_offset < where.first_uncleanable
     )
     sealed = log.segments[:-1]
@@ -286,7 +295,7 @@ def clean(log: ModelLog, where: Range, rules: Rules, now_ms: int, usable: int = 
     segments = [segment for segment in log.segments[:-1] if segment.base_offset < end]
     already_clean = [s for s in log.segments if s.base_offset < where.first_dirty]
     legacy_horizon = already_clean[-1].mtime_ms - rules.delete_retention_ms if already_clean else 0
-    transactions = Transactions(entry for segment in log.segments for entry in segment.aborted)
+    transactions = Transactions(log.aborted)
     # What was clean stays so, also where less of it can be cleaned now.
     outcome = Outcome(max(end, where.first_dirty), len(segments), [], keys)
     for members in group(segments, rules, where.first_uncleanable):

@@ -472,6 +472,22 @@ CleaningMachine.TestCase.settings = settings(max_examples=20, stateful_step_coun
 TestCleaningMachine = CleaningMachine.TestCase
 
 
+def test_a_transaction_that_was_aborted_below_the_log_start() -> None:
+    state = CleaningMachine()
+    state.begin(magic=None)
+    state.send(block=[(b"a", None), (b"a", None)], codec=0, producer=1, transactional=True)
+    state.end_transaction(kind=ABORT, producer=1)
+    state.append_without_a_key(value=b"more")
+    state.set(number=3, setting=SETTINGS[0])
+    end = state.log.log_end_offset
+    assert delete_records(state.manager, state.log, end, Task()) == end
+    state.moved(end)
+    state.set(number=0, setting=SETTINGS[0])
+    state.clean()
+    state.all_is_as_the_models_say()
+    state.teardown()
+
+
 @pytest.mark.soak
 def test_the_same_for_minutes() -> None:
     run_state_machine_as_test(
