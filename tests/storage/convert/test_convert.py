@@ -143,6 +143,16 @@ def test_a_damaged_log_stays_and_the_others_are_converted(tmp_path: Path) -> Non
     assert records(tmp_path)[0].offset == 5
 
 
+def codec_bytes(file: bytes | bytearray) -> set[int]:
+    """The positions of the codecs in a file of 0.7, whose CRCs cover nothing but the payloads."""
+    found, at = set(), 0
+    while at < len(file):
+        if file[at + 4] == 1:
+            found.add(at + 5)
+        at += 4 + int.from_bytes(file[at : at + 4], "big")
+    return found
+
+
 @given(data=st.data(), magic=st.sampled_from([0, 1, 7]))
 def test_whatever_is_damaged_nothing_is_invented(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, magic: int
@@ -156,7 +166,8 @@ def test_whatever_is_damaged_nothing_is_invented(
     (target / ".kafka_cleanshutdown").touch()
     expected = [record.value for record in records(target)]
     log = bytearray(path.read_bytes())
-    at = data.draw(st.integers(0, len(log) - 1))
+    unchecked = codec_bytes(log) if magic == 7 else set()
+    at = data.draw(st.integers(0, len(log) - 1).filter(lambda at: at not in unchecked))
     log[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(log[: data.draw(st.sampled_from([len(log), at]))])
     before = path.read_bytes()
