@@ -8,6 +8,7 @@ without keys get in and nothing is cleaned before it shall be.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -239,7 +240,8 @@ def lag(writers: Writers, topic: str, turn: int) -> None:
     """Segments that are too young to be cleaned, and one of the old ones behind them."""
     for segment in range(3):
         writers.plain().send(topic, values(segment, 5, at(turn, segment), key="old"))
-    young = T + 3_500_000 + 2000 * turn
+    # Not of `T`, which may have been taken long ago.
+    young = time.time_ns() // 1_000_000 - 100_000 + 2000 * turn
     writers.plain().send(topic, values(20, 5, young, key="young"))
     writers.plain().send(topic, values(30, 5, young + 1100, key="young"))
 
@@ -247,9 +249,9 @@ def lag(writers: Writers, topic: str, turn: int) -> None:
 def many_keys(writers: Writers, topic: str, turn: int) -> None:
     """More keys than the map has room for, twice."""
     if turn == 0:
-        for time in range(2):
+        for segment in range(2):
             records = (
-                Record(0, at(0, time), 0, b"%d" % number, b"%d" % time)
+                Record(0, at(0, segment), 0, b"%d" % number, b"%d" % segment)
                 for number in range(MANY_KEYS)
             )
             writers.plain().send(topic, records)
