@@ -548,7 +548,7 @@ class Log:
         """
         self.lost_end = 0
         for segment, _ in self._lost:
-            if not segment.is_lost:
+            if self.files.exists(segment.log_path):
                 segment.accept_size()
         self.segments = tuple(each for each in self.segments if not each.is_lost)
         if self.log_start_offset < self.segments[0].base_offset:

@@ -294,6 +294,22 @@ def test_a_full_disk_takes_no_book_and_what_was_deleted_is_not_missed(
         assert values(manager.log("t", 0)) == LINES[6:]
 
 
+def test_an_emptied_file_stays_in_the_log_when_its_loss_is_accepted(tmp_path: Path) -> None:
+    """Only a segment without a file leaves the log."""
+    fill(tmp_path)
+    log_file(tmp_path, 3).write_bytes(b"")
+    with opened_with_faults(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert len(log.losses) == 1
+        log.accept_loss()
+        assert log.losses == []
+        assert [segment.base_offset for segment in log.segments] == BASES
+    with opened_with_faults(tmp_path) as manager:
+        assert manager.faults == []
+        assert [segment.base_offset for segment in manager.log("t", 0).segments] == BASES
+        assert values(manager.log("t", 0)) == [*LINES[:3], *LINES[6:]]
+
+
 def test_a_full_disk_takes_no_book_and_a_loss_stays_accepted(tmp_path: Path) -> None:
     fill(tmp_path)
     vanish(tmp_path, 3)
