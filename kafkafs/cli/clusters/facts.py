@@ -84,9 +84,31 @@ def settings_of(
 
 
 def committed_offsets(
-    cluster: Cluster, group: str, report: Report
-) -> list[dict[str, Value]] | None:
-    """Return the committed offsets of a group."""
+    cluster: Cluster, groups: Iterable[str], report: Report
+) -> dict[str, list[dict[str, Value]] | None]:
+    """Return the committed offsets of groups."""
+    committed = {group: _committed_by(cluster, group, report) for group in groups}
+    partitions = {each for offsets in committed.values() for each in offsets or ()}
+    ends = offsets_of(cluster, sorted(partitions), LATEST, report)
+    return {
+        group: None
+        if offsets is None
+        else [
+            {
+                "group": group,
+                "topic": each.topic,
+                "partition": each.partition,
+                "offset": offset,
+                "high_watermark": (end := ends.get(each)),
+                "lag": None if end is None else max(end - offset, 0),
+            }
+            for each, offset in offsets.items()
+        ]
+        for group, offsets in committed.items()
+    }
+
+
+def _committed_by(cluster: Cluster, group: str, report: Report) -> dict[TopicPartition, int] | None:
     try:
         committed = fetch_committed(cluster, group)
     except ClientError as error:
@@ -98,15 +120,4 @@ def committed_offsets(
             report(reason_of(each, offset))
         elif offset.offset >= 0:
             found[each] = offset.offset
-    ends = offsets_of(cluster, list(found), LATEST, report)
-    return [
-        {
-            "group": group,
-            "topic": each.topic,
-            "partition": each.partition,
-            "offset": offset,
-            "high_watermark": (end := ends.get(each)),
-            "lag": None if end is None else max(end - offset, 0),
-        }
-        for each, offset in found.items()
-    ]
+    return found

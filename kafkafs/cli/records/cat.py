@@ -34,7 +34,6 @@ from kafkafs.cli.common.mount_files import (
     READ_COMMITTED,
     MountFiles,
     Opened,
-    Read,
     opened_files,
     opened_tree,
 )
@@ -159,8 +158,7 @@ def command(
             return
         with opened_files(address) as files, _writer(decoding, files.opened) as write:
             for topic, number, point in found:
-                with files.opened(topic, *path_in_topic(view, f"{number}@{point}")) as read:
-                    _copy(read, partial(write, topic))
+                _print_file(files.opened, topic, number, view, point, write)
 
 
 def _check_view(view: str, where: Condition | None) -> None:
@@ -220,8 +218,18 @@ def _print(
         for text in matching_lines(tree, topic, number, view, points, where):
             write(topic, text)
         return
-    with MountFiles(tree).opened(topic, *path_in_topic(view, f"{number}@{points}")) as read:
-        _copy(read, partial(write, topic))
+    _print_file(MountFiles(tree).opened, topic, number, view, points, write)
+
+
+def _print_file(
+    opened: Opened, topic: str, number: int, view: str, points: str, write: _Write
+) -> None:
+    """Print the file of a partition between two points, `START..END`, to its end."""
+    with opened(topic, *path_in_topic(view, f"{number}@{points}")) as read:
+        position = 0
+        while data := patiently(partial(read, position, _READ_BYTES)):
+            write(topic, data)
+            position += len(data)
 
 
 @contextmanager
@@ -263,11 +271,3 @@ def _is_directory(word: str) -> bool:
     """Return whether a name with @ is that of a directory. Below a mount, there is none."""
     mounted, path = mount_around(word)
     return os.path.isdir(word) if mounted is None else path == mounted.path
-
-
-def _copy(read: Read, write: Callable[[bytes], object]) -> None:
-    """Write a file, to its end."""
-    position = 0
-    while data := patiently(partial(read, position, _READ_BYTES)):
-        write(data)
-        position += len(data)

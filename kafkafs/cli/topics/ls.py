@@ -146,11 +146,14 @@ def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal
         rows = [[each[name] for name in columns] for each in found]
     else:
         columns, rows = _CLUSTER_COLUMNS, []
+        records: dict[str, list[Value]] = {topic: [] for topic in settings}
+        for each in found:
+            records[str(each["topic"])].append(each["records"])
         for topic, known in settings.items():
-            records = [each["records"] for each in found if each["topic"] == topic]
-            total = sum(int(each) for each in records if each is not None)
+            total = sum(int(number) for number in records[topic] if number is not None)
             policy = None if known is None else known.in_force.get("cleanup.policy")
-            row: list[Value] = [topic, len(records), None if None in records else total]
+            row: list[Value] = [topic, len(records[topic])]
+            row.append(None if None in records[topic] else total)
             rows.append([*row, policy, _retention(limits[topic], out)])
     _print(columns, rows, limits, [], out)
     report.end()

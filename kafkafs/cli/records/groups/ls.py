@@ -75,10 +75,10 @@ def command(context: click.Context, words: Sequence[str], client: Client, out: O
         rows = [each for each in offsets if each["group"] in wanted]
     else:
         columns = _COLUMNS
-        rows = [
-            _summary(group, [each for each in offsets if each["group"] == group])
-            for group in sorted(known.values())
-        ]
+        of_group: dict[str, list[dict[str, Value]]] = {}
+        for each in offsets:
+            of_group.setdefault(str(each["group"]), []).append(each)
+        rows = [_summary(group, of_group.get(group, [])) for group in sorted(known.values())]
     out.json({"offsets" if wanted else "groups": rows, "notes": notes})
     if not out.as_json:
         out.table(columns, [[row[name] for name in columns] for row in rows])
@@ -95,10 +95,7 @@ def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
         raise click.UsageError("give a cluster without a topic: kafka://HOST:PORT [GROUP]...")
     with one_line_errors(), client.connected(address.brokers) as cluster:
         states = list_groups(cluster)
-        found = {
-            group: facts.committed_offsets(cluster, group, report)
-            for group in wanted or sorted(states)
-        }
+        found = facts.committed_offsets(cluster, wanted or sorted(states), report)
     for group, offsets in found.items():
         if group not in states and not offsets:
             raise fail(f"there is no group {group!r}{did_you_mean(group, states)}")
