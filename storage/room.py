@@ -1,7 +1,6 @@
 """Room on a disk for operations that must not fail when it is full.
 
-`Files.room` is a `Room` of which nothing is held in reserve, unless the directory has a reserve
-(`directory.reserve`).
+`Files.room` is a `Room` without a reserve, or the reserve of the directory (`directory.reserve`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 class Room:
-    """A disk of which nothing is held in reserve."""
+    """A disk without a reserve."""
 
     def with_reserve(self, operation: Callable[[], T]) -> T:
         """Call an operation that frees space or records what is deleted."""

@@ -1,4 +1,4 @@
-"""What only statx(2) says of a file or a directory: Python does not have it."""
+"""Facts about a file or a directory from statx(2), which Python does not have."""
 
 from __future__ import annotations
 

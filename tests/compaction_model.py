@@ -82,7 +82,7 @@ class ModelLog(NamedTuple):
 
     @property
     def aborted(self) -> list[Aborted]:
-        """What a cleaning knows of aborted transactions: none that ended below the log start."""
+        """The aborted transactions that a cleaning uses: none that ended below the log start."""
         return [
             entry
             for segment in self.segments

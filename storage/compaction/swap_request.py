@@ -64,7 +64,7 @@ class NewSegment(NamedTuple):
 
 
 def staged_suffix(job: str, attempt: int) -> str:
-    """What the names of a round's new files end in; each ``attempt`` has its own number."""
+    """The end of the names of a round's new files.  Each ``attempt`` has its own number."""
     return "." + str(StagedName(job, 0, 0, attempt))
 
 

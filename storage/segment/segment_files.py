@@ -41,9 +41,9 @@ class SegmentFiles:
 
     ``suffix``: what the files' names end in.  ``sealed``: nothing is appended to them.
     ``append_ready``: log and indexes are open and the indexes pre-sized.  ``identity``: of the
-    ``.log``, where another process may put another file in its place.  ``mend_indexes``: makes
-    the indexes anew (``SegmentIndex.mend``).
-    ``written_size``: bytes of the log; ``synced_size``: those that are on the disk.
+    ``.log``, where another process may put another file in its place.  ``mend_indexes``: rebuilds
+    the indexes (``SegmentIndex.mend``).  ``written_size``: bytes of the log; ``synced_size``: those
+    that are on the disk.
     """
 
     def __init__(

@@ -268,7 +268,7 @@ def test_members_of_groups(broker: Broker, cluster: Cluster, protocol: str) -> N
 
 
 def run(*words: str, text: str | None = None) -> str:
-    """What a command prints. It must find nothing wrong."""
+    """Return the output of a command, which must find nothing wrong."""
     done = subprocess.run([*KAFKAFS, *words], input=text, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), words
     return done.stdout

@@ -40,7 +40,7 @@ CATCH_UP_AT_ONCE = 1 << 20
 FEW = 10_000
 """Up to so many last records are counted by batch headers rather than by measuring segments."""
 EXTENTS_AT_ONCE = 4
-"""Up to so many segments the last records are counted on the loop thread."""
+"""The loop thread looks for the last records in at most this many segments."""
 LOOK_S = 0.05
 """Seconds: the longest that the owner's thread measures text before a change of the past."""
 

@@ -1,4 +1,4 @@
-"""What `--json` prints: one object, as the published schema has it."""
+"""`--json` prints one object that is valid by the published schema."""
 
 from __future__ import annotations
 

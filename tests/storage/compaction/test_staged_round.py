@@ -126,7 +126,7 @@ def checkpoint(data: Path) -> int | None:
 
 
 def small_map(keys: int) -> dict[str, Any]:
-    """Settings of an offset map with room for so many keys."""
+    """Settings with which an offset map holds this number of keys."""
     size = 1 << 20
     factor = (keys + 0.5) / (size // 24)
     return {

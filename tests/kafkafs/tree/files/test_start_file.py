@@ -293,7 +293,7 @@ def test_what_waits_for_the_disk_is_left_to_a_worker_thread(tmp_path: Path) -> N
             with pytest.raises(BlockingIOError):
                 at_once(topic.lookup, name)
             assert isinstance(in_thread(lambda: topic.lookup(name)), StartFile)  # noqa: B023
-        # An offset is one without looking; where it lies is asked for by stat and open.
+        # A lookup of an offset reads nothing. stat and open find the position of the offset.
         file = at_once(topic.lookup, "0@5")
         assert file.listed_attributes().size == 0
         with pytest.raises(BlockingIOError):
