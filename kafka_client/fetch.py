@@ -48,9 +48,10 @@ class Fetched:
     """One partition in an answer.
 
     `records` are whole, checked batches, valid until the next `receive`; the first may begin below
-    the position. `next_offset` is the position after them. `aborted` are the producer id and the
-    first offset of aborted transactions (read committed only). `diverging` is (epoch, end offset)
-    if this position is on another history. `error` is why there are none.
+    the position. `next_offset` is the position after them, and `last_epoch` is the leader epoch of
+    the last one. `aborted` are the producer id and the first offset of aborted transactions (read
+    committed only). `diverging` is (epoch, end offset) if this position is on another history.
+    `error` is why there are none.
     """
 
     partition: TopicPartition
@@ -59,6 +60,7 @@ class Fetched:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    last_epoch: int = NO_EPOCH
     aborted: list[tuple[int, int]] = field(default_factory=list)
     diverging: tuple[int, int] | None = None
     error: ClientError | CorruptRecord | None = None
@@ -181,7 +183,7 @@ class Fetcher:
             end = found.last_stable_offset if self._committed else found.high_watermark
             checked = check_batches(each["records"], position.offset, end)
             found.records = each["records"][: checked.size]
-            found.next_offset = checked.next_offset
+            found.next_offset, found.last_epoch = checked.next_offset, checked.last_epoch
             found.aborted = [
                 (aborted["producerId"], aborted["firstOffset"])
                 for aborted in each["abortedTransactions"] or ()

@@ -33,10 +33,7 @@ from storage.verify.log_checker import LogChecker
 
 
 class MountContext:
-    """See the module. `follows`: another process writes the directory, which is read only here.
-
-    `cache`: the directory for line indexes of a read-only directory, if not `cache_root`.
-    """
+    """See the module. `follows`: another process writes the directory, which is read only here."""
 
     def __init__(
         self,
@@ -47,10 +44,8 @@ class MountContext:
         notices: Notices | None = None,
         events: Events | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
-        cache: str | None = None,
     ) -> None:
         self.manager = manager
-        self._cache = cache
         self.options = options = options or MountOptions()
         self.clock_ns = clock_ns
         self.events = events or Events(lambda: clock_ns() // 1_000_000)
@@ -127,7 +122,7 @@ class MountContext:
             return None
         # Directories without topic ids, and copies of one directory, must not share indexes.
         directory = f"{inode_number(log.directory, log.topic_id):016x}"
-        return os.path.join(self._cache or cache_root(), directory)
+        return os.path.join(cache_root(), directory)
 
 
 def cache_root() -> str:

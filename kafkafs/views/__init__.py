@@ -109,6 +109,10 @@ def _parse_json(
     return parse(data, start, end, timestamp_ms, max_batch_bytes, begun)
 
 
+#: The functions that make the views of text, by their names in commands.
+TEXT_VIEWS: Final = {"values": values_view, "kv": key_value_view, "jsonl": json_lines_view}
+
+
 class BatchesView:
     """The view of a partition's record batches as they are stored, back to back.
 

@@ -144,9 +144,8 @@ def test_cat_of_the_cluster(
     consumed: dict[Isolation, dict[str, list[Record]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By windows of a batch or two, so that transactions begin and end in others."""
-    monkeypatch.setattr("kafkafs.cli.clusters.windows.WINDOW_BYTES", 1)
-    monkeypatch.setattr("kafkafs.cli.clusters.windows._FETCH_BYTES", 3000)
+    """By answers of a batch or two, so that transactions begin and end in others."""
+    monkeypatch.setattr("kafkafs.cli.clusters.pieces._FETCH_BYTES", 3000)
     view = directory.removeprefix(".") or "values"
     addresses = [f"kafka://{broker.address}/{topic}" for topic in TOPICS]
     options = ["--isolation", isolation, "--view", view]

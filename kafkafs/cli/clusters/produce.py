@@ -10,12 +10,11 @@ from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.errors import ClientError, UnknownOutcome
 from kafka_client.requests import describe_topic_configs, produce
 from kafkafs.cli.common.ending import fail
-from kafkafs.views import TextView, json_lines_view, key_value_view, values_view
+from kafkafs.views import TEXT_VIEWS, TextView
 from storage.log.partitioner import Partitioner
 from storage.record.header import size_at
 from storage.settings.config import LogConfig
 
-_VIEWS: Final = {"values": values_view, "kv": key_value_view, "jsonl": json_lines_view}
 _LIMIT: Final = "max.message.bytes"
 
 
@@ -27,7 +26,7 @@ class TopicWriter:
         self._topic = partitions[0].topic
         self._only = partitions[0] if len(partitions) == 1 else None
         self._numbers = [each.partition for each in partitions]
-        self._view: TextView = _VIEWS[view]()
+        self._view: TextView = TEXT_VIEWS[view]()
         self._partitioner = Partitioner()
         self._limit = self._max_batch_bytes()
         self._lines = 0

@@ -1,15 +1,15 @@
 """Finds the offsets of `@START..END` in a cluster. `start_names` has the grammar.
 
 The offsets are those that a data directory with the same records has. A time is looked up by the
-broker. To count the last records, the end of the log is read, since offsets have gaps.
+broker. To count the last records, the end of the log is read, since offsets have gaps. What is read
+is printed, unless it is large.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import click
@@ -23,17 +23,18 @@ from kafka_client.requests import (
     fetch_committed,
     list_offsets,
 )
-from kafkafs.cli.clusters.windows import Span, Window, Windows
+from kafkafs.cli.clusters.pieces import ClusterReader, Piece, Span
+from kafkafs.cli.clusters.text import batches_of
 from kafkafs.cli.common.clusters import offsets_of
-from kafkafs.cli.common.mount_files import MountFiles
-from kafkafs.cli.common.views import path_in_topic
 from kafkafs.tree.files import start_names
 from kafkafs.tree.files.group_names import group_name
 from kafkafs.tree.files.start_names import Edge, OfGroup, Point, StartName
+from storage.record.batch import decode_plain
+from storage.record.header import parse_header
 
-_OFFSET: Final = re.compile(rb'^\{"offset":(\d+)', re.M)
-_READ_BYTES: Final = 1 << 20
 _MORE: Final = 16
+# As much is kept of what was read to count records.
+_KEPT_BYTES: Final = 16 << 20
 
 
 def parsed_range(text: str | None, *, follow: bool) -> StartName:
@@ -49,36 +50,58 @@ def parsed_range(text: str | None, *, follow: bool) -> StartName:
 
 
 def spans(
-    windows: Windows, wanted: Sequence[tuple[TopicPartition, str | None]], *, follow: bool
+    reader: ClusterReader,
+    wanted: Sequence[tuple[TopicPartition, str | None]],
+    *,
+    follow: bool,
 ) -> list[tuple[TopicPartition, Span]]:
     """Return the offsets of ranges. A partition whose offsets cannot be read is reported.
 
     `follow`: the spans have no end. Errors: ClientError.
     """
-    starts = offsets_of(windows.cluster, [each for each, _ in wanted], EARLIEST, windows.report)
+    starts = offsets_of(reader.cluster, [each for each, _ in wanted], EARLIEST, reader.report)
     bounds = offsets_of(
-        *(windows.cluster, list(starts), LATEST, windows.report), committed=windows.committed
+        *(reader.cluster, list(starts), LATEST, reader.report), committed=reader.committed
     )
     found: list[tuple[TopicPartition, Span]] = []
     for each, text in wanted:
         if each not in bounds:
             continue
         name, first = parsed_range(text, follow=follow), starts[each]
-        log = _Log(windows, each, first, max(bounds[each], first))
+        log = _Log(reader, each, first, max(bounds[each], first))
         start = log.offset_of(name.start)
+        pieces = log.pieces if isinstance(name.start, start_names.Last) else []
         end = None if follow else log.offset_of(name.end or Edge.END)
-        found.append((each, Span(start if end is None else min(start, end), end)))
+        found.append((each, _span(start, end, pieces)))
     return found
+
+
+def _span(start: int, end: int | None, pieces: Sequence[Piece]) -> Span:
+    """Return a span. `pieces`: what has been read, up to the end of the log."""
+    if end is not None and end <= start:
+        return Span(start, start)
+    inside = [
+        piece._replace(
+            start=max(piece.start, start), end=piece.end if end is None else min(piece.end, end)
+        )
+        for piece in pieces
+    ]
+    return Span(start, end, tuple(piece for piece in inside if piece.start < piece.end))
 
 
 class _Log:
     """A partition from its log start up to where its records are visible now."""
 
-    def __init__(self, windows: Windows, partition: TopicPartition, first: int, bound: int) -> None:
-        self._windows = windows
+    def __init__(
+        self, reader: ClusterReader, partition: TopicPartition, first: int, bound: int
+    ) -> None:
+        self._reader = reader
         self._partition = partition
         self._first = first
         self._bound = bound
+        # What was read to find the last records, up to the end; nothing if it is large.
+        self.pieces: list[Piece] = []
+        self._room = _KEPT_BYTES
 
     def offset_of(self, point: Point) -> int:
         """Return the offset of a point, within the log. Errors: ClientError, OSError."""
@@ -97,7 +120,7 @@ class _Log:
 
     def _offset_of_time(self, timestamp_ms: int) -> int:
         wanted = {self._partition: timestamp_ms}
-        found = list_offsets(self._windows.cluster, wanted, committed=self._windows.committed)[
+        found = list_offsets(self._reader.cluster, wanted, committed=self._reader.committed)[
             self._partition
         ]
         if isinstance(found, ClientError):
@@ -105,39 +128,43 @@ class _Log:
         return self._bound if found.offset < 0 else found.offset
 
     def _offset_of_group(self, group: str) -> int:
-        found = fetch_committed(self._windows.cluster, group).get(self._partition)
+        found = fetch_committed(self._reader.cluster, group).get(self._partition)
         if isinstance(found, ClientError):
             raise found
         return found.offset if isinstance(found, Committed) else self._first
 
     def _offset_of_last(self, count: int) -> int:
         """Read backwards, in larger and larger steps, until `count` records are there."""
-        if not count:
-            return self._bound
-        step = count
-        while True:
-            start = max(self._bound - step, self._first)
-            offsets: deque[int] = deque(maxlen=count)
-            span = {self._partition: Span(start, self._bound)}
-            for window in self._windows.of(span):
-                for text in lines_of(window):
-                    offsets.extend(map(int, _OFFSET.findall(text)))
-            if len(offsets) == count:
-                return offsets[0]
-            if start == self._first:
-                return self._first
+        self.pieces, self._room = [], _KEPT_BYTES
+        start, step, left = self._bound, count, count
+        while left > 0 and start > self._first:
+            end, start = start, max(start - step, self._first)
+            for each in reversed(self._offsets_in(Span(start, end))):
+                left -= len(each)
+                if left <= 0:
+                    return each[-left]
             step *= _MORE
+        return start
+
+    def _offsets_in(self, span: Span) -> list[Sequence[int]]:
+        """Return the offsets of the records that are shown, batch by batch. Keep the pieces."""
+        offsets: list[Sequence[int]] = []
+        pieces: list[Piece] = []
+        for piece in self._reader.pieces({self._partition: span}):
+            self._room -= len(piece.fetched.records)
+            if self._room >= 0:
+                pieces.append(_copied(piece))
+            for batch in batches_of(piece):
+                header = parse_header(batch)
+                if header.records_count == header.last_offset_delta + 1:
+                    offsets.append(range(header.base_offset, header.last_offset + 1))
+                else:
+                    offsets.append([record.offset for record in decode_plain(batch)])
+        self.pieces = pieces + self.pieces if self._room >= 0 else []
+        return offsets
 
 
-def lines_of(window: Window) -> Iterator[bytes]:
-    """Yield the `jsonl` text of a window, in pieces of whole lines. The window is deleted."""
-    name = f"{window.partition.partition}@{window.points}"
-    with (
-        window.deleted_after() as tree,
-        MountFiles(tree).opened(window.partition.topic, *path_in_topic("jsonl", name)) as read,
-    ):
-        position, rest = 0, b""
-        while data := read(position, _READ_BYTES):
-            position += len(data)
-            whole, newline, rest = (rest + data).rpartition(b"\n")
-            yield whole + newline
+def _copied(piece: Piece) -> Piece:
+    """Return a piece that stays valid."""
+    records = memoryview(bytes(piece.fetched.records))
+    return piece._replace(fetched=replace(piece.fetched, records=records))

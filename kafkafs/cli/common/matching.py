@@ -15,10 +15,13 @@ from kafkafs.cli.common.views import path_in_topic
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.views import TextView
+    from kafkafs.views._measure import Cursor
     from storage.condition.condition import Condition
     from storage.record.header import Buffer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+_TEXT_BYTES = 64 << 10
 
 
 def _parsed(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
@@ -77,13 +80,21 @@ def matching_lines(
 
 
 def text_of(view: TextView, batch: Buffer) -> bytes:
-    """The text of plain batches."""
-    from kafkafs.views._measure import Cursor, Measure
+    """Return the text of plain batches."""
+    from kafkafs.views._measure import Cursor, unfilled
 
-    measure = Measure()
-    view.measure(batch, 0, len(batch), measure)
-    out = bytearray(measure.text_length)
-    cursor, done, skip = Cursor(0), 0, 0
-    while done < len(out):
-        done, skip = view.render(batch, 0, len(batch), cursor, out, done, len(out), skip)
-    return bytes(out)
+    out = unfilled(_TEXT_BYTES)
+    return b"".join(map(bytes, rendered(view, batch, Cursor(0), out)))
+
+
+def rendered(view: TextView, data: Buffer, cursor: Cursor, out: bytearray) -> Iterator[memoryview]:
+    """Yield the text of batches from the cursor on, in `out`. Each is valid until the next one.
+
+    The text ends before a batch that is not plain. Errors: CorruptRecord.
+    """
+    shown, size = memoryview(out), len(data)
+    done = len(out)
+    while done:
+        done, _ = view.render(data, 0, size, cursor, out, 0, len(out), 0)
+        if done:
+            yield shown[:done]

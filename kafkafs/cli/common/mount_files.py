@@ -30,15 +30,13 @@ Opened = Callable[..., AbstractContextManager[Read]]
 """Opens a file by the names in its path."""
 
 
-def tree_of(
-    manager: LogManager, isolation: str = READ_COMMITTED, cache: str | None = None
-) -> FileSystem:
-    """The tree that a mount of a directory would show. `cache`: see `MountContext`."""
+def tree_of(manager: LogManager, isolation: str = READ_COMMITTED) -> FileSystem:
+    """The tree that a mount of a directory would show."""
     from kafkafs.mount_options import MountOptions
     from kafkafs.tree.context import MountContext
     from kafkafs.tree.filesystem import FileSystem
 
-    return FileSystem(MountContext(manager, MountOptions(isolation=isolation), cache=cache))
+    return FileSystem(MountContext(manager, MountOptions(isolation=isolation)))
 
 
 def find(tree: FileSystem, *names: str) -> Node:
@@ -53,9 +51,7 @@ def find(tree: FileSystem, *names: str) -> Node:
 
 
 @contextmanager
-def opened_tree(
-    data_dir: str, isolation: str = READ_COMMITTED, cache: str | None = None
-) -> Iterator[FileSystem]:
+def opened_tree(data_dir: str, isolation: str = READ_COMMITTED) -> Iterator[FileSystem]:
     """The tree of a directory that may be in use."""
     from storage.directory.manager import LogManager
 
@@ -63,7 +59,7 @@ def opened_tree(
         opening_shown() as progress,
         LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
     ):
-        yield tree_of(manager, isolation, cache)
+        yield tree_of(manager, isolation)
 
 
 class MountFiles:

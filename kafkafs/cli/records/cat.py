@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,12 +44,14 @@ from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_optio
 from kafkafs.cli.common.words import words_argument
 
 if TYPE_CHECKING:
+    from kafkafs.cli.clusters.pieces import Piece
     from kafkafs.tree.filesystem import FileSystem
     from storage.condition.condition import Condition
+    from storage.record.header import Buffer
 
 _READ_BYTES = 1 << 20
 
-_Write = Callable[[str, bytes], object]
+_Write = Callable[[str, "Buffer"], object]
 """Writes a piece of a topic's text."""
 
 
@@ -113,11 +115,10 @@ def command(
     Registry stores its schemas. If cat cannot decode a value, it prints the value as --view jsonl
     does, and adds the field `valueError`.
 
-    kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. cat copies them
-    to a small directory in the user's cache, and deletes the copies after printing them. --decode
-    reads the topic _schemas of the cluster. With -f, cat prints the records of all partitions as
-    they arrive. cat ends with exit status 3 if records were deleted before it could read them, or
-    if the cluster does not let it read a topic. In both cases, cat prints all other records.
+    kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. --decode reads
+    the topic _schemas of the cluster. With -f, cat prints the records of all partitions as they
+    arrive. cat ends with exit status 3 if records were deleted before it could read them, or if the
+    cluster does not let it read a topic. In both cases, cat prints all other records.
 
     cat also works while the directory is in use. If cat reaches damaged records, it ends with exit
     status 3.
@@ -176,32 +177,42 @@ def _print_cluster(
     *,
     follow: bool,
 ) -> None:
+    from kafkafs.cli.clusters.pieces import ClusterReader
     from kafkafs.cli.clusters.ranges import parsed_range, spans
     from kafkafs.cli.clusters.registry import opened_registry
-    from kafkafs.cli.clusters.windows import Windows, scratch_directory
 
     address, report = cluster_address(words, ranges=True), Reports()
     if not address.places:
         raise click.UsageError("give a topic: kafka://HOST:PORT/TOPIC[:PARTITION]")
     for each in address.places:
         parsed_range(each.range, follow=follow)
-    with (
-        one_line_errors(),
-        scratch_directory() as directory,
-        client.connected(address.brokers) as cluster,
-    ):
-        windows = Windows(cluster, directory, isolation, report)
-        found = spans(windows, partitions_of(cluster, address, report), follow=follow)
+    with one_line_errors(), client.connected(address.brokers) as cluster:
+        reader = ClusterReader(cluster, report, committed=isolation == READ_COMMITTED)
+        found = spans(reader, partitions_of(cluster, address, report), follow=follow)
         # Followed partitions are read together, others one after the other.
         together = [dict(found)] if follow else [{partition: span} for partition, span in found]
-        with _writer(decoding, partial(opened_registry, windows)) as write:
+        with _writer(decoding, partial(opened_registry, reader)) as write:
             for part in together:
-                for window in windows.of(part):
-                    topic, number = window.partition
-                    with window.deleted_after() as tree:
-                        _print(tree, topic, number, view, window.points, where, write)
+                for piece in reader.pieces(part):
+                    for text in _text_of(piece, view, where):
+                        write(piece.fetched.partition.topic, text)
                     sys.stdout.flush()
     report.end()
+
+
+def _text_of(piece: Piece, view: str, where: Condition | None) -> Iterable[Buffer]:
+    from kafkafs.cli.clusters.text import ALWAYS, stored_in, text_of
+    from kafkafs.views import TEXT_VIEWS
+
+    if view == "batches":
+        return [stored_in(piece)]
+    predicate = ALWAYS
+    if where is not None:
+        left = where.of_partition(*piece.fetched.partition)
+        if left.is_impossible:
+            return []
+        predicate = left.predicate()
+    return text_of(piece, TEXT_VIEWS[view](), predicate)
 
 
 def _print(
@@ -243,7 +254,7 @@ def _writer(decoding: Decoding | None, opened: Opened) -> Iterator[_Write]:
             yield lambda topic, text: out.write(text)
         return
     with topic_decoders(decoding, opened) as decoders, binary_stdout() as out:
-        yield lambda topic, text: out.write(decoders.decoder_of(topic).feed(text))
+        yield lambda topic, text: out.write(decoders.decoder_of(topic).feed(bytes(text)))
 
 
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:

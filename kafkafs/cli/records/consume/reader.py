@@ -365,11 +365,11 @@ def _as(view: str) -> Callable[[bytes], bytes | None]:
     The function returns None if only a log can hold one of the records.
     """
     from kafkafs.cli.common.matching import text_of
-    from kafkafs.views import json_lines_view, key_value_view, values_view
+    from kafkafs.views import TEXT_VIEWS, json_lines_view
     from storage.errors import InvalidRecord
 
     parse = json_lines_view().parse
-    shown = values_view() if view == "values" else key_value_view()
+    shown = TEXT_VIEWS[view]()
 
     def text(lines: bytes) -> bytes | None:
         try:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ from click.testing import CliRunner, Result
 from kafkafs.cli import main
 from storage import Record
 from storage import encode as encode_batch
+from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import TRANSACTIONAL_BIT
+from storage.record.plain import recompress
 from storage.settings.messages import Struct
+from tests import oracle
 from tests.kafka_client.fake_broker import HANG_S, Answer, FakeBroker, answer_frame
 from tests.kafkafs.cli.test_json import checked
+from tests.storage.logs import NOW_MS
+from tests.storage.old_logs import messages, wrapper
 
 NOT_ALLOWED, NO_TOPIC, TOO_LARGE, TIMED_OUT = 29, 3, 10, 7
 COUNT = 40
@@ -46,6 +53,8 @@ class OneBroker(FakeBroker):
             )
             for base in range(0, COUNT, 5)
         }
+        # The aborted transactions: producer, first and last offset.
+        self.aborted: list[tuple[int, int, int]] = []
         self.log_start = 0
         self.produced: list[bytes] = []
         self.answers |= {
@@ -107,8 +116,15 @@ class OneBroker(FakeBroker):
             elif part["fetchOffset"] < self.log_start:
                 found["errorCode"] = 1
             else:
-                wanted = [each for each in self.batches if each + 5 > part["fetchOffset"]]
-                found["records"] = b"".join(self.batches[each] for each in wanted[:2])
+                ends = dict(pairwise([*self.batches, COUNT]))
+                wanted = [each for each in self.batches if ends[each] > part["fetchOffset"]][:2]
+                found["records"] = b"".join(self.batches[each] for each in wanted)
+                if data["isolationLevel"]:
+                    found["abortedTransactions"] = [
+                        {"producerId": producer, "firstOffset": first}
+                        for producer, first, last in self.aborted
+                        if first < ends[wanted[-1]] and last >= part["fetchOffset"]
+                    ]
             topics.append({"topicId": bytes(topic["topicId"]), "partitions": [found]})
         return {"responses": topics, "sessionId": 0}
 
@@ -226,14 +242,65 @@ def test_ranges(broker: OneBroker, span: str, first: int, end: int) -> None:
     assert (done.exit_code, done.output) == (0, lines(first, end))
 
 
-def test_a_few_records_are_few_bytes(broker: OneBroker) -> None:
-    assert call(broker, "cat").exit_code == 0
-    all_fetches = broker.asked().count("Fetch")
-    broker.requests.clear()
-    CliRunner().invoke(main, ["cat", f"kafka://{broker.address}/t@-2"])
-    assert broker.asked().count("Fetch") < all_fetches
+def test_the_last_records_are_fetched_once(broker: OneBroker) -> None:
+    """… and as few bytes."""
+    done = CliRunner().invoke(main, ["cat", f"kafka://{broker.address}/t@-2"])
+    assert (done.stdout, broker.asked().count("Fetch")) == (lines(38), 1)
     sizes = [data["maxBytes"] for name, _, data in broker.requests if name == "Fetch"]
     assert max(sizes) < 1 << 20
+
+
+def old_entries(magic: int, codec: int, first: int) -> dict[int, bytes]:
+    """Five messages of v0 or v1: each is an entry, or all of them are a wrapper."""
+    some = messages(first, 5, magic)
+    if codec:
+        return {first: wrapper(some, magic, codec)}
+    return {each.offset: oracle.put_message(each, magic) for each in some}
+
+
+def new_batch(first: int, count: int, codec: int = 0, producer: int = -1) -> dict[int, bytes]:
+    records = [Record(first + n, NOW_MS + n, 0, b"k", b"%d" % (first + n)) for n in range(count)]
+    attributes = 0 if producer < 0 else TRANSACTIONAL_BIT
+    batch = encode_batch(records, attributes=attributes, producer_id=producer, producer_epoch=0)
+    return {first: recompress(batch, codec)}
+
+
+#: Batches of all formats, and the transactions of two producers.
+STORED: dict[int, bytes] = {
+    **old_entries(0, 0, 0),
+    **old_entries(0, 1, 5),
+    **old_entries(1, 0, 10),
+    **old_entries(1, 3, 15),
+    **new_batch(20, 3, 4),
+    **new_batch(23, 2, producer=7),
+    **new_batch(25, 2, producer=8),
+    **new_batch(27, 1),
+    28: bytes(encode_marker(ABORT, 7, 0, 0, 28, NOW_MS, 0)),
+    **new_batch(29, 3, 2, producer=7),
+    32: bytes(encode_marker(COMMIT, 8, 0, 0, 32, NOW_MS, 0)),
+    33: bytes(encode_marker(COMMIT, 7, 0, 0, 33, NOW_MS, 0)),
+    **new_batch(34, 1, producer=8),
+    35: bytes(encode_marker(ABORT, 8, 0, 0, 35, NOW_MS, 0)),
+    **new_batch(36, 4),
+}
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("view", ["values", "kv", "jsonl", "batches"])
+def test_the_text_is_that_of_the_same_log_in_a_directory(
+    broker: OneBroker, tmp_path: Path, view: str, isolation: str
+) -> None:
+    broker.batches, broker.aborted = STORED, [(7, 23, 28), (8, 34, 35)]
+    (tmp_path / "data" / "t-0").mkdir(parents=True)
+    (tmp_path / "data" / "t-0" / f"{0:020}.log").write_bytes(b"".join(STORED.values()))
+    for span in ("0", "7..12", "17", "22..31", "24..26", "26..28", "31", "-3", "-12", "-30..-4"):
+        printed = []
+        for place in (f"kafka://{broker.address}", str(tmp_path / "data")):
+            options = ["--view", view, "--isolation", isolation]
+            done = CliRunner().invoke(main, ["cat", place, f"t@{span}", *options])
+            assert done.exit_code == 0, done.stderr
+            printed.append(done.stdout_bytes)
+        assert printed[0] == printed[1], span
 
 
 def test_a_topic_that_may_not_be_read_is_reported_once(broker: OneBroker) -> None:
