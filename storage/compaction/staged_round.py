@@ -31,6 +31,7 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
 from storage.segment.segment import Segment
+from storage.segment.summary import SegmentSummary
 from storage.settings.config import BrokerConfig, LogConfig
 from storage.task import Task
 
@@ -147,16 +148,7 @@ def _sources(planned: StagedRound, files: Files) -> Sources:
     for source, next_offset in zip(planned.segments, bases[1:], strict=True):
         base = source.base_offset
         segment = Segment(files, planned.directory, base, planned.config, writable=False)
-        segment.restore(
-            size=source.size,
-            next_offset=next_offset,
-            first_timestamp=-1,
-            max_timestamp=-1,
-            max_timestamp_offset=base,
-            last_indexed_position=0,
-            mtime_ns=source.mtime_ns,
-            sealed=True,
-        )
+        segment.restore(SegmentSummary(source.size, next_offset, source.mtime_ns), sealed=True)
         segment.files.lease()
         segments.append(segment)
     aborted = list(planned.aborted)

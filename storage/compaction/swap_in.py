@@ -34,6 +34,7 @@ from storage.files import Files
 from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.segment.segment import Segment
+from storage.segment.summary import SegmentSummary
 from storage.segment.walk import feed, sealed_times
 from storage.task import Task
 
@@ -179,16 +180,8 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
     expected = bytes(rebuild.offset_entries), sealed_times(rebuild)
     if (segment.files.offset_index.data(), segment.files.time_index.data()) != expected:
         raise _refused(request, f"{said.name}: its indexes do not match its batches")
-    segment.restore(
-        size=said.size,
-        next_offset=said.next_offset,
-        first_timestamp=rebuild.first_max_timestamp,
-        max_timestamp=rebuild.max_timestamp,
-        max_timestamp_offset=rebuild.max_timestamp_offset,
-        last_indexed_position=min(rebuild.position - rebuild.bytes_since, said.size),
-        mtime_ns=said.mtime_ns,
-        sealed=True,
-    )
+    found = SegmentSummary.of(rebuild, said.size, said.mtime_ns)
+    segment.restore(found._replace(next_offset=said.next_offset), sealed=True)
     segment.files.close_descriptors()
 
 

@@ -28,6 +28,7 @@ from storage.record.header import (
 from storage.recovery.loading import LoadContext, Loaded
 from storage.recovery.replay import replay
 from storage.segment.segment import Segment
+from storage.segment.summary import SegmentSummary
 from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -151,22 +152,11 @@ class LogTail:
             # Keep every other one of the older half.
             marks = (*marks[: _MARKS // 2 : 2], *marks[_MARKS // 2 :])
         self._marked = segment, (*marks, mark)
-        stable_size = segment.stable_size
-        segment.restore(
-            size=rebuild.position,
-            next_offset=rebuild.next_offset,
-            first_timestamp=(
-                segment.first_timestamp if segment.size else rebuild.first_max_timestamp
-            ),
-            max_timestamp=rebuild.max_timestamp,
-            max_timestamp_offset=rebuild.max_timestamp_offset,
-            last_indexed_position=0,
-            mtime_ns=found.st_mtime_ns,
-            sealed=False,
-            # The log finds out what of it is stable.
-            stable_size=segment.stable_size,
-        )
-        segment.stable_size = stable_size
+        summary = SegmentSummary.of(rebuild, rebuild.position, found.st_mtime_ns)
+        if segment.size:
+            summary = summary._replace(first_timestamp=segment.first_timestamp)
+        # The log finds out what of it is stable.
+        segment.restore(summary, stable_size=segment.stable_size)
         segment.files.refresh_indexes()
         producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
         self._append(segment, data[:taken], producers)
@@ -240,16 +230,8 @@ class LogTail:
             size, next_offset = position + header.size, header.last_offset + 1
             if header.max_timestamp > newest:
                 newest, newest_at = header.max_timestamp, header.last_offset
-        active.restore(
-            size=size,
-            next_offset=next_offset,
-            first_timestamp=active.first_timestamp if size else -1,
-            max_timestamp=newest,
-            max_timestamp_offset=newest_at,
-            last_indexed_position=0,
-            mtime_ns=active.mtime_ns,
-            sealed=False,
-        )
+        first = active.first_timestamp if size else -1
+        active.restore(SegmentSummary(size, next_offset, active.mtime_ns, first, newest, newest_at))
         active.files.close_descriptors()
         log.segments = segments
         log.log_end_offset = max(next_offset, active.base_offset)

@@ -39,6 +39,7 @@ from storage.segment.batch_check import Part, check_part, sound_batch
 from storage.segment.cut import Cut, cut_end, cut_tail
 from storage.segment.damage import Damage
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
+from storage.segment.summary import SegmentSummary
 from storage.segment.walk import buffered, feed
 from storage.settings.config import LogConfig
 from storage.state.book_file import Claim
@@ -202,16 +203,16 @@ class _Loading:
                 segment.files.sealed = True
         else:
             timestamp, timestamp_offset = self.last_time_entry or (-1, segment.base_offset)
-            segment.restore(
+            found = SegmentSummary(
                 size=self._size_without_garbage(),
                 next_offset=following,
+                mtime_ns=self.mtime_ns,
                 first_timestamp=self.first.max_timestamp if self.first else -1,
                 max_timestamp=timestamp,
                 max_timestamp_offset=timestamp_offset,
                 last_indexed_position=self.last_offset_entry[1] if self.last_offset_entry else 0,
-                mtime_ns=self.mtime_ns,
-                sealed=True,
             )
+            segment.restore(found, sealed=True)
             end = None
         if following is not None and not self.files.in_order:
             self._refuse_gap(end, following)
@@ -479,19 +480,10 @@ class _Loading:
         result.epochs = list(rebuild.epochs)
         result.scan = self.scan
         result.faults += [str(place.error(path)) for place in self.places]
-        first_timestamp = rebuild.first_max_timestamp
+        found = SegmentSummary.of(rebuild, size, self.mtime_ns)
         if self.trusted is not None and self.first is not None:
-            first_timestamp = self.first.max_timestamp
-        segment.restore(
-            size=size,
-            next_offset=rebuild.next_offset,
-            first_timestamp=first_timestamp,
-            max_timestamp=rebuild.max_timestamp,
-            max_timestamp_offset=rebuild.max_timestamp_offset,
-            last_indexed_position=min(rebuild.position - rebuild.bytes_since, size),
-            mtime_ns=self.mtime_ns,
-            sealed=False,
-        )
+            found = found._replace(first_timestamp=self.first.max_timestamp)
+        segment.restore(found)
         segment.damages = segment.told_damages = tuple(self.places)
         for place in self.places:
             segment.first_read.add(place.start, place.end, place.next_offset)
@@ -731,16 +723,14 @@ def missing_segment(files: Files, directory: str, claim: Claim, config: LogConfi
     start finds it.
     """
     segment = Segment(files, directory, claim.base_offset, config, writable=False)
-    segment.restore(
+    found = SegmentSummary(
         size=claim.size,
         next_offset=claim.next_offset,
-        first_timestamp=-1,
+        mtime_ns=claim.timestamp * 1_000_000,
         max_timestamp=claim.timestamp,
         max_timestamp_offset=claim.base_offset,
-        last_indexed_position=0,
-        mtime_ns=claim.timestamp * 1_000_000,
-        sealed=True,
     )
+    segment.restore(found, sealed=True)
     segment.lose(claim.size)
     segment.told_damages = segment.damages
     return segment

@@ -48,6 +48,7 @@ from storage.segment.cut import cut_end, cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead
 from storage.segment.segment_files import LogVanished, SegmentFiles
+from storage.segment.summary import SegmentSummary
 from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered, sealed_indexes
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
@@ -177,32 +178,20 @@ class Segment:
         return segment
 
     def restore(
-        self,
-        *,
-        size: int,
-        next_offset: int,
-        first_timestamp: int,
-        max_timestamp: int,
-        max_timestamp_offset: int,
-        last_indexed_position: int,
-        mtime_ns: int,
-        sealed: bool,
-        stable_size: int | None = None,
+        self, summary: SegmentSummary, *, sealed: bool = False, stable_size: int | None = None
     ) -> None:
-        """Set what recovery found on disk.  Positions and sizes in bytes, timestamps in ms.
-
-        ``stable_size`` is by default ``size``.
-        """
-        assert 0 <= last_indexed_position <= size
-        assert self.base_offset <= next_offset
+        """Set what was found on the disk. `stable_size` is by default the size."""
+        size = summary.size
+        assert 0 <= summary.last_indexed_position <= size
+        assert self.base_offset <= summary.next_offset
         self.size = size
         self.stable_size = size if stable_size is None else stable_size
-        self.next_offset = next_offset
-        self.first_timestamp = first_timestamp
-        self.max_timestamp = max_timestamp
-        self.max_timestamp_offset = max_timestamp_offset
-        self._bytes_since_index_entry = size - last_indexed_position
-        self.mtime_ns = mtime_ns
+        self.next_offset = summary.next_offset
+        self.first_timestamp = summary.first_timestamp
+        self.max_timestamp = summary.max_timestamp
+        self.max_timestamp_offset = summary.max_timestamp_offset
+        self._bytes_since_index_entry = size - summary.last_indexed_position
+        self.mtime_ns = summary.mtime_ns
         self.is_dated = True
         self.files.sealed = sealed
         self.files.synced_size = size

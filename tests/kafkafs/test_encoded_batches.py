@@ -23,6 +23,7 @@ from storage.record.compression import CODECS, compress
 from storage.record.header import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
 from storage.segment.segment import Segment
+from storage.segment.summary import SegmentSummary
 from storage.settings.config import LogConfig
 from storage.waiting import at_once
 from tests.storage.logs import NOW_MS
@@ -76,16 +77,7 @@ def segment_of(path: Path, log: bytes, next_offset: int, stable: int | None = No
     directory.mkdir()
     (directory / f"{0:020}.log").write_bytes(log)
     segment = Segment(Files(), str(directory), 0, LogConfig(), writable=False)
-    segment.restore(
-        size=len(log),
-        next_offset=next_offset,
-        first_timestamp=NOW_MS,
-        max_timestamp=NOW_MS,
-        max_timestamp_offset=0,
-        last_indexed_position=0,
-        mtime_ns=0,
-        sealed=True,
-    )
+    segment.restore(SegmentSummary(len(log), next_offset, 0, NOW_MS, NOW_MS), sealed=True)
     if stable is not None:
         segment.stable_size = stable
     return segment

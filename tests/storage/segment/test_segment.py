@@ -17,6 +17,7 @@ from storage.files import Files
 from storage.record._batch import Rebuild
 from storage.segment.damage import Damage
 from storage.segment.segment import Segment
+from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_times
 from storage.settings.config import LogConfig
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -149,16 +150,8 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
             )
         )
         other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=False)
-        other.restore(
-            size=segment.size,
-            next_offset=segment.next_offset,
-            first_timestamp=NOW_MS,
-            max_timestamp=NOW_MS,
-            max_timestamp_offset=BASE,
-            last_indexed_position=0,
-            mtime_ns=0,
-            sealed=True,
-        )
+        found = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
+        other.restore(found, sealed=True)
         assert (other.position_before(offset) > 0) == (damage == 0)
         found = other.locate(offset)
         assert found is not None
