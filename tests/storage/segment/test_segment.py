@@ -150,8 +150,8 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
             )
         )
         other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=False)
-        found = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
-        other.restore(found, sealed=True)
+        summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
+        other.restore(summary, sealed=True)
         assert (other.position_before(offset) > 0) == (damage == 0)
         found = other.locate(offset)
         assert found is not None
