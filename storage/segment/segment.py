@@ -270,25 +270,23 @@ class Segment:
         return CorruptRecord(reason, path=self.log_path, position=0, offset=self.base_offset)
 
     def accept_size(self) -> None:
-        """Give up what the file lacks, and the rest of a batch that it has in part.  OSError."""
-        size, whole = self.files.file_size(paths.LOG), min(self.damages[-1].start, self.size)
-        if whole < size:
-            fd = self._disk.open(self.log_path, os.O_RDWR)
-            try:
-                cut_tail(
-                    self._disk,
-                    fd,
-                    self.log_path,
-                    whole,
-                    size,
-                    "the loss of the records after it was accepted",
-                )
-            finally:
-                self._disk.close(fd)
-        self.size = self.stable_size = min(whole, size)
-        self.lost_bytes = 0
-        self.damages = tuple(place for place in self.damages if place.end <= self.size)
-        self.first_read.doubt(self.size)
+        """Give up what the file lacks, and the rest of a batch that it has in part. OSError."""
+        size = self.files.file_size(paths.LOG)
+        whole = min(self.damages[-1].start, size)
+        self.verify(0, whole)
+        damages = tuple(place for place in self.damages if place.end <= whole)
+        rebuild = Rebuild(self.base_offset, self.files.config.index_interval_bytes)
+        with self._disk.held_open(self.log_path, os.O_RDWR) as fd:
+            made = sealed_indexes(self._disk, fd, whole, rebuild, damages)
+            for kind, entries in zip((paths.INDEX, paths.TIMEINDEX), made, strict=True):
+                self._disk.replace_atomically(self.files.file_path(kind), entries)
+            if whole < size:
+                reason = "the loss of the records after it was accepted"
+                cut_tail(self._disk, fd, self.log_path, whole, size, reason)
+        summary = SegmentSummary.of(rebuild, whole, self.mtime_ns)
+        self.damages, self.lost_bytes = damages, 0
+        self.restore(summary._replace(next_offset=self.next_offset), sealed=True)
+        self.files.renewed()
 
     # -- appending -----------------------------------------------------------------------------
 

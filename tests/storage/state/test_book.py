@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -308,6 +309,31 @@ def test_an_emptied_file_stays_in_the_log_when_its_loss_is_accepted(tmp_path: Pa
         assert manager.faults == []
         assert [segment.base_offset for segment in manager.log("t", 0).segments] == BASES
         assert values(manager.log("t", 0)) == [*LINES[:3], *LINES[6:]]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("interval", [0, 4096])
+@pytest.mark.parametrize("left", [0, 40, 74, 100, 148])
+def test_the_indexes_end_where_the_log_does_when_a_loss_is_accepted(
+    tmp_path: Path, left: int, interval: int, is_open: bool
+) -> None:
+    """Also if the file gets shorter while the log is open, and its indexes are in memory."""
+    fill(tmp_path, settings={"index.interval.bytes": str(interval)})
+    if not is_open:
+        os.truncate(log_file(tmp_path, 3), left)
+    with opened_with_faults(tmp_path) as manager:
+        log = manager.log("t", 0)
+        segment = log.segments[1]
+        if is_open:
+            assert readable(log) == LINES
+            os.truncate(log_file(tmp_path, 3), left)
+            segment.check_again(left, segment.size)
+        log.accept_loss()
+        assert log.losses == []
+        whole = LINES[3 : 3 + left // 74]
+        assert values(log) == [*LINES[:3], *whole, *LINES[6:]]
+    outcome = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert outcome.exit_code == 0, outcome.output
 
 
 def test_a_full_disk_takes_no_book_and_a_loss_stays_accepted(tmp_path: Path) -> None:
