@@ -25,6 +25,7 @@ from kafka_client.connection import Connection
 from kafka_client.errors import AuthenticationFailed, BrokerUnreachable, ProtocolViolation
 from kafka_client.properties import ClientSettings, parse, settings_of
 from storage.errors import InvalidConfig
+from tests.fork_server import KAFKAFS
 from tests.interop import clients
 from tests.interop.brokers import Broker, free_port
 from tests.interop.kafka_tools import require
@@ -157,6 +158,7 @@ def broker(
     broker = SecuredBroker(tmp_path_factory.mktemp("secured"), certificates, ports)
     try:
         broker.start()
+        clients.create_topic(broker, "t")
         admin = clients.admin(broker)
         for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             info = ScramCredentialInfo(kind, 4096)
@@ -409,6 +411,77 @@ def test_the_line_that_converts_a_store_of_java(
         )
         text = re.sub(f"{re.escape(match[2])}=.*", f"{match[2]}={tmp_path / match[3]}", text)
     connect("MUTUAL", text).close()
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+OF_JAVA, OF_LIBRDKAFKA, OF_VARIABLE = "Kafka's", "librdkafka's", "environment"
+ACCESSES = [
+    ("OPEN", "SASL_PLAINTEXT", "PLAIN", OF_JAVA),
+    ("SECURE", "SASL_SSL", "PLAIN", OF_LIBRDKAFKA),
+    ("OPEN", "SASL_PLAINTEXT", "SCRAM-SHA-256", OF_VARIABLE),
+    ("SECURE", "SASL_SSL", "SCRAM-SHA-512", OF_JAVA),
+    ("SECURE", "SASL_SSL", "OAUTHBEARER", OF_JAVA),
+    ("MUTUAL", "SSL", "", OF_JAVA),
+]
+
+
+def command_file(base: Path, path: Path, protocol: str, mechanism: str, form: str) -> str:
+    """The properties of a client that the broker accepts."""
+    text = f"security.protocol={protocol}\n"
+    if protocol.endswith("SSL"):
+        name = "ssl.ca.location" if form == OF_LIBRDKAFKA else "ssl.truststore.location"
+        text += f"{name}={base / 'ca.pem'}\n"
+    if protocol == "SSL":
+        return text + f"ssl.keystore.location={base / 'client.pem'}\n"
+    if form == OF_JAVA:
+        return text + credentials(mechanism, path)
+    password = "${env:PASSWORD}" if form == OF_VARIABLE else PASSWORD
+    return text + f"sasl.mechanisms={mechanism}\nsasl.username=alice\nsasl.password={password}\n"
+
+
+@pytest.mark.parametrize(("listener", "protocol", "mechanism", "form"), ACCESSES)
+def test_commands_read_and_write_with_the_properties_of_a_file(
+    broker: Broker, ports: dict[str, int], certificates: Certificates, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, listener: str, protocol: str, mechanism: str, form: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PASSWORD", PASSWORD)
+    file, place = tmp_path / "client.properties", f"kafka://127.0.0.1:{ports[listener]}/t"
+    text = command_file(certificates.base, tmp_path / "token", protocol, mechanism, form)
+
+    def called(*words: str, given: str = "") -> tuple[int, str, str]:
+        done = subprocess.run(
+            [*KAFKAFS, words[0], "-F", file, *words[1:]],
+            input=given, capture_output=True, text=True, timeout=HANG_S,
+        )  # fmt: skip
+        assert PASSWORD not in done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    file.write_text(text)
+    line = f"{listener} {mechanism}\n"
+    status, _, said = called("append", place, given=line)
+    assert status == 0, said
+    # Only a secret that is sent without TLS is worth a word.
+    is_bare = protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN"
+    warning = f"kafkafs: {file}: the password is sent without encryption"
+    assert said.startswith(warning) if is_bare else not said
+    assert called("cat", f"{place}@-1")[:2] == (0, line)
+    if mechanism == "OAUTHBEARER":
+        (tmp_path / "token").write_text("x.y.")
+    elif mechanism:
+        monkeypatch.setenv("PASSWORD", "wrong")
+        file.write_text(text.replace("secret", "wrong"))
+    else:
+        file.write_text(re.sub("ssl.keystore.*", "", text))
+    for words in (("append", place), ("cat", place)):
+        status, shown, said = called(*words, given="refused\n")
+        assert (status, shown) == (3, "")
+        assert re.search(rf"^kafkafs: broker 127\.0\.0\.1:{ports[listener]}: ", said, re.M), said
+    file.write_text(text)
+    monkeypatch.setenv("PASSWORD", PASSWORD)
+    if mechanism == "OAUTHBEARER":
+        (tmp_path / "token").write_text(token())
+    assert called("cat", f"{place}@-1")[1] == line
 
 
 def test_defaults_are_without_security(connect: Callable[..., Connection]) -> None:
