@@ -254,6 +254,7 @@ class Log:
                 log_start=self.log_start_offset,
                 aside=self.history_directory,
                 flushed_end=lambda: self.durability.recovery_point,
+                stable_end=lambda: self.last_stable_offset,
             )
         return self._history
 

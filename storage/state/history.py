@@ -7,6 +7,7 @@ A partition directory holds one small text file, ``kafkafs.history`` (Kafka igno
     follow 1e77…         16 hex digits, drawn anew where absolute positions have begun anew
     first 0              base offset of the first segment that is shown: it holds the log start
     start 17             log start offset
+    stable 31            last stable offset: committed records below it were shown
     sealed 3 1a2b3c4d    count of the sealed segments from there on, CRC-32C over bases and sizes
     last 4096 88 5e6f… flushed
                          the last batch then: segment base, position, CRC of the batch, and whether
@@ -24,7 +25,9 @@ A partition directory holds one small text file, ``kafkafs.history`` (Kafka igno
 Most of it is a fingerprint of the segments.  A log only grows at its end, so the fingerprint still
 fits a longer log; where it does not fit, a broker or an offline tool has rewritten something, or a
 crash took bytes that may have been shown.  The nonce is then drawn anew, and no inode number of the
-old history is ever used for the new one.
+old history is ever used for the new one.  The same happens where the last stable offset is lower
+than it was: a transaction whose marker a cleaner has removed counts as open where no producer
+snapshot tells its end.
 
 **What was shown and not flushed** may be lost when the machine stops, or when the file system is
 mounted again after its device has lost writes.  So the line ``shown-above`` is durable before
@@ -174,13 +177,17 @@ class History:
         writable: bool,
         aside: bool = False,
         flushed_end: Callable[[], int] = lambda: 0,
+        stable_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``flushed_end``: returns the log's recovery point."""
+        """``flushed_end``: returns the log's recovery point; ``stable_end``: its last stable
+        offset.
+        """
         self._files = files
         self._directory = directory
         self._writable = writable
         self._aside = aside
         self._flushed_end = flushed_end
+        self._stable_end = stable_end
         # Held while the file is written.
         self._lock = threading.Lock()
         # The lines of ``HistoryContent.text``.
@@ -215,19 +222,23 @@ class History:
         log_start: int = 0,
         aside: str | None = None,
         flushed_end: Callable[[], int] = lambda: 0,
+        stable_end: Callable[[], int] = lambda: 0,
     ) -> History:
         """Read the file and hold it against the segments, which are shown from ``log_start`` on.
 
         ``clean``: the last writer closed the directory orderly; ``cut``: recovery has set bytes
         aside; ``lost_end``: recovery has found that flushed records are missing at the end.
         ``aside``: where it is kept of a directory that may not be written.  ``flushed_end``:
-        returns the log's recovery point.  A writable history is durable when this returns.
+        returns the log's recovery point, ``stable_end`` its last stable offset.  A writable history
+        is durable when this returns.
         """
-        history = cls(files, directory, writable=writable, flushed_end=flushed_end)
+        history = cls(
+            files, directory, writable=writable, flushed_end=flushed_end, stable_end=stable_end
+        )
         if aside is None:
             recorded = history._read()
         else:
-            history = cls(files, aside, writable=True, aside=True)
+            history = cls(files, aside, writable=True, aside=True, stable_end=stable_end)
             recorded = HistoryContent()
             with contextlib.suppress(OSError):
                 recorded = history._read()
@@ -245,6 +256,8 @@ class History:
             is_remounted, may_have_shown_lost = is_rebooted, True
         else:
             may_have_shown_lost = SHOWN_ABOVE in recorded.facts
+        if recorded.stable_end > stable_end():
+            cut = True  # of committed text: a transaction that was decided counts as open again
         is_same = not cut and not is_rebooted and recorded.fits(segments, log_start)
         if recorded.shown_end > segments[-1].next_offset:
             cut = True  # although it looks like a write that was not finished
@@ -420,6 +433,7 @@ class History:
             f"follow {past.follow_nonce:016x}",
             f"first {shown[0].base_offset}",
             f"start {max(past.log_start, shown[0].base_offset)}",
+            f"stable {self._stable_end()}",
             f"sealed {count_and_crc(shown[:-1])}",
         ]
         if last is not None:

@@ -76,7 +76,7 @@ class HistoryContent:
         if facts["version"] != ["0"] or "boot" not in facts:
             raise ValueError(facts)
         numbers = [self.nonce, self.follow_nonce, int(facts["first"][0]), int(facts["sealed"][0])]
-        numbers.append(self.log_start)
+        numbers += [self.log_start, self.stable_end]
         int(facts["sealed"][1], 16)
         if "last" in facts:
             base, position, crc, _ = facts["last"]
@@ -99,6 +99,11 @@ class HistoryContent:
     def shown_end(self) -> int:
         """Up to which offset `.follow` has shown what was not flushed; 0 where it has not."""
         return int(self.facts[SHOWN_ABOVE][1]) if SHOWN_ABOVE in self.facts else 0
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset when it was written."""
+        return int(self.facts["stable"][0]) if self.facts else 0
 
     @property
     def log_start(self) -> int:

@@ -563,6 +563,14 @@ FAULTS = [
         (HISTORY,),
     ),
     Fault(
+        "history-same-nonce-where-the-last-stable-offset-has-gone-back",
+        "storage/state/history.py",
+        "        if recorded.stable_end > stable_end():",
+        "        if False:",
+        "A file that shows committed records shrinks at a remount.",
+        (HISTORY,),
+    ),
+    Fault(
         "history-same-positions-after-a-loss-of-what-was-shown",
         "storage/state/history.py",
         "        is_follow_lost = lost_end or (may_have_shown_lost if is_remounted else cut)",

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
+from storage.record.control import COMMIT
 from storage.record.header import size_at
 from storage.task import Task
-from tests.broker_files import start_epochs_at
+from tests.broker_files import BrokerDirectory, start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.oracle import crc32c
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 from tests.storage.recovery.test_recovery import fill, last_log
+from tests.storage.transactions import marker, produced
 
 
 def nonce(data: Path, **options: bool) -> int:
@@ -164,6 +166,37 @@ def test_one_that_is_kept_aside(tmp_path: Path) -> None:
     assert cut != first
     (aside / "kafkafs.history").write_text("nonsense")
     assert kept() not in (first, cut)
+
+
+def test_a_new_one_where_a_transaction_is_open_that_was_decided(tmp_path: Path) -> None:
+    """A cleaner has removed its marker, and a broker that starts removes the snapshot below the log
+    start that knew of it.
+    """
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    aside.mkdir()
+    partition = BrokerDirectory(data).partition()
+    partition.put(bytes(produced([b"a"], transactional=True)), b"a")
+    size = partition.active.stat().st_size
+    partition.put(bytes(marker(7, COMMIT)))
+    os.truncate(partition.active, size)
+    partition.roll()
+    partition.append(b"b")
+
+    def opened() -> tuple[int, int, int]:
+        with LogManager.open(str(data), read_only=True) as manager:
+            log = manager.log("t", 0)
+            log.history_directory = str(aside)
+            return log.last_stable_offset, log.history.nonce, log.history.follow_nonce
+
+    first = opened()
+    assert first[0] == partition.next_offset
+    assert opened() == first
+    for snapshot in partition.directory.glob(f"*{paths.SNAPSHOT}"):
+        snapshot.unlink()
+    then = opened()
+    assert then[0] == 0
+    assert then[1] != first[1]
+    assert then[2] != first[2]
 
 
 def test_one_that_is_kept_aside_begins_as_the_writers(tmp_path: Path) -> None:
