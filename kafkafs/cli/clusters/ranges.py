@@ -31,6 +31,7 @@ from kafkafs.tree.files.group_names import group_name
 from kafkafs.tree.files.start_names import Edge, OfGroup, Point, StartName
 from storage.record.batch import decode_plain
 from storage.record.header import parse_header
+from storage.record.plain import first_offset
 
 _MORE: Final = 16
 # As much is kept of what was read to count records.
@@ -138,19 +139,28 @@ class _Log:
         self.pieces, self._room = [], _KEPT_BYTES
         start, step, left = self._bound, count, count
         while left > 0 and start > self._first:
-            end, start = start, max(start - step, self._first)
-            for each in reversed(self._offsets_in(Span(start, end))):
+            start, offsets = self._read(max(start - step, self._first), start)
+            for each in reversed(offsets):
                 left -= len(each)
                 if left <= 0:
                     return each[-left]
             step *= _MORE
         return start
 
-    def _offsets_in(self, span: Span) -> list[Sequence[int]]:
-        """Return the offsets of the records that are shown, batch by batch. Keep the pieces."""
+    def _read(self, start: int, end: int) -> tuple[int, list[Sequence[int]]]:
+        """Return the offsets of the records that are shown, batch by batch. Keep the pieces.
+
+        The first batch may begin before the start. Return that offset, too: a batch must not be in
+        two pieces.
+        """
         offsets: list[Sequence[int]] = []
         pieces: list[Piece] = []
-        for piece in self._reader.pieces({self._partition: span}):
+        for piece in self._reader.pieces({self._partition: Span(start, end)}):
+            if piece.start == start:
+                records = piece.fetched.records
+                base = first_offset(records, parse_header(records))
+                start = max(min(start, base), self._first)
+                piece = piece._replace(start=start)
             self._room -= len(piece.fetched.records)
             if self._room >= 0:
                 pieces.append(_copied(piece))
@@ -161,7 +171,7 @@ class _Log:
                 else:
                     offsets.append([record.offset for record in decode_plain(batch)])
         self.pieces = pieces + self.pieces if self._room >= 0 else []
-        return offsets
+        return start, offsets
 
 
 def _copied(piece: Piece) -> Piece:
