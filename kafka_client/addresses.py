@@ -34,14 +34,9 @@ class Address(NamedTuple):
     range: str | None = None
 
 
-def is_address(text: str) -> bool:
-    """Return whether a name of a log begins as an address of a cluster does."""
-    return text.startswith(SCHEME)
-
-
 def parse_address(text: str) -> Address:
     """Parse an address. Errors: InvalidConfig."""
-    assert is_address(text), text
+    assert text.startswith(SCHEME), text
     brokers, _, log = text.removeprefix(SCHEME).partition("/")
     if "@" in brokers:
         raise InvalidConfig(

@@ -38,7 +38,6 @@ class Partition:
     leader_epoch: int
     replicas: list[int]
     isr: list[int]
-    error: int
 
 
 @dataclass
@@ -47,7 +46,6 @@ class Topic:
 
     name: str
     id: bytes
-    is_internal: bool
     error: int
     partitions: dict[int, Partition] = field(default_factory=dict)
 
@@ -55,7 +53,6 @@ class Topic:
 @dataclass
 class Metadata:
     cluster_id: str | None = None
-    controller: int = -1
     brokers: dict[int, HostPort] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
 
@@ -249,16 +246,14 @@ def topic_name(data: bytes) -> str:
 
 def _metadata(answer: Struct) -> Metadata:
     cluster_id = answer["clusterId"]
-    found = Metadata(cluster_id and cluster_id.decode(errors="replace"), answer["controllerId"])
+    found = Metadata(cluster_id and cluster_id.decode(errors="replace"))
     for each in answer["brokers"]:
         host = each["host"].decode("ascii", errors="replace")
         if not is_host(host) or not 0 < each["port"] < 65536:
             raise ValueError(f"the address {host!a}, port {each['port']}")
         found.brokers[each["nodeId"]] = HostPort(host, each["port"])
     for each in answer["topics"]:
-        topic = Topic(
-            topic_name(each["name"] or b""), each["topicId"], each["isInternal"], each["errorCode"]
-        )
+        topic = Topic(topic_name(each["name"] or b""), each["topicId"], each["errorCode"])
         for part in each["partitions"]:
             if part["partitionIndex"] < 0:
                 raise ValueError(f"the partition {part['partitionIndex']}")
@@ -267,7 +262,6 @@ def _metadata(answer: Struct) -> Metadata:
                 part["leaderEpoch"],
                 part["replicaNodes"],
                 part["isrNodes"],
-                part["errorCode"],
             )
         found.topics[topic.name] = topic
     return found

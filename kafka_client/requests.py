@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
-from kafka_client.cluster import (
-    PAUSE_S,
-    Cluster,
-    Names,
-    TopicPartition,
-    by_topic,
-    may_pass,
-    results,
-)
+from kafka_client.cluster import PAUSE_S, Cluster, Names, TopicPartition, may_pass, results
 from kafka_client.connection import ANY, TIMEOUT_S, Connection
 from kafka_client.errors import (
     COORDINATOR_ERRORS,
@@ -40,10 +32,12 @@ _ALL_IN_SYNC: Final = -1
 _TIMEOUT_MS: Final = 9000
 # After these a record may be stored.
 _UNKNOWN: Final = frozenset({-1, 7, 20})
-_GROUP_ID_NOT_FOUND: Final = 69
 # The last versions in which these requests name topics. Later ones have ids.
 _NAMES_IN_OFFSETS: Final = 9
 _NAMES_IN_PRODUCE: Final = 12
+
+
+T = TypeVar("T")
 
 
 class Offset(NamedTuple):
@@ -95,19 +89,31 @@ def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> int:
     The batch is sent again only if the broker has refused it. Errors: ClientError;
     UnknownOutcome if it may be stored.
     """
-    deadline = time.monotonic() + TIMEOUT_S
     part = {"index": partition.partition, "records": batch}
     data = {
         "acks": _ALL_IN_SYNC,
         "timeoutMs": _TIMEOUT_MS,
         "topicData": [{"name": partition.topic, "partitionData": [part]}],
     }
+
+    def attempt() -> int:
+        cluster.refresh([partition.topic])
+        node = cluster.leader_of(partition)
+        connection = cluster.connection(cluster.metadata.brokers[node])
+        return _produce(connection, partition, data)
+
+    return _repeated(attempt)
+
+
+def _repeated(attempt: Callable[[], T]) -> T:
+    """Return the result of a function. For 10 seconds, call it again after an error that may pass.
+
+    Errors: ClientError.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            cluster.refresh([partition.topic])
-            node = cluster.leader_of(partition)
-            connection = cluster.connection(cluster.metadata.brokers[node])
-            return _produce(connection, partition, data)
+            return attempt()
         except (BrokerUnreachable, BrokerError) as error:
             if not may_pass(error) or time.monotonic() > deadline:
                 raise
@@ -185,30 +191,6 @@ def list_groups(cluster: Cluster) -> dict[str, str]:
     return found
 
 
-def at_coordinator(
-    cluster: Cluster, group: str, name: str, data: Struct, last: int = ANY
-) -> Struct:
-    """Send a request that may be repeated to a group's coordinator, for at most 10 seconds.
-
-    Return the group's part of the answer. Errors: ClientError.
-    """
-    deadline = time.monotonic() + TIMEOUT_S
-    asked = {"key": group, "keyType": _GROUP, "coordinatorKeys": [group]}
-    while True:
-        try:
-            found = _only(cluster.any_connection(), "FindCoordinator", asked, group)
-            if found["nodeId"] not in cluster.metadata.brokers:
-                cluster.refresh(())
-            address = cluster.metadata.brokers.get(found["nodeId"])
-            if address is None:
-                raise BrokerUnreachable(f"the coordinator of group {group} is not available")
-            return _only(cluster.connection(address), name, data, group, last)
-        except (BrokerUnreachable, BrokerError) as error:
-            if not may_pass(error) or time.monotonic() > deadline:
-                raise
-        time.sleep(PAUSE_S)
-
-
 def _only(connection: Connection, name: str, data: Struct, group: str, last: int = ANY) -> Struct:
     """Send a request about one group; later versions answer with an array."""
     answer = connection.request(name, data, last)
@@ -219,7 +201,7 @@ def _only(connection: Connection, name: str, data: Struct, group: str, last: int
     codes = [found.get("errorCode"), answer.get("errorCode")]
     if "topics" in found:
         found["topics"] = dict(results(connection, found, Names()))
-        # OffsetCommit has the coordinator's errors at the partitions.
+        # Old versions have the coordinator's errors at the partitions.
         codes += {each["errorCode"] for each in found["topics"].values()} & COORDINATOR_ERRORS
     for code in filter(None, codes):
         raise BrokerError(code, f"group {group}", found.get("errorMessage"))
@@ -243,7 +225,17 @@ def fetch_committed(cluster: Cluster, group: str) -> dict[TopicPartition, Commit
         "groups": [{"groupId": group, "topics": None}],
         "requireStable": True,
     }
-    found = at_coordinator(cluster, group, "OffsetFetch", data, _NAMES_IN_OFFSETS)["topics"]
+    asked = {"key": group, "keyType": _GROUP, "coordinatorKeys": [group]}
+
+    def attempt() -> Struct:
+        found = _only(cluster.any_connection(), "FindCoordinator", asked, group)
+        if found["nodeId"] not in cluster.metadata.brokers:
+            cluster.refresh(())
+        address = cluster.metadata.brokers.get(found["nodeId"])
+        if address is None:
+            raise BrokerUnreachable(f"the coordinator of group {group} is not available")
+        return _only(cluster.connection(address), "OffsetFetch", data, group, _NAMES_IN_OFFSETS)
+
     return {
         each: BrokerError(fields["errorCode"], str(each))
         if fields["errorCode"]
@@ -252,57 +244,5 @@ def fetch_committed(cluster: Cluster, group: str) -> dict[TopicPartition, Commit
             fields["committedLeaderEpoch"],
             _text(fields["metadata"] or b""),
         )
-        for each, fields in found.items()
+        for each, fields in _repeated(attempt)["topics"].items()
     }
-
-
-def commit_offsets(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]
-) -> dict[TopicPartition, ClientError]:
-    """Commit offsets of a group without members. Return the partitions that were refused.
-
-    Errors: ClientError.
-    """
-
-    def item(each: TopicPartition) -> Struct:
-        return {
-            "partitionIndex": each.partition,
-            "committedOffset": offsets[each].offset,
-            "committedLeaderEpoch": offsets[each].leader_epoch,
-            "committedMetadata": offsets[each].metadata,
-        }
-
-    data = {"groupId": group, "topics": by_topic(offsets, item, Names())}
-    found = at_coordinator(cluster, group, "OffsetCommit", data, _NAMES_IN_OFFSETS)["topics"]
-    return {
-        each: BrokerError(fields["errorCode"], str(each))
-        for each, fields in found.items()
-        if fields["errorCode"]
-    }
-
-
-class Member(NamedTuple):
-    id: str
-    client_id: str
-    host: str
-
-
-class Group(NamedTuple):
-    state: str
-    members: list[Member]
-
-
-def describe_group(cluster: Cluster, group: str) -> Group:
-    """Describe a group of either protocol. Errors: ClientError."""
-    try:
-        found = at_coordinator(cluster, group, "DescribeGroups", {"groups": [group]})
-    except BrokerError as error:
-        if error.code != _GROUP_ID_NOT_FOUND:
-            raise
-        # A group of the consumer protocol (KIP-848).
-        found = at_coordinator(cluster, group, "ConsumerGroupDescribe", {"groupIds": [group]})
-    members = [
-        Member(_text(each["memberId"]), _text(each["clientId"]), _text(each["clientHost"]))
-        for each in found["members"]
-    ]
-    return Group(_text(found["groupState"]), members)

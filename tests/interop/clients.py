@@ -90,6 +90,13 @@ def delete_records(broker: Broker, topic: str, offset: int) -> None:
         done.result(SECONDS)
 
 
+def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
+    """Commit an offset of partition 0 for a group without members."""
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group, "log_level": 2})
+    with contextlib.closing(consumer):
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+
+
 class Sender:
     """A librdkafka producer that says when something was not delivered.
 

@@ -52,7 +52,7 @@ def expected(fields: list[Any], structs: dict[str, Any], valid: tuple[int, int])
                 nullable is not None,
                 each.get("tag"),
                 value_of(kind, None if default is None else str(default)),
-                expected(inner or [], structs, valid),
+                expected(inner or [], structs, span),
             )
         )
     return found
@@ -71,11 +71,11 @@ def ours(fields: list[Field], valid: tuple[int, int]) -> list[Any]:
             each.name,
             each.type,
             each.is_array,
-            (max(each.first, valid[0]), min(each.last, valid[1])),
+            (span := (max(each.first, valid[0]), min(each.last, valid[1]))),
             each.is_nullable,
             each.tag,
             value_of(each.type, each.default),
-            ours(each.fields, valid),
+            ours(each.fields, span),
         )
         for each in fields
     ]

@@ -30,7 +30,6 @@ from kafka_client.requests import (
     LATEST,
     Committed,
     Offset,
-    commit_offsets,
     fetch_committed,
     list_offsets,
     produce,
@@ -214,19 +213,21 @@ def coordinator(*_: object) -> Struct:
     return {"coordinators": [{"key": "g", "nodeId": 1}]}
 
 
-def test_a_commit_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> None:
-    """Its errors stand at each partition."""
-    codes = [0, 16, 14]
+def test_a_request_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> None:
+    """Its errors stand at the group, or at each partition."""
+    codes = [(0, 0), (16, 0), (0, 14)]
 
     def committed(*_: object) -> Struct:
-        part = {"partitionIndex": 0, "errorCode": codes.pop()}
-        return {"topics": [{"name": "t", "partitions": [part]}]}
+        of_group, of_partition = codes.pop()
+        part = {"partitionIndex": 0, "committedOffset": 3, "errorCode": of_partition}
+        topics = [{"name": "t", "partitions": [part]}]
+        return {"groups": [{"groupId": "g", "topics": topics, "errorCode": of_group}]}
 
     pair.answer("FindCoordinator", coordinator, coordinator)
-    pair.answer("OffsetCommit", committed, committed)
+    pair.answer("OffsetFetch", committed, committed)
     cluster.refresh(["t"])
-    assert commit_offsets(cluster, "g", {TOPIC: Committed(3, -1, "")}) == {}
-    assert pair.count("OffsetCommit") == [0, 3]
+    assert fetch_committed(cluster, "g") == {TOPIC: Committed(3, -1, "")}
+    assert pair.count("OffsetFetch") == [0, 3]
 
 
 def test_an_answer_about_other_groups_is_refused(pair: Pair, cluster: Cluster) -> None:
