@@ -471,9 +471,10 @@ class BrokerConfig:
     offsets_retention_minutes: int | None = _setting(
         None,
         _int(1),
-        "Minutes for which a committed offset is kept after its commit. If this is not set: in a "
-        "broker's directory, the broker's value applies, or 10080 if the broker has none. In other "
-        "directories, committed offsets are kept for ever.",
+        "Minutes for which a committed offset is kept after its commit. If this is not set, "
+        "committed offsets are kept for ever. There is one exception: in a broker's directory, the "
+        "broker's value applies if `server.properties` is known (10080 if the broker has none). "
+        "After `kafkafs detach`, it no longer applies.",
     )
     offsets_retention_check_interval_ms: int = _setting(
         600_000,

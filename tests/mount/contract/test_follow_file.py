@@ -1,6 +1,6 @@
-"""`.follow/N`: "one `st_ino` for ever, `st_size` counts every byte ever rendered, and positions
-never move, also across remounts" in the contract. `.ship/N` shows the same after a first line that
-never changes.
+"""`.follow/N`: "keeps its `st_ino`, and bytes keep their positions" in the contract, and "`st_size`
+counts every byte that the file has ever shown" in the contract. `.ship/N` shows the same after a
+first line that never changes.
 """
 
 from __future__ import annotations
