@@ -64,8 +64,9 @@ def command(
     except Kafka's own. It checks every byte.
 
     --dry-run prints the commands that create the topics at the broker and set their settings. Run
-    these commands, stop the broker, run handover, and start the broker. Without --abort, DATA stays
-    as it is. Records that are written later on one side do not appear on the other side.
+    these commands, stop the broker, run handover, and start the broker. Without --abort, handover
+    does not change DATA. Later, DATA and the broker are independent: records that are written to
+    one of them do not appear in the other.
 
     With --link, handover does not copy the logs of closed segments. Instead, both directories have
     a hard link to the same file, so they must be on one file system. handover still copies a log if

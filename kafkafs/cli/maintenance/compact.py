@@ -54,7 +54,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     does.
 
     Without TOPIC, compact works on all topics whose cleanup.policy has compact, except Kafka's own.
-    It compacts each log that has any bytes that are not compacted yet. Offsets do not change. The
+    It compacts a log even if only a few bytes are not compacted yet. Offsets do not change. The
     active segment, to which records are appended, stays as it is. compact prints a line for each
     partition.
 

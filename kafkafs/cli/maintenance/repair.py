@@ -101,39 +101,40 @@ def command(
 ) -> None:
     """Read every byte of a data directory, and print what would repair it. --apply repairs it.
 
-    The directory must not be in use. It may be in use if you give --salvage or --indexes without
-    --apply.
+    The directory must not be in use. There is one exception: with --salvage or --indexes, and
+    without --apply, it may be in use.
 
     repair cuts off the bytes that a mount would cut off, and bytes after the last batch of a
     segment. It stores these bytes, except zeros, in *.cut files beside the log.
 
     If a mount shows records after a damaged batch, repair does not change the log, and prints the
-    number of these records. --salvage and --accept-loss end the log at the damaged batch. --salvage
-    then restores the valid batches after the damaged one, with their offsets. --accept-loss leaves
-    these batches in the *.cut files.
+    number of these records. With --salvage or --accept-loss, repair ends the log at the damaged
+    batch. --salvage then restores the valid batches after the damaged one, with their offsets.
+    --accept-loss leaves these batches in the *.cut files.
 
-    If a log ends before its last flushed record, kafkafs refuses appends to it, because new records
-    would get the offsets of lost records. If the file of a segment is missing or shorter than it
-    was, reads of the missing records fail. After --accept-loss, appends work, and readers skip the
-    lost records.
+    If flushed records are missing at the end of a log, kafkafs refuses appends to it, because new
+    records would get the offsets of the lost records. If the file of a segment is missing or
+    shorter than it was, reads of the missing records fail. After --accept-loss, appends work, and
+    readers skip the lost records.
 
-    Tiered topics of a broker stay as they are, and standard error names them. Standard error also
-    lists everything that was found. Standard output lists everything that was done. Without
-    --apply, it lists everything that would be done. If a partition cannot be opened, repair names
-    it, and repairs the other partitions.
+    Standard error lists everything that was found. Standard output lists everything that was done.
+    Without --apply, it lists everything that would be done. Tiered topics of a broker stay as they
+    are, and standard error names them. If a partition cannot be opened, repair names it, and
+    repairs the other partitions.
 
     --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs. It also
-    rebuilds producer snapshots that are missing or cannot be read. A mount rebuilds files that are
-    missing or cannot be right, but --indexes checks every entry. If a log is damaged, its indexes
-    stay as they are: repair the log first. FILE is a file of a segment. DATA may be the directory
-    of one partition.
+    rebuilds producer snapshots that are missing or cannot be read. A mount also rebuilds files, but
+    it looks only for missing files and for obvious mistakes. --indexes checks every entry. If a log
+    is damaged, its indexes stay as they are: repair the log first. FILE is a file of a segment.
+    DATA can be the directory of one partition.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
-    *.cut files of an earlier repair lead to status 1 only with --salvage.
+    *.cut files of an earlier repair alone give status 1 only with --salvage.
 
-    Exit status 3: a partition cannot be opened, or --apply has left damage or an unaccepted loss.
-    With --indexes, it means: all topics are tiered, or --apply did not rebuild the indexes of a log
-    because the log is damaged.
+    Exit status 3: a partition cannot be opened, or --apply has left damage, or a loss that was not
+    accepted. With
+    --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the
+    indexes of a damaged log.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:

@@ -60,9 +60,9 @@ options_option = click.option(
 def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:
     """Mount the data directory DATA at the directory MOUNT.
 
-    MOUNT must be an empty directory. With the mount option `nonempty`, MOUNT may contain files.
+    MOUNT must be an empty directory. With the mount option `nonempty`, MOUNT can contain files.
     DATA must be empty, or must contain files of Kafka or kafkafs. With the mount option `create`,
-    DATA need not exist, and may contain other files.
+    DATA need not exist, and can contain other files.
 
     The command returns when the mount answers requests, and prints what is mounted. The daemon
     continues in the background. Exit status 78 means that a name, a permission or a setting is

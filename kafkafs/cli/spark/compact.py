@@ -42,10 +42,10 @@ def command(
 ) -> None:
     """Keep only the latest record of each key, as the daemon's cleaner does, with Spark.
 
-    Without TOPIC, the job compacts all topics whose cleanup.policy has compact. It compacts each
-    log that has any bytes that are not compacted yet. Each partition is one task. If DATA is
-    mounted, the daemon puts the new segments into the log. The job keeps the same records as the
-    daemon's cleaner, at the same offsets.
+    Without TOPIC, the job compacts all topics whose cleanup.policy has compact. It compacts a log
+    even if only a few bytes are not compacted yet. Each partition is one task. If DATA is mounted,
+    the daemon puts the new segments into the log. The job keeps the same records as the daemon's
+    cleaner, at the same offsets.
 
     Exit status 3: a partition could not be compacted. The job compacts a partition in one or more
     rounds. A round that fails changes nothing.

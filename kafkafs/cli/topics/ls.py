@@ -68,8 +68,8 @@ def command(
     With TOPIC, list its partitions: records, size, timestamp of the last record.
 
     ls also works while the directory is in use. ls calculates the number of records from the
-    offsets. The column `retention` has what retention keeps: `all`, a time (7d), a size (10.0GiB),
-    or both (7d+10.0GiB).
+    offsets. The column `retention` shows what retention keeps: `all`, a time (7d), a size
+    (10.0GiB), or both (7d+10.0GiB).
 
     The last lines begin with #. They name partitions that cannot be opened, lost records, and
     deleted topics (with their ids) that can be undeleted. They also name topics that keep

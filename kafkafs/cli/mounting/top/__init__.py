@@ -61,16 +61,17 @@ def command(
 ) -> None:
     """Show the activity of each topic of MOUNT, live.
 
-    The line of a topic shows its records and bytes per second, its size, and its numbers of
-    records, segments and open files. The line also shows the lag of the consumer group that is
-    furthest behind: the number of records that this group has not committed. The lines above the
-    topics show the whole mount, the times of flushes and fsyncs, faults, and the jobs that wait or
-    run. The lines below the topics show the newest events. The key q ends the command, and h lists
-    the keys. Instead of MOUNT, you can name a data directory that is mounted read-write.
+    For each topic, a line shows the records and bytes per second, the size, the number of records,
+    segments and open files, and a lag: how many records the slowest consumer group has not
+    committed yet. The lines above the topics show the whole mount, the times of flushes and fsyncs,
+    faults, and the jobs that wait or run. The lines below the topics show the newest events.
 
-    top reads the figures of the mount every DURATION. With many thousand partitions, a reading
-    takes long. top then reads less often, so its readings use at most a twentieth of the daemon's
-    time. A rate is the mean since the last reading.
+    The key q ends the command, and h lists the keys. Instead of MOUNT, you can name a data
+    directory that is mounted read-write.
+
+    top reads the figures of the mount every DURATION. A rate is the mean since the last reading.
+    With many thousand partitions, each reading takes long. Then top reads less often, so that it
+    uses at most a twentieth of the daemon's time.
 
     Exit status 3: MOUNT is not mounted, or the mount does not answer when top starts.
     """

@@ -138,13 +138,13 @@ def command(
 
     --exec runs COMMAND for each batch. COMMAND gets the lines on standard input, and the variables
     KAFKAFS_TOPIC, KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its
-    environment. With -g, consume commits a batch when COMMAND has exited with status 0. So each
+    environment. With -g, consume commits a batch after COMMAND has exited with status 0. So each
     record is handled at least once.
 
-    With -g and without --exec, consume commits records when the reader of its output has taken
-    them. If the reader fails before it has handled them, nobody reads these records again. So each
-    record is handled at most once. If each record must be handled at least once, run the reader
-    with --exec.
+    With -g but without --exec, consume commits records when the program that reads its output has
+    taken them. If this program fails before it has handled the records, no program gets them again.
+    So each record is handled at most once. If each record must be handled at least once, run the
+    program with --exec.
 
     With --decode, consume prints the same lines as `kafkafs cat --decode`. With --exec, COMMAND
     gets these lines.
