@@ -122,15 +122,13 @@ class LogCheck:
         self._check_transactions(segment, list(map(ProducerBatch._make, rebuild.producers)))
 
     def _check_indexes(self, segment: Segment, rebuild: Rebuild) -> None:
-        if segment.files.offset_index.data() != bytes(rebuild.offset_entries):
-            self.faults.append(
-                f"{segment.files.file_path(paths.INDEX)}: differs from a rebuilt index"
-            )
+        if segment.offset_index.data() != bytes(rebuild.offset_entries):
+            self.faults.append(f"{segment.file_path(paths.INDEX)}: differs from a rebuilt index")
         entries, final = bytes(rebuild.time_entries), sealed_times(rebuild)
         # An active segment that was closed has the final entry too, until it is written again.
-        expected = (final,) if segment.files.sealed else (entries, final)
-        if segment.files.time_index.data() not in expected:
-            path = segment.files.file_path(paths.TIMEINDEX)
+        expected = (final,) if segment.sealed else (entries, final)
+        if segment.time_index.data() not in expected:
+            path = segment.file_path(paths.TIMEINDEX)
             self.faults.append(f"{path}: differs from a rebuilt index")
 
     def _check_transactions(self, segment: Segment, batches: list[ProducerBatch]) -> None:
@@ -146,8 +144,8 @@ class LogCheck:
         markers = {batch.last_offset for batch in batches if batch.marker_type == ABORT}
         if self._state is None or self._is_indexed(segment, aborted, left, markers):
             return
-        path = segment.files.file_path(paths.TXNINDEX)
-        self.faults.append(f"{path}: has {list(segment.files.aborted)}, the log says {aborted}")
+        path = segment.file_path(paths.TXNINDEX)
+        self.faults.append(f"{path}: has {list(segment.aborted)}, the log says {aborted}")
 
     def _is_indexed(
         self,
@@ -168,9 +166,9 @@ class LogCheck:
                 for entry in left
                 if entry.first_offset >= base and entry.last_offset >= self._log_start
             ]
-            return _can_be_left(segment.files.aborted, said, markers)
+            return _can_be_left(segment.aborted, said, markers)
         # Of a transaction that began in what has been deleted, the log tells nothing.
-        found = [entry for entry in segment.files.aborted if entry.first_offset >= base]
+        found = [entry for entry in segment.aborted if entry.first_offset >= base]
         said = [entry for entry in aborted if entry.first_offset >= base]
         return len(found) == len(said) and all(
             one[:3] == other[:3]

@@ -61,7 +61,7 @@ def batches_of(segment: Segment) -> tuple[ModelBatch, ...]:
 
 
 def aborted_of(segment: Segment) -> tuple[Aborted, ...]:
-    return tuple(Aborted(*entry[:3]) for entry in segment.files.aborted)
+    return tuple(Aborted(*entry[:3]) for entry in segment.aborted)
 
 
 def observe(log: Log) -> ModelLog:
@@ -72,8 +72,8 @@ def observe(log: Log) -> ModelLog:
                 segment.base_offset,
                 batches_of(segment),
                 segment.size,
-                len(segment.files.offset_index.data()),
-                len(segment.files.time_index.data()),
+                len(segment.offset_index.data()),
+                len(segment.time_index.data()),
                 segment.largest_timestamp,
                 segment.mtime_ns // 1_000_000,
                 aborted_of(segment),

@@ -51,13 +51,12 @@ def _steadily(look: Callable[[SegmentLines, int], T]) -> Callable[[SegmentLines,
 
     def looked(lines: SegmentLines, wanted: int) -> T:
         segment = lines.segment
-        files = segment.files
-        is_indexed = segment.holds_batches and files.writable and files.is_offset_index_open
+        is_indexed = segment.holds_batches and segment.writable and segment.is_offset_index_open
         if segment.damages or not is_indexed:
             before_waiting()
         while True:
             damages = segment.damages
-            segment.files.lease()
+            segment.lease()
             try:
                 found = look(lines, wanted)
             except CorruptRecord:
@@ -65,7 +64,7 @@ def _steadily(look: Callable[[SegmentLines, int], T]) -> Callable[[SegmentLines,
                     raise
                 continue
             finally:
-                segment.files.release()
+                segment.release()
             if segment.damages is damages:
                 return found
 

@@ -56,16 +56,16 @@ class SegmentBatches:
         """Bytes before the batch that holds the first record with an offset ≥ `offset`, or before
         the damage in which it is lost. Waits.
         """
-        self.segment.files.lease()
+        self.segment.lease()
         try:
             found = self.segment.look_again(lambda: self.segment.position_of(offset))
         finally:
-            self.segment.files.release()
+            self.segment.release()
         return self.segment.size if found is None else found
 
     def bytes_until(self, offset: int) -> int:
         """Bytes up to the end of the batch that holds the last record before `offset`. Waits."""
-        self.segment.files.lease()
+        self.segment.lease()
         try:
             found = self.segment.locate(offset - 1)
             if found is None:
@@ -80,7 +80,7 @@ class SegmentBatches:
                 ).base_offset
             return position + header.size if first < offset else position
         finally:
-            self.segment.files.release()
+            self.segment.release()
 
 
 Extent = SegmentLines | SegmentBatches

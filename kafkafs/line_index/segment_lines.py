@@ -138,7 +138,7 @@ class SegmentLines:
             return self._aside
         suffix = file_suffix(self.view.name)
         if self._cache is None:
-            return self.segment.files.file_path(suffix)
+            return self.segment.file_path(suffix)
         return os.path.join(self._cache, paths.file_name(self.segment.base_offset, suffix))
 
     @property
@@ -267,7 +267,7 @@ class SegmentLines:
             self._from = None
         finally:
             self._lock.release()
-        if self.segment.files.sealed and self._state[1] is not None:
+        if self.segment.sealed and self._state[1] is not None:
             self.seal()
 
     def _measure_log(self, until: float) -> None:
@@ -437,7 +437,7 @@ class SegmentLines:
                 self._held = held
                 self.used = True
                 self._store.held.admit(self, len(entries))
-        if self.segment.files.sealed and self._state[1] is not None:
+        if self.segment.sealed and self._state[1] is not None:
             self.seal()
         return held
 
@@ -601,7 +601,7 @@ class SegmentLines:
                 saved = found
         except (OSError, StorageError, ValueError):
             pass  # as a missing file
-        finished = self.segment.files.sealed and saved.covered == self.segment.size
+        finished = self.segment.sealed and saved.covered == self.segment.size
         self._state = (saved, None if finished else Measure(self._store.granularity))
         self.text_length, self.records = saved.text_length, saved.records
         self.covered = saved.covered

@@ -91,7 +91,7 @@ class Mounted:
                         [Record(n, now_ns // 10**6, 0, None, b"value") for n in range(3)]
                     )
                     log.append(bytearray(batch), now_ns=now_ns)
-                    log.active.files.close_descriptors()
+                    log.active.close_descriptors()
         self._daemon: subprocess.Popen[bytes] | None = None
 
     @property

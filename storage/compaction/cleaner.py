@@ -173,7 +173,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
     def lease() -> Sources:
         sources = Sources.below(log, cleanable.first_uncleanable_offset)
         for segment in sources.segments:
-            segment.files.lease()
+            segment.lease()
         return sources
 
     sources = task.by_owner(lease)
@@ -184,7 +184,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
         yield sources
     finally:
         for segment in sources.segments:
-            segment.files.release()
+            segment.release()
 
 
 def run(
@@ -284,4 +284,4 @@ def _build_map(
 def _discard(segments: Sequence[Segment]) -> None:
     for segment in segments:
         with contextlib.suppress(OSError):
-            segment.files.discard()
+            segment.discard()

@@ -62,14 +62,14 @@ class GroupWriter:
                 at = entries[first][0]
                 next_offset = int.from_bytes(view[at : at + 8], "big")
                 self._seal(next_offset)
-                self.segments[-1].files.close_descriptors()
+                self.segments[-1].close_descriptors()
                 self.segments.append(self._new_segment(next_offset))
                 continue
             some = entries[first : first + count]
             start, end = some[0][0], some[-1][0] + some[-1][1]
             segment = self.segments[-1]
             while left and left[0].last_offset <= some[-1][2]:
-                segment.files.txn_index.append(left.pop(0))
+                segment.txn_index.append(left.pop(0))
             shifted = [(at - start, size, last, newest) for at, size, last, newest in some]
             segment.append(view[start:end], shifted, 0)
             first += count
@@ -123,7 +123,7 @@ class GroupWriter:
             segment.sync()
             if self.suffix == paths.CLEANED:
                 # The age of staged files counts from now (``staged_orphans``).
-                segment.files.set_mtime(mtime_ns)
+                segment.set_mtime(mtime_ns)
             segment.mtime_ns = mtime_ns
-            segment.files.close_descriptors()
+            segment.close_descriptors()
         return len(self.segments)

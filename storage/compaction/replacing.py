@@ -81,12 +81,12 @@ def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
 
     The lowest one becomes ``.cleaned`` again first: with that a crash removes all of them.
     """
-    new[0].files.set_suffix(paths.CLEANED)
+    new[0].set_suffix(paths.CLEANED)
     log.files.sync_directory(log.directory)
     for segment in new[1:]:
-        segment.files.discard()
+        segment.discard()
     log.files.sync_directory(log.directory)
-    new[0].files.discard()
+    new[0].discard()
     log.end_change(old, new)
     log.book.keep(old)
     with contextlib.suppress(OSError):

@@ -64,8 +64,8 @@ class Sources:
         """
         segment = self.segments[number]
         walk(segment, position, taker, task)
-        if not segment.files.is_unsynced:
-            task.by_owner(partial(segment.files.close_descriptors, own_leases=1))
+        if not segment.is_unsynced:
+            task.by_owner(partial(segment.close_descriptors, own_leases=1))
 
     def next_offset(self, number: int) -> int:
         """Where segment ``number`` ends and the next one begins."""
@@ -84,8 +84,8 @@ class Sources:
             SegmentSize(
                 segment.base_offset,
                 segment.size,
-                segment.files.file_size(paths.INDEX),
-                segment.files.file_size(paths.TIMEINDEX),
+                segment.file_size(paths.INDEX),
+                segment.file_size(paths.TIMEINDEX),
             )
             for segment in self.segments[:count]
         ]

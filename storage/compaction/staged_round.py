@@ -149,7 +149,7 @@ def _sources(planned: StagedRound, files: Files) -> Sources:
         base = source.base_offset
         segment = Segment(files, planned.directory, base, planned.config, writable=False)
         segment.restore(SegmentSummary(source.size, next_offset, source.mtime_ns), sealed=True)
-        segment.files.lease()
+        segment.lease()
         segments.append(segment)
     aborted = list(planned.aborted)
     return Sources(tuple(segments), end, planned.config, dict(planned.producers), aborted)
@@ -157,12 +157,12 @@ def _sources(planned: StagedRound, files: Files) -> Sources:
 
 def _release(sources: Sources) -> None:
     for segment in sources.segments:
-        segment.files.release()
-        segment.files.close_descriptors()
+        segment.release()
+        segment.close_descriptors()
 
 
 def _described(new: Sequence[Segment], files: Files, suffix: str) -> Iterator[NewSegment]:
     for segment in new:
-        inode = files.file_stat(segment.files.file_path(paths.LOG)).st_ino
+        inode = files.file_stat(segment.file_path(paths.LOG)).st_ino
         base, size, mtime_ns = segment.base_offset, segment.size, segment.mtime_ns
         yield NewSegment(base, segment.next_offset, size, inode, mtime_ns, suffix)

@@ -105,15 +105,15 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
         for each in request.new:
             new.append(_named(log, each))
             _check(log, new[-1], each, request, task)
-            if not known.issuperset(new[-1].files.aborted):
+            if not known.issuperset(new[-1].aborted):
                 raise _refused(
                     request, f"{each.name} lists aborted transactions that the log does not have"
                 )
         prepare(log, old, new, task)
         for segment, each in zip(new, request.new, strict=True):
-            segment.files.set_suffix(paths.CLEANED)
+            segment.set_suffix(paths.CLEANED)
             _check_names(log, segment, request)
-            segment.files.set_mtime(each.mtime_ns)
+            segment.set_mtime(each.mtime_ns)
             task.check()
         log.files.sync_directory(log.directory)
     except BaseException as error:
@@ -122,7 +122,7 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
         if is_renamed or not isinstance(error, TaskCancelled):
             for segment in new:
                 with contextlib.suppress(OSError):
-                    segment.files.discard()
+                    segment.discard()
         raise
     publish(log, old, new, task)
 
@@ -131,7 +131,7 @@ def discard(log: Log, request: SwapRequest) -> None:
     """Remove the staged files of a request that are still there."""
     for each in request.new:
         with contextlib.suppress(OSError):
-            _named(log, each).files.discard()
+            _named(log, each).discard()
 
 
 def cleaned_of(request: SwapRequest) -> Cleaned:
@@ -178,20 +178,20 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
     if rebuild.next_offset > said.next_offset:
         raise _refused(request, f"{said.name} contains offsets beyond {said.next_offset}")
     expected = bytes(rebuild.offset_entries), sealed_times(rebuild)
-    if (segment.files.offset_index.data(), segment.files.time_index.data()) != expected:
+    if (segment.offset_index.data(), segment.time_index.data()) != expected:
         raise _refused(request, f"{said.name}: its indexes do not match its batches")
     found = SegmentSummary.of(rebuild, said.size, said.mtime_ns)
     segment.restore(found._replace(next_offset=said.next_offset), sealed=True)
-    segment.files.close_descriptors()
+    segment.close_descriptors()
 
 
 def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
     """Check that no file of it was removed meanwhile: from now on no other process removes any."""
     kinds = [paths.LOG, paths.INDEX, paths.TIMEINDEX]
-    if segment.files.aborted:
+    if segment.aborted:
         kinds.append(paths.TXNINDEX)
     for kind in kinds:
-        path = segment.files.file_path(kind)
+        path = segment.file_path(kind)
         if not log.files.exists(path):
             raise _refused(request, f"{path} no longer exists")
 

@@ -614,5 +614,5 @@ def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
             for _, header in segment.batches():
                 if header.leader_epoch > (epochs[-1][0] if epochs else -1):
                     epochs.append((header.leader_epoch, header.base_offset))
-        segment.files.close_descriptors()
+        segment.close_descriptors()
     return epochs

@@ -163,7 +163,7 @@ class LogFollower:
         for segment in self.log.segments:
             if segment.log_path.endswith(paths.SWAP):
                 # The writer was stopped in a swap, and has finished that by now.
-                segment.files.note_renamed_to("")
+                segment.note_renamed_to("")
         self._claims = self._lost_claims(found, stamp)
         is_done = self._compare(found)
         if is_done and stamp + FRESH_NS < self._clock_ns():
@@ -179,9 +179,9 @@ class LogFollower:
         """
         all_can = True
         for segment in self.log.segments:
-            if segment.files.is_log_open:
+            if segment.is_log_open:
                 # So that it stays open.
-                segment.files.recently_used = True
+                segment.recently_used = True
             elif low <= segment.base_offset < high or not self._leads_to(segment):
                 try:
                     segment.open_log()
@@ -397,8 +397,8 @@ class LogFollower:
         for segment in segments:
             if self._is_kept(segment, found):
                 continue
-            if not segment.files.deleted:
-                segment.files.note_renamed_to(paths.DELETED)
+            if not segment.deleted:
+                segment.note_renamed_to(paths.DELETED)
             try:
                 segment.open_log()
             except (FileNotFoundError, SegmentGone):
@@ -413,13 +413,13 @@ class LogFollower:
             return segment.is_lost and is_claimed
         if (segment.lost is not None) != is_claimed:
             return False
-        if segment.files.identity is None and not segment.files.sealed and not segment.size:
+        if segment.identity is None and not segment.sealed and not segment.size:
             # The writer had made the directory and not yet the segment when the log was opened.
-            segment.files.identity = self._identity(segment.log_path, now)
+            segment.identity = self._identity(segment.log_path, now)
         if not is_of(segment, now, self.log.files):
             return False
         facts = (now.st_size, now.st_mtime_ns)
-        return not segment.files.sealed or facts == _facts(segment)
+        return not segment.sealed or facts == _facts(segment)
 
     def _identity(self, path: str, found: os.stat_result) -> Identity:
         return found.st_dev, found.st_ino, self.log.files.born_ns(path)
@@ -473,7 +473,7 @@ class LogFollower:
             return False  # what lies between has not appeared yet
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
-        active.files.refresh_indexes()
+        active.refresh_indexes()
         return True
 
     def _begin(self, base: int, found: Listing, *, is_deleted: bool = False) -> None:
@@ -485,20 +485,20 @@ class LogFollower:
         log, active = self.log, self.log.active
         following = Segment(log.files, log.directory, base, log.config, writable=False)
         if base in found.swapped and not is_deleted:
-            following.files.note_renamed_to(paths.SWAP)
+            following.note_renamed_to(paths.SWAP)
         path = following.log_path + (paths.DELETED if is_deleted else "")
         now = (found.deleted if is_deleted else found.logs)[base]
-        following.files.identity = self._identity(path, now)
+        following.identity = self._identity(path, now)
         following.mtime_ns = now.st_mtime_ns
         active.next_offset = base
-        active.files.sealed = True
+        active.sealed = True
         log.segments = (*log.segments, following)
         log.log_end_offset = base
         self._tail.begin_segment()
         for listener in log.listeners:
             listener.rolled(log, active, following)
         if is_deleted:
-            following.files.note_renamed_to(paths.DELETED)
+            following.note_renamed_to(paths.DELETED)
 
     # -- changes of the past ---------------------------------------------------------------------
 
@@ -528,7 +528,7 @@ class LogFollower:
                     # It was its file when the names were looked at: what follows it came since.
                     raise FileReplaced
                 return False
-            active.files.note_renamed_to(paths.DELETED)
+            active.note_renamed_to(paths.DELETED)
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 if self._tail.is_cut(active, active.log_stat()):
                     return False
@@ -622,17 +622,17 @@ class LogFollower:
     def _lose(self, segment: Segment) -> None:
         """It waits for deletion, unless its file was written over or its inode given to another."""
         seen: list[os.stat_result] = []
-        if segment.files.is_open and not segment.is_lost:
+        if segment.is_open and not segment.is_lost:
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 seen.append(segment.log_stat())
         for suffix in ("", paths.DELETED):
             with contextlib.suppress(FileNotFoundError):
                 seen.append(self.log.files.file_stat(segment.log_path + suffix))
         for now in seen:
-            same = (segment.files.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
+            same = (segment.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
             if same and (now.st_size, now.st_mtime_ns) != _facts(segment):
                 _give_up(segment)
-        segment.files.note_renamed_to(paths.DELETED)
+        segment.note_renamed_to(paths.DELETED)
 
     def _load_head(
         self, bases: list[int], end: int, found: Listing, old: Sequence[Segment]
@@ -696,7 +696,7 @@ class LogFollower:
         for segment in old[same:]:
             now = found.logs.get(segment.base_offset)
             if now is None or not is_of(segment, now, self.log.files):
-                segment.files.note_renamed_to(paths.DELETED)
+                segment.note_renamed_to(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
         log.segments = new
@@ -712,13 +712,13 @@ class LogFollower:
         if self._tail.limit is not None:
             self._tail.hide_from(max(self._tail.limit(), log.log_start_offset))
         for _, segment in log.retired:
-            if segment.files.identity == old[same].files.identity and segment.size > size:
+            if segment.identity == old[same].identity and segment.size > size:
                 # This cut took what an earlier one had left.
                 _give_up(segment)
         due_ms = self._due_ms()
         for segment in old[same:]:
             # Other batches may have these offsets now.
-            index = segment.files.txn_index
+            index = segment.txn_index
             index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
         log.retired = [*log.retired, *((due_ms, segment) for segment in old[same:])]
         self._tail.mark_last()
@@ -737,5 +737,5 @@ def _facts(segment: Segment) -> tuple[int, int]:
 
 def _give_up(segment: Segment) -> None:
     """Do not read a segment any more: its bytes are gone, though there is a file of its inode."""
-    segment.files.identity = (0, 0, 0)
-    segment.files.close_descriptors()
+    segment.identity = (0, 0, 0)
+    segment.close_descriptors()

@@ -61,7 +61,7 @@ class DirectoryFollower:
         for log in list(manager.logs()):
             if self._begin(log):
                 # This process may not have as many files open as there are logs.
-                log.active.files.close_descriptors()
+                log.active.close_descriptors()
             else:
                 self._appear((log.topic, log.partition))
 

@@ -90,7 +90,7 @@ class LogTail:
         try:
             found = self.log.files.file_stat(active.log_path)
             if not is_of(active, found, self.log.files):
-                if active.files.identity is None:
+                if active.identity is None:
                     return True
                 found = active.log_stat()
             elif (found.st_size, found.st_mtime_ns) == self.seen:
@@ -157,7 +157,7 @@ class LogTail:
             summary = summary._replace(first_timestamp=segment.first_timestamp)
         # The log finds out what of it is stable.
         segment.restore(summary, stable_size=segment.stable_size)
-        segment.files.refresh_indexes()
+        segment.refresh_indexes()
         producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
         self._append(segment, data[:taken], producers)
         return True
@@ -174,7 +174,7 @@ class LogTail:
             for facts in producers:
                 update.add(facts)
             for aborted in update.aborted:
-                segment.files.txn_index.observe(aborted)
+                segment.txn_index.observe(aborted)
             log.transactions.store_producers(segment, 0, update)
         if undecided is None and log.producers.first_undecided_offset is None:
             segment.stable_size = segment.size
@@ -202,9 +202,9 @@ class LogTail:
     def end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
         """The offset and position up to which two segments are known to hold the same."""
         nothing = old.base_offset, 0
-        if old.base_offset != new.base_offset or old.files.identity != new.files.identity:
+        if old.base_offset != new.base_offset or old.identity != new.identity:
             return nothing
-        if old.files.sealed:
+        if old.sealed:
             same = (old.size, old.mtime_ns) == (new.size, new.mtime_ns)
             return (new.next_offset, new.size) if same else nothing
         for position, header in reversed(self._marked[1]):
@@ -232,7 +232,7 @@ class LogTail:
                 newest, newest_at = header.max_timestamp, header.last_offset
         first = active.first_timestamp if size else -1
         active.restore(SegmentSummary(size, next_offset, active.mtime_ns, first, newest, newest_at))
-        active.files.close_descriptors()
+        active.close_descriptors()
         log.segments = segments
         log.log_end_offset = max(next_offset, active.base_offset)
         # What begins or is decided behind the end is read again when the end moves.
@@ -263,11 +263,11 @@ class LogTail:
 
 def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
     """Whether the file to which the segment's name leads, of stat ``found``, is the segment's."""
-    identity = segment.files.identity
+    identity = segment.identity
     if identity is None or identity[:2] != (found.st_dev, found.st_ino):
         return False
     # No other file has its inode while it is open.
-    if segment.files.is_log_open:
+    if segment.is_log_open:
         return True
     try:
         return files.born_ns(segment.log_path) == identity[2]

@@ -103,8 +103,8 @@ def hand_segment(
     receiver.put(receiver.path(segment.base_offset, paths.INDEX), rebuild.offset_entries)
     times = sealed_times(rebuild)
     receiver.put(receiver.path(segment.base_offset, paths.TIMEINDEX), times)
-    if segment.files.aborted:
-        aborted = txn_index.encode(segment.files.aborted)
+    if segment.aborted:
+        aborted = txn_index.encode(segment.aborted)
         receiver.put(receiver.path(segment.base_offset, paths.TXNINDEX), aborted)
     epochs = rebuild.epochs
     return linked, epochs[0][1] if epochs else None

@@ -158,7 +158,7 @@ class Segment07(Segment):
                     return position, _reason(fault)
             return position, None
         finally:
-            self.files.close_descriptors()
+            self.close_descriptors()
 
     def _check_large(self, chunk: Buffer, position: int) -> tuple[int, int]:
         """Check an entry that does not fit into a chunk: (its size, a fault)."""
@@ -229,7 +229,7 @@ def load_entries(
         stat = files.file_stat(segment.log_path)
         segment.mtime_ns = stat.st_mtime_ns
         segment.set_size(stat.st_size)
-        segment.files.sealed = segment is not segments[-1]
+        segment.sealed = segment is not segments[-1]
     for before, after in pairwise(segments):
         if before.next_offset != after.base_offset:
             raise CorruptRecord(

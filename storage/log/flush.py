@@ -257,7 +257,7 @@ class FlushPlan:
         self.done = False
         self._ns = 0
         for segment in segments:
-            segment.files.lease()
+            segment.lease()
 
     def run(self) -> None:
         """Sync every segment from the recovery point on, snapshots, epochs, the directory.
@@ -328,7 +328,7 @@ class FlushPlan:
         for plan in self._before:
             plan.finish()
         for segment in self._segments:
-            segment.files.release()
+            segment.release()
         self._segments = []
         log, durability = self._log, self._durability
         if not self.done:

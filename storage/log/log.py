@@ -368,7 +368,7 @@ class Log:
             self.durability.mark_unflushed()
         stabilized = False
         if update is not None:
-            if update.aborted and len(update.aborted) == len(active.files.aborted):
+            if update.aborted and len(update.aborted) == len(active.aborted):
                 # The append has made the segment's transaction index.
                 self.durability.directory_unsynced = True
             stabilized = self.transactions.update_stable_sizes(undecided, first)
@@ -382,11 +382,11 @@ class Log:
         """Call a function that waits for the disk under ``segment``, as ``Pace.aside``."""
         if not self.pace.in_turn:
             return function(*arguments)
-        segment.files.lease()
+        segment.lease()
         try:
             return self.pace.aside(function, *arguments)
         finally:
-            segment.files.release()
+            segment.release()
 
     # -- rolling -------------------------------------------------------------------------------
 
@@ -480,7 +480,7 @@ class Log:
             raise
         if self.closed:
             # The topic was deleted meanwhile.
-            active.files.close()
+            active.close()
             raise LogClosed("this log has been closed", path=self.directory)
         self.segments = (*self.segments, active)
         self._active_since_ms = self.monotonic_ms()
@@ -684,7 +684,7 @@ class Log:
         # The next flush makes it durable.
         self.durability.mark_unflushed()
         for segment in segments:
-            segment.files.leave(paths.DELETED)
+            segment.leave(paths.DELETED)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Put ``new`` segments in the place of ``old``, sealed ones in a row.
@@ -711,8 +711,8 @@ class Log:
 
     def finish_replacement(self, new: Segment) -> None:
         """Rename a replacement's files to the log's names; the old ones' renaming is durable."""
-        if not new.files.deleted:
-            new.files.set_suffix("")
+        if not new.deleted:
+            new.set_suffix("")
         self.durability.directory_unsynced = True
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
@@ -723,14 +723,14 @@ class Log:
         bases = {segment.base_offset for segment in self.segments}
         for due_ms, segment in self.retired:
             # A replaced segment whose name the new one is about to get.
-            has_others_name = not segment.files.deleted and segment.base_offset in bases
-            if not left or due_ms > now_ms or segment.files.leased or has_others_name:
+            has_others_name = not segment.deleted and segment.base_offset in bases
+            if not left or due_ms > now_ms or segment.leased or has_others_name:
                 waiting.append((due_ms, segment))
                 continue
             left -= 1
             for listener in self.listeners:
                 listener.removed(self, segment)
-            doomed += segment.files.let_go()
+            doomed += segment.let_go()
             if segment.base_offset not in bases:
                 # (A cleaned segment has the base of the one that it replaces.)
                 bases.add(segment.base_offset)
@@ -744,11 +744,11 @@ class Log:
         """Close files that were not used since the last call; returns whether any stay open."""
         stay = False
         for segment in self.segments:
-            if segment.files.is_open:
-                if segment.files.recently_used or segment.files.is_unsynced:
-                    segment.files.recently_used = False
+            if segment.is_open:
+                if segment.recently_used or segment.is_unsynced:
+                    segment.recently_used = False
                     stay = True
-                elif not segment.files.close_descriptors():
+                elif not segment.close_descriptors():
                     stay = True
         return stay
 
@@ -760,13 +760,13 @@ class Log:
         self._roll_after_ms = self._draw_roll_time()
         self.appender.set_config(config)
         for segment in self.segments:
-            segment.files.config = config
+            segment.config = config
 
     def relocate(self, directory: str) -> None:
         """Follow a renaming of the partition's directory (topic deletion)."""
         self.directory = directory
         for segment in (*self.segments, *(segment for _, segment in self.retired)):
-            segment.files.relocate(directory)
+            segment.relocate(directory)
         if self._history is not None:
             self._history.relocate(directory)
 
@@ -784,20 +784,20 @@ class Log:
         """
         segments = [segment for _, segment in self.retired]
         for segment in segments:
-            segment.files.end_reading()
-        return not (self.cleaning or any(segment.files.leased for segment in segments))
+            segment.end_reading()
+        return not (self.cleaning or any(segment.leased for segment in segments))
 
     def release_all(self, most: int | None = None) -> bool:
         """Release a deleted partition's segments, ``most`` at a time; False while any is left or
         read.
         """
         left = [segment for _, segment in self.retired]
-        if any(segment.files.leased for segment in left):
+        if any(segment.leased for segment in left):
             return False
         for segment in left[:most]:
             for listener in self.listeners:
                 listener.removed(self, segment)
-            segment.files.let_go()
+            segment.let_go()
         self.retired = self.retired[len(left[:most]) :]
         return not self.retired
 
@@ -833,9 +833,9 @@ class Log:
         self.closed = True
         for _, segment in self.retired:
             # Its files may be gone, with whatever their directory held.
-            segment.files.let_go()
+            segment.let_go()
         for segment in self.segments:
-            segment.files.close()
+            segment.close()
 
     # -- faults --------------------------------------------------------------------------------
 

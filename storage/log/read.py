@@ -154,7 +154,7 @@ class Reader:
 
     def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
         start = self._log.log_start_offset
-        segment.files.lease()
+        segment.lease()
         try:
             position = segment.position_before_time(timestamp_ms)
             position = max(position, segment.position_before(start))
@@ -166,7 +166,7 @@ class Reader:
                     return found[2], found[1]
             return None
         finally:
-            segment.files.release()
+            segment.release()
 
     def _find(
         self, segment: Segment, at: int, header: BatchHeader, timestamp_ms: int

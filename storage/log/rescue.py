@@ -133,20 +133,20 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
         if each.next_offset >= log.durability.recovery_point and not each.is_lost
     ]
     for segment in segments:
-        segment.files.lease()
+        segment.lease()
     return segments
 
 
 def _end(log: Log, segments: Sequence[Segment]) -> None:
     log.cleaning = False
     for segment in segments:
-        segment.files.release()
+        segment.release()
 
 
 def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
     """Go on with the new files, which have the old ones' names."""
     for segment, _, damages in copied:
-        segment.files.renewed()
+        segment.renewed()
         places = [segment.bounded(place) for place in damages]
         log.note_damage(segment, places, now_ms)
         for place in segment.damages:
@@ -174,10 +174,10 @@ def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
         offsets, times = sealed_indexes(files, fd, segment.size, rebuild, damages)
     new = [path]
     kinds = [(paths.INDEX, offsets), (paths.TIMEINDEX, times)]
-    if segment.files.aborted:
-        kinds.append((paths.TXNINDEX, encode(segment.files.aborted)))
+    if segment.aborted:
+        kinds.append((paths.TXNINDEX, encode(segment.aborted)))
     for kind, data in kinds:
-        new.append(segment.files.file_path(kind) + _NEW)
+        new.append(segment.file_path(kind) + _NEW)
         _write(files, new[-1], data)
     return _Copied(segment, new, damages)
 

@@ -152,7 +152,7 @@ def _from_position(log: Log, path: str, position: int) -> Iterator[_CutBytes]:
         start = position if segment.log_path == path else 0
         is_behind = segment.log_path >= path and not segment.is_lost
         if is_behind and start < segment.size:
-            index = segment.files.file_path(paths.INDEX)
+            index = segment.file_path(paths.INDEX)
             base = segment.base_offset
             yield _CutBytes(log.files, segment.log_path, start, segment.size, base, start, index)
 

@@ -42,7 +42,7 @@ class Transactions:
 
     def aborted(self) -> list[TxnEntry]:
         """Every aborted transaction, in the order of the markers.  Any thread.  OSError."""
-        return [entry for segment in self._log.segments for entry in segment.files.aborted]
+        return [entry for segment in self._log.segments for entry in segment.aborted]
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
         """Whether a transaction that this producer wrote ``offset`` in has been aborted.
@@ -62,7 +62,7 @@ class Transactions:
         version, segments = self._aborted_version, self._log.segments
         # A reader may still be in a segment that has left the log.
         left = [segment for _, segment in self._log.retired]
-        entries = {entry for segment in (*left, *segments) for entry in segment.files.aborted}
+        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}
         aborted: dict[int, list[tuple[int, int]]] = {}
         for entry in sorted(entries, key=lambda entry: entry.last_offset):
             spans = aborted.setdefault(entry.producer_id, [])
@@ -106,14 +106,14 @@ class Transactions:
         stable_end: int | None = None
         if any(batch.marker_type >= 0 for batch in update.batches):
             stable_end = self.locate(update.first_undecided_offset, self._log.log_start_offset)
-        known = len(active.files.aborted) if update.aborted else 0
+        known = len(active.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
-                self._log.aside(active, active.files.txn_index.append, aborted)
+                self._log.aside(active, active.txn_index.append, aborted)
             position = self._log.aside(active, active.append, batches, entries, now_ns)
         except OSError:
             if update.aborted:
-                active.files.txn_index.truncate_to(known)
+                active.txn_index.truncate_to(known)
                 with self._aborted_lock:
                     # Another thread may have read an entry that is taken back.
                     self._aborted_version += 1

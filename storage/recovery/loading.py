@@ -90,7 +90,7 @@ class LoadContext:
         """The segment's files, and nothing that is in them."""
         segment = Segment(self.files, self.directory, base, self.config, writable=writable)
         if base in self.swapped:
-            segment.files.note_renamed_to(paths.SWAP)
+            segment.note_renamed_to(paths.SWAP)
         return segment
 
 
@@ -155,7 +155,7 @@ def load(
     try:
         loading.run()
     finally:
-        loading.segment.files.close_descriptors()
+        loading.segment.close_descriptors()
     return loading.result
 
 
@@ -187,20 +187,20 @@ class _Loading:
 
     def run(self) -> None:
         context, segment, following = self.context, self.segment, self.following
-        segment.files.sealed = following is not None
+        segment.sealed = following is not None
         indexes_fit = self._look()
         unflushed = not context.clean and (following is None or following > context.recovery_point)
         if following is None or unflushed or not indexes_fit or self._may_lack_end():
             # Nobody has to notice that the indexes get fewer entries now.
-            segment.files.sealed = False
-            segment.files.close_descriptors()
+            segment.sealed = False
+            segment.close_descriptors()
             self._recover(may_cut=following is None or unflushed, indexes_fit=indexes_fit)
             end: int | None = segment.next_offset
             if following is not None and not self.result.damaged:
                 if context.writable and self.result.index is None:
                     segment.seal()
                 segment.next_offset = max(segment.next_offset, following)
-                segment.files.sealed = True
+                segment.sealed = True
         else:
             timestamp, timestamp_offset = self.last_time_entry or (-1, segment.base_offset)
             found = SegmentSummary(
@@ -257,7 +257,7 @@ class _Loading:
             if not context.writable:
                 # Its writer may put another file in its place at any moment.
                 born_ns = self.files.born_ns(self.fd)
-                segment.files.identity = stat.st_dev, stat.st_ino, born_ns
+                segment.identity = stat.st_dev, stat.st_ino, born_ns
             self.size, self.mtime_ns = stat.st_size, stat.st_mtime_ns
             self.first = header_at(self.files, self.fd, 0)
             kinds = [paths.INDEX, paths.TIMEINDEX]
@@ -265,8 +265,8 @@ class _Loading:
                 kinds.pop()  # its messages have no time, and its broker wrote no such index
             if not all(map(self._has_file, kinds)):
                 return False
-            self.last_offset_entry = segment.files.offset_index.last_entry
-            self.last_time_entry = segment.files.time_index.last_entry
+            self.last_offset_entry = segment.offset_index.last_entry
+            self.last_time_entry = segment.time_index.last_entry
             return self._indexes_fit()
         finally:
             self.files.close(self.fd)
@@ -276,13 +276,13 @@ class _Loading:
 
     def _indexes_fit(self) -> bool:
         """Whether the last entries are possible (stricter than Kafka's sanity check)."""
-        files, base, size = self.segment.files, self.segment.base_offset, self.size
+        segment, base, size = self.segment, self.segment.base_offset, self.size
         upper = base + 2**31 if self.following is None else self.following
-        if files.offset_index.sanity() is not None or files.time_index.sanity() is not None:
+        if segment.offset_index.sanity() is not None or segment.time_index.sanity() is not None:
             return False
         if self._has_file(paths.TXNINDEX) and (
-            files.txn_index.odd_bytes
-            or txn_index.sanity(files.txn_index.entries, base, upper) is not None
+            segment.txn_index.odd_bytes
+            or txn_index.sanity(segment.txn_index.entries, base, upper) is not None
         ):
             return False
         if self.last_offset_entry is not None:
@@ -409,13 +409,13 @@ class _Loading:
         limit = self.last_offset_entry[0] if self.last_offset_entry else -1
         if not self.context.clean:
             limit = min(limit, self.context.recovery_point - 1)
-        offset, position = segment.files.offset_index.lookup(limit)
+        offset, position = segment.offset_index.lookup(limit)
         if not 0 < position < self.size:
             return None
         header = parse_header(segment.read_at(position, min(HEADER_SIZE, self.size - position)))
         if not header.base_offset <= offset <= header.last_offset:
             return None
-        times = segment.files.time_index
+        times = segment.time_index
         timestamp, timestamp_offset = times.last_entry_at_or_before_offset(offset)
         if timestamp < 0 and self.first is not None and self.first.max_timestamp >= 0:
             return None
@@ -434,7 +434,7 @@ class _Loading:
         if indexes_fit and self.last_offset_entry is not None and self.first is not None:
             self.trusted = self._find_trusted()
         path = segment.log_path
-        self.fd = files.open(path, os.O_RDWR) if writable else segment.files.open_apart()
+        self.fd = files.open(path, os.O_RDWR) if writable else segment.open_apart()
         try:
             reason = self._read(may_cut=may_cut)
             rebuild = self.rebuild
@@ -608,13 +608,13 @@ class _Loading:
         return -1 if self.trusted is None else self.trusted[0] + 1
 
     def _write_indexes(self) -> None:
-        files, rebuild = self.segment.files, self.rebuild
-        files.offset_index.truncate_to_offset(self._first_untrusted)
-        files.time_index.truncate_to_offset(self._first_untrusted)
-        files.offset_index.extend(rebuild.offset_entries)
-        files.time_index.extend(rebuild.time_entries)
-        files.offset_index.trim()
-        files.time_index.trim()
+        segment, rebuild = self.segment, self.rebuild
+        segment.offset_index.truncate_to_offset(self._first_untrusted)
+        segment.time_index.truncate_to_offset(self._first_untrusted)
+        segment.offset_index.extend(rebuild.offset_entries)
+        segment.time_index.extend(rebuild.time_entries)
+        segment.offset_index.trim()
+        segment.time_index.trim()
 
     def _begin_indexes(self) -> bytes:
         """As ``_write_indexes``, for a flushed segment, which a start after a crash does not read.
@@ -623,12 +623,12 @@ class _Loading:
         after a kill in between sees that the indexes do not fit, and makes them anew.  Returns the
         new content of the offset index.
         """
-        files, rebuild, first_untrusted = self.segment.files, self.rebuild, self._first_untrusted
+        segment, rebuild, first_untrusted = self.segment, self.rebuild, self._first_untrusted
         # (A read of one that is not there would make it.)
-        kept = b"" if first_untrusted < 0 else files.offset_index.entries_before(first_untrusted)
-        files.close_descriptors()
-        self.files.replace_atomically(files.file_path(paths.INDEX), BEGUN)
-        times = files.time_index
+        kept = b"" if first_untrusted < 0 else segment.offset_index.entries_before(first_untrusted)
+        segment.close_descriptors()
+        self.files.replace_atomically(segment.file_path(paths.INDEX), BEGUN)
+        times = segment.time_index
         times.truncate_to_offset(first_untrusted)
         times.extend(rebuild.time_entries)
         times.maybe_append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
@@ -652,16 +652,16 @@ def own_size(
     try:
         return loading.find_own_size()
     finally:
-        loading.segment.files.close_descriptors()
+        loading.segment.close_descriptors()
 
 
 def finish_index(files: Files, item: Loaded) -> None:
     """Make durable what the new offset index of a flushed segment waits for, then write it."""
     if item.index is not None:
         item.segment.sync()
-        item.segment.files.close_descriptors()
+        item.segment.close_descriptors()
         files.sync_directory(os.path.dirname(item.segment.log_path))
-        files.replace_atomically(item.segment.files.file_path(paths.INDEX), item.index)
+        files.replace_atomically(item.segment.file_path(paths.INDEX), item.index)
 
 
 def is_empty(context: LoadContext, segment: Segment) -> bool:
@@ -681,7 +681,7 @@ def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
     fd = files.open(segment.log_path, os.O_RDONLY)
     source = FileSource(files, fd, segment.log_path)
     try:
-        _, indexed = segment.files.offset_index.lookup(offset)
+        _, indexed = segment.offset_index.lookup(offset)
         for position in sorted({max(indexed, 0), 0}, reverse=True):
             # An index that is wrong leads to no batch, and what is damaged ends the log.
             with contextlib.suppress(CorruptRecord):
@@ -692,7 +692,7 @@ def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
         return False
     finally:
         files.close(fd)
-        segment.files.close_descriptors()
+        segment.close_descriptors()
 
 
 def read_on(

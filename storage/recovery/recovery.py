@@ -136,7 +136,7 @@ def recover(context: LoadContext) -> Recovered:
     loaded = _without_deleted(context, loaded)
     result.segments = [item.segment for item in loaded]
     if context.writable:
-        result.segments[-1].files.sealed = False
+        result.segments[-1].sealed = False
     result.producers, snapshots = replay(context, loaded, set(names))
     _note_snapshots(context, result, snapshots)
     for item in loaded:
@@ -166,7 +166,7 @@ def _without_half_rolled(
         if not is_empty(context, segment) or not reaches(context, before, base):
             left.append(base)
         elif context.writable:
-            segment.files.discard()
+            segment.discard()
             removed = {paths.file_name(base, kind) for kind in (paths.LOG, *paths.INDEX_SUFFIXES)}
             names = [name for name in names if name not in removed]
     return left, names
@@ -284,7 +284,7 @@ def _expect_all(
         # (A claim that counts bytes after the last batch is wrong, and the next one right.)
         if item.end != claim.next_offset:
             segment.lose(claim.size, segment.size)
-            segment.files.close_descriptors()
+            segment.close_descriptors()
             result.faults.append(segment.loss)
 
 
@@ -342,7 +342,7 @@ def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
         segment = context.segment(base)
         path = segment.log_path
         size = context.files.file_stat(path).st_size
-        segment.files.leave(paths.CUT)
+        segment.leave(paths.CUT)
         result.cuts.append(
             Cut(path, 0, size, "the records before it are missing", segment.log_path)
         )
@@ -370,7 +370,7 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
         kept_from = min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
         count = sum(base <= kept_from for base in following[:count])
     for item in loaded[:count]:
-        item.segment.files.discard()
+        item.segment.discard()
     if count:
         # The checkpoint has no log start where the first segment tells it
         # (``Log.remembered_log_start``): they must not come back.
@@ -406,7 +406,7 @@ def _starts_anew(context: LoadContext, result: Recovered, names: list[str]) -> b
         is_unused = all(paths.base_offset_of(name) != context.log_start for name in names)
         made = Segment.create(*where, now_ms=context.now_ms, is_unused=is_unused, for_append=False)
         segments.append(made)
-        segments[0].files.close_descriptors()
+        segments[0].close_descriptors()
         # A flush syncs the directory where a segment was made since the start.
         context.files.sync_directory(context.directory)
     else:

@@ -91,7 +91,7 @@ def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) 
         if position is not None and position < read_to and not _is_before_producers(segment):
             _read_headers(context, segment, position, read_to, take)
     finally:
-        segment.files.close_descriptors()
+        segment.close_descriptors()
     take(known or [])
     return rebuilt
 
@@ -118,7 +118,7 @@ def _read_headers(
 ) -> None:
     """Read batches of producers in a part of a log, without checking CRCs, up to any damage."""
     rebuild = Rebuild(segment.base_offset, context.config.index_interval_bytes, position=position)
-    fd = segment.files.open_apart()
+    fd = segment.open_apart()
     try:
         read_on(context, rebuild, fd, end, take, check_crc=False)
     finally:
@@ -135,7 +135,7 @@ def _put_transactions(
     """The transaction index of a segment whose log was read from ``offset`` on."""
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
-    index = segment.files.txn_index
+    index = segment.txn_index
     base = segment.base_offset
     entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
     entries += tuple(rebuilt)

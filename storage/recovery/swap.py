@@ -44,9 +44,9 @@ def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
     """
     files.sync_directory(directory)
     for segment in reversed(new[1:]):
-        segment.files.set_suffix(paths.SWAP)
+        segment.set_suffix(paths.SWAP)
     files.sync_directory(directory)
-    new[0].files.set_suffix(paths.SWAP)
+    new[0].set_suffix(paths.SWAP)
     files.sync_directory(directory)
 
 
@@ -70,7 +70,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
         files.rename(path, path + paths.DELETED)
     files.sync_directory(directory)
     for segment in new:
-        segment.files.set_suffix("")
+        segment.set_suffix("")
         # (A restart takes what it finds between two ``.swap`` for replaced.)
         files.sync_directory(directory)
     for path in old:

@@ -9,9 +9,13 @@ As in Kafka's ``LogSegment.append`` a batch gets an index entry when more than
 ``index.interval.bytes`` lie between it and the batch indexed before it, so the first batch never
 does.  An index therefore always equals the one that recovery would rebuild.
 
-Not here: descriptors, leases, names and indexes (``segment_files``), which offsets batches get
-(``append``), when to roll (``log``), what a damaged file means (``recovery``), deletion
-(``retention``, ``compaction``).
+A file is opened when it is needed. It is closed when it was not used for some time, or when another
+segment needs its descriptor (`storage.descriptors`). A thread that reads or flushes holds a
+*lease*. While there is a lease, descriptors are not closed by age, and the files of a deleted
+segment stay.
+
+Not here: which offsets batches get (`log.append`), when to roll (`log`), what a damaged file means
+(`recovery`), which segments are deleted (`retention`, `compaction`).
 """
 
 from __future__ import annotations
@@ -23,12 +27,16 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
-from storage import paths
+from storage import descriptors, paths
 from storage.byte_source import FileSource
-from storage.errors import CorruptRecord, CutShort
-from storage.files import Files
+from storage.errors import CorruptRecord, CutShort, SegmentGone
+from storage.files import Files, Identity
+from storage.index.offset_index import OffsetIndex
+from storage.index.time_index import TimeIndex
+from storage.index.txn_index import TxnEntry, TxnIndex
 from storage.plain_forms import AT_ONCE, KEY_BYTES, Form, Key, plain_forms
 from storage.record._batch import Rebuild
 from storage.record.compression import MAX_DECOMPRESSED_BYTES, TooLarge
@@ -47,13 +55,13 @@ from storage.segment.batch_check import CHECKED_BYTES, Check, Part, sound_batch
 from storage.segment.cut import cut_end, cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead
-from storage.segment.segment_files import LogVanished, SegmentFiles
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered, sealed_indexes
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
 
 T = TypeVar("T")
+_Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +78,13 @@ Start = tuple[int, int, int]
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
+
+
+_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
+
+
+class _LogVanished(Exception):  # noqa: N818 - `Segment.lose` says what is wrong
+    """The file of the log is gone, and this process has neither renamed nor removed it."""
 
 
 class Segment:
@@ -90,12 +105,31 @@ class Segment:
         log_name: str | None = None,
     ) -> None:
         self.base_offset = base_offset
+        self.config = config
+        self.writable = writable
         self._disk = files
-        self.files = SegmentFiles(
-            files, directory, base_offset, config, writable=writable, log_name=log_name
-        )
-        self.files.mend_indexes = self._mend_indexes
-        self.files.written_size = lambda: self.size
+        self._directory = directory
+        self._log_name = log_name
+        # What the names of the files end in.
+        self.suffix = ""
+        # Whether nothing is appended.
+        self.sealed = False
+        # Of the `.log`, if another process may put another file in its place.
+        self.identity: Identity | None = None
+        self._leases = 0
+        self._gone = False
+        self._fd = -1
+        # Whether the files were used since the log last aged its descriptors.
+        self.recently_used = False
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TxnIndex | None = None
+        # How many entries the indexes of a sealed segment had when they were closed.
+        self._entries: dict[str, int] = {}
+        # Whether log and indexes are open and the indexes pre-sized.
+        self._append_ready = False
+        # Bytes of the log that are on the disk: no write error is pending for them.
+        self._synced_size = 0
         self._cut_pending = False
         self._bytes_since_index_entry = 0
         # Known damage; reads stop before it.
@@ -141,22 +175,30 @@ class Segment:
         left then.
         """
         segment = cls(files, directory, base_offset, config, writable=True)
-        segment.files.suffix = suffix
+        segment.suffix = suffix
         if not is_unused:
-            segment.files.discard()
+            segment.discard()
         try:
-            fd = segment.files.create()
+            fd = segment._create_log()
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
             if for_append:
                 segment._open_for_append()
             else:
-                segment.files.create_indexes()
+                for kind in (paths.INDEX, paths.TIMEINDEX):
+                    files.close(files.open(segment.file_path(kind), os.O_WRONLY | os.O_CREAT))
         except OSError:
-            segment.files.discard()
+            segment.discard()
             raise
         segment.mtime_ns = now_ms * 1_000_000
         return segment
+
+    def _create_log(self) -> int:
+        """Create the empty log, and return its descriptor.  OSError."""
+        self._gone = False
+        open_it = partial(self._open_now, paths.LOG, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._fd = fd = descriptors.open_for(self, self._disk, open_it)
+        return fd
 
     @classmethod
     def named(
@@ -173,8 +215,8 @@ class Segment:
         ``suffix``: what its files' names end in.
         """
         segment = cls(files, directory, base_offset, config, writable=True)
-        segment.files.suffix = suffix
-        segment.files.sealed = True
+        segment.suffix = suffix
+        segment.sealed = True
         return segment
 
     def restore(
@@ -193,9 +235,410 @@ class Segment:
         self._bytes_since_index_entry = size - summary.last_indexed_position
         self.mtime_ns = summary.mtime_ns
         self.is_dated = True
-        self.files.sealed = sealed
-        self.files.synced_size = size
+        self.sealed = sealed
+        self._synced_size = size
         self.first_read.doubt(size)
+
+    # -- names ---------------------------------------------------------------------------------
+
+    @property
+    def log_path(self) -> str:
+        """Where the ``.log`` is now; a segment waiting for deletion has ``.deleted`` appended."""
+        return self.file_path(paths.LOG)
+
+    def file_path(self, suffix: str) -> str:
+        """The path of this segment's file of one kind, e.g. ``paths.INDEX``."""
+        name = paths.file_name(self.base_offset, suffix)
+        if suffix == paths.LOG and self._log_name is not None:
+            name = self._log_name
+        return os.path.join(self._directory, name) + self.suffix
+
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the partition's directory (topic deletion)."""
+        self._directory = directory
+        self._close_indexes()
+        self._renamed()
+
+    def file_size(self, suffix: str) -> int:
+        """Bytes of this segment's file of one kind; 0 where there is none."""
+        try:
+            return self._disk.file_stat(self.file_path(suffix)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def set_suffix(self, suffix: str) -> None:
+        """Rename the files: let their names end in ``suffix`` instead of what they end in now.
+
+        OSError from the disk; the files then get their names back, as far as the disk allows.
+        """
+        renamed: list[tuple[str, str]] = []
+        # Nobody else opens files that are not of the log yet, and a rename may take long.
+        made_aside = self.suffix.endswith((paths.CLEANED, paths.STAGED))
+        with contextlib.nullcontext() if made_aside else descriptors.lock:
+            try:
+                for kind in _KINDS:
+                    path = self.file_path(kind)
+                    target = path.removesuffix(self.suffix) + suffix
+                    # Line indexes may go at any moment (``reserve``).
+                    with contextlib.suppress(FileNotFoundError):
+                        if self._disk.exists(path):
+                            self._disk.rename(path, target)
+                            renamed.append((path, target))
+            except OSError:
+                for path, target in reversed(renamed):
+                    with contextlib.suppress(OSError):
+                        self._disk.rename(target, path)
+                raise
+            self.suffix = suffix
+            self._renamed()
+
+    def note_renamed_to(self, suffix: str) -> None:
+        """Note that another process has renamed the files: their names end in ``suffix`` now."""
+        self.suffix = suffix
+        self._renamed()
+
+    def set_mtime(self, mtime_ns: int) -> None:
+        """Set when the files were written: retention goes by it for records without timestamps."""
+        for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
+            self._disk.utime_ns(self.file_path(kind), mtime_ns)
+
+    def _renamed(self) -> None:
+        """Tell the transaction index, which stays in memory, its new path."""
+        if self._txn_index is not None:
+            self._txn_index.path = self.file_path(paths.TXNINDEX)
+
+    # -- descriptors and leases ----------------------------------------------------------------
+
+    def lease(self) -> None:
+        """Keep, of a deleted segment, the files on disk.  SegmentGone."""
+        with descriptors.lock:
+            if self._gone:
+                raise SegmentGone("this segment has been deleted", path=self.log_path)
+            self._leases += 1
+
+    def release(self) -> None:
+        """End one lease.  The owner's next round closes or removes what waited for the last one."""
+        with descriptors.lock:
+            assert self._leases > 0
+            self._leases -= 1
+
+    @property
+    def leased(self) -> bool:
+        return self._leases > 0
+
+    def _log_fd(self) -> int:
+        """The descriptor of the log. SegmentGone, CorruptRecord if the file is missing, OSError."""
+        if self._gone:
+            raise SegmentGone("this segment has been deleted", path=self.log_path)
+        self.recently_used = True
+        fd = self._fd
+        if fd >= 0:
+            return fd
+        try:
+            self._fd = fd = descriptors.open_for(self, self._disk, self._open_log)
+        except _LogVanished:
+            raise self._vanished() from None
+        except FileNotFoundError:
+            if self.lost is None:
+                raise
+            raise self.lost.error(self.log_path) from None
+        return fd
+
+    def _open_log(self) -> int:
+        try:
+            if self.writable and not self.sealed:
+                return self._disk.open(self.log_path, os.O_RDWR)
+            return self.open_apart()
+        except FileNotFoundError:
+            if self._has_vanished:
+                raise _LogVanished from None
+            raise
+
+    @property
+    def _has_vanished(self) -> bool:
+        """Whether the log is not there, and this process has neither renamed nor removed it.
+
+        Under the lock, as every rename is.
+        """
+        is_ours = self.writable and self.identity is None
+        return is_ours and not self.deleted and self._disk.exists(self._directory)
+
+    def open_apart(self) -> int:
+        """A descriptor of the log that the caller closes.  SegmentGone, OSError."""
+        if self.identity is None:
+            return self._disk.open(self.log_path, os.O_RDONLY)
+        return self._open_of_another(self.identity)
+
+    def _open_of_another(self, identity: Identity) -> int:
+        """Open the log of another process, which may just have renamed or replaced it."""
+        named = self.log_path.removesuffix(paths.SWAP)
+        for path in dict.fromkeys((self.log_path, named, named + paths.DELETED)):
+            try:
+                fd = self._disk.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                if self._disk.identity(fd) == identity:
+                    fd, opened = -1, fd
+                    return opened
+            finally:
+                if fd >= 0:
+                    self._disk.close(fd)
+        raise SegmentGone("the writer has deleted or replaced this segment", path=self.log_path)
+
+    def identity_of(self, kind: str) -> Identity | None:
+        """What tells its file of one kind from all others; None where it has none.  OSError."""
+        if kind == paths.LOG and self.identity is not None:
+            return self.identity
+        with descriptors.lock, contextlib.suppress(FileNotFoundError):
+            # The owner may be renaming the files.
+            return self._disk.identity(self.file_path(kind))
+        return None
+
+    def open_one(self, kind: str) -> int:
+        """A descriptor of the file of one kind, which the caller closes.  OSError."""
+        with descriptors.lock:
+            return self._open_now(kind, os.O_RDONLY)
+
+    def _sync_apart(self) -> None:
+        """Make log and indexes durable by descriptors opened for that.  CorruptRecord, OSError."""
+        for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
+            try:
+                fd = self.open_one(kind)
+            except FileNotFoundError:
+                if kind == paths.LOG:
+                    # An open log can be copied (``rescue``); else the flush fails.
+                    self._log_fd()
+                    raise
+                continue  # recovery rebuilds an index
+            try:
+                self._disk.fdatasync(fd)
+            finally:
+                self._disk.close(fd)
+
+    def close_descriptors(self, own_leases: int = 0) -> bool:
+        """Close what is open, unless a lease holds it.  True where nothing stays open.
+
+        ``own_leases``: how many leases are the caller's own, and do not count.
+        """
+        with descriptors.lock:
+            if self._leases > own_leases:
+                return False
+            self._fd = -1
+            descriptors.forget(self)
+        try:
+            if self._append_ready:
+                self._append_ready = False
+                self.offset_index.trim()
+                self.time_index.trim()
+        finally:
+            self._close_indexes()
+        return True
+
+    def renewed(self) -> None:
+        """Read from now on the files that have replaced those of this sealed segment, with the same
+        bytes at the same positions.  The owner's thread.
+        """
+        with descriptors.lock:
+            # Another thread may be reading them: they are closed after their last user.
+            self._fd = -1
+            self._offset_index = self._time_index = None
+            self._entries.clear()
+            self._synced_size = self.size
+        if self._txn_index is not None:
+            self._txn_index.close()
+
+    @property
+    def is_unsynced(self) -> bool:
+        """Whether bytes were written to the log that may not be on the disk."""
+        return self.writable and self.size > self._synced_size
+
+    def evict(self) -> bool:
+        """Let go of the descriptors until they are needed again; False where what they lead to, or
+        have to tell, could not be had again (``storage.descriptors``).  Under the lock.
+        """
+        indexes = [index for index in (self._offset_index, self._time_index) if index is not None]
+        if self.is_unsynced or any(index.is_cut for index in indexes):
+            return False
+        if self._fd >= 0 and not self._disk.descriptor_stat(self._fd).st_nlink:
+            return False
+        self._fd = -1
+        for index in indexes:
+            index.let_go()
+        if not self.writable:
+            # Its writer may replace the files.
+            self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            with contextlib.suppress(OSError):
+                self._txn_index.close()
+        return True
+
+    def sync_early(self) -> None:
+        """Bring to the disk what was written, so that `evict` can let go. CorruptRecord, OSError.
+
+        By other descriptors: a failure is reported to those that the next flush uses, too.
+        """
+        size = self.size
+        self._sync_apart()
+        self._synced_size = max(size, self._synced_size)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any descriptor is held."""
+        return (
+            self._fd >= 0
+            or (self._offset_index is not None and self._offset_index.fd >= 0)
+            or (self._time_index is not None and self._time_index.fd >= 0)
+            or (self._txn_index is not None and self._txn_index.is_open)
+        )
+
+    def close(self) -> None:
+        """Close everything.  A lease that is left holds nothing any more."""
+        self.close_descriptors(own_leases=self._leases)
+
+    @property
+    def is_log_open(self) -> bool:
+        """Whether the log is open: then no other file can have its inode number."""
+        return self._fd >= 0
+
+    # -- indexes -------------------------------------------------------------------------------
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The ``.index``, opened when first used."""
+        index = self._offset_index
+        if index is None:
+            made = self._open(OffsetIndex, paths.INDEX)
+            with descriptors.lock:
+                index = self._offset_index = self._offset_index or made
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The ``.timeindex``, opened when first used."""
+        index = self._time_index
+        if index is None:
+            made = self._open(TimeIndex, paths.TIMEINDEX)
+            with descriptors.lock:
+                index = self._time_index = self._time_index or made
+        return index
+
+    def _open(self, kind: type[_Index], suffix: str) -> _Index:
+        index = kind(
+            self._disk,
+            self.file_path(suffix),
+            self.base_offset,
+            self.config.segment_index_bytes,
+            writable=self.writable and not self.sealed,
+            # The active segment's was pre-sized by a process that died, or lives.
+            ignore_zero_tail=not self.sealed,
+            mend=self._mend_indexes if self.writable else None,
+            opener=partial(self._open_beside, suffix),
+        )
+        fewer = index.count < self._entries.get(suffix, 0)
+        index.is_cut = self.writable and self.sealed and fewer
+        return index
+
+    def _open_beside(self, suffix: str, flags: int) -> int:
+        """Open an index."""
+        open_it = partial(self._open_now, suffix, flags)
+        return descriptors.open_for(self, self._disk, open_it)
+
+    def _open_now(self, suffix: str, flags: int) -> int:
+        """Open a file by its present name.  Under the lock: the owner may be renaming it."""
+        return self._disk.open(self.file_path(suffix), flags)
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        """The ``.txnindex``, read when first used, which waits; its entries stay in memory."""
+        index = self._txn_index
+        if index is None:
+            before_waiting()
+        while index is None:
+            # Reading may take long, so it is not under the lock: a rename may come in between.
+            path = self.file_path(paths.TXNINDEX)
+            opener = partial(self._open_beside, paths.TXNINDEX)
+            made = TxnIndex(self._disk, path, writable=self.writable, opener=opener)
+            with descriptors.lock:
+                if self._txn_index is None and path == self.file_path(paths.TXNINDEX):
+                    self._txn_index = made
+                index = self._txn_index
+        return index
+
+    @property
+    def is_offset_index_open(self) -> bool:
+        return self._offset_index is not None
+
+    def refresh_indexes(self) -> None:
+        """Look again at the open indexes, which another process has extended."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.refresh()
+
+    @property
+    def aborted(self) -> tuple[TxnEntry, ...]:
+        """The aborted transactions whose markers lie here, in the order of the markers."""
+        return self.txn_index.entries
+
+    def _close_indexes(self) -> None:
+        for suffix, index in (
+            (paths.INDEX, self._offset_index),
+            (paths.TIMEINDEX, self._time_index),
+        ):
+            if index is None:
+                continue
+            count = index.count
+            index.close()
+            if self.sealed:
+                self._entries[suffix] = paths.MAX_OFFSET if index.is_cut else count
+            if self.sealed and index.is_cut:
+                # Whoever needs it next makes it anew, a start at the latest.
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(self.file_path(suffix))
+        self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            self._txn_index.close()
+
+    def _mend_indexes(self) -> bool:
+        """Make the indexes anew from the log, of which another process has cut one.
+
+        Any thread.  False where that cannot be done now.  Of the active segment it is done once it
+        is sealed, which ``index_full`` asks for.  BlockingIOError where the caller may not wait.
+        """
+        if not self.sealed:
+            self.index_full = True
+        if not (self.sealed and self.size):
+            return False
+        before_waiting()
+        self.lease()
+        try:
+            rebuild = Rebuild(self.base_offset, self.config.index_interval_bytes)
+            made = sealed_indexes(self._disk, self._log_fd(), self.size, rebuild, self.damages)
+            self._rewrite_cut_indexes(*made)
+            return True
+        except (OSError, CorruptRecord) as error:
+            _log.warning("%s: cannot rebuild its indexes: %s", self.log_path, error)
+        finally:
+            self.release()
+        return False
+
+    def _rewrite_cut_indexes(self, offsets: bytes, times: bytes) -> None:
+        """Write those of the open indexes anew that another process has cut.  OSError."""
+        for suffix, index, entries in (
+            (paths.INDEX, self.offset_index, offsets),
+            (paths.TIMEINDEX, self.time_index, times),
+        ):
+            if index.is_cut:
+                with descriptors.lock:
+                    # The owner may be renaming the files.
+                    fd = self._disk.open(self.file_path(suffix), os.O_CREAT | os.O_RDWR)
+                try:
+                    index.rewrite(fd, entries)
+                finally:
+                    self._disk.close(fd)
+                _log.warning("%s was truncated by another process and has been rebuilt", index.path)
+
+    # -- loss ----------------------------------------------------------------------------------
 
     def lose(self, size: int, stored: int = 0) -> bool:
         """Make the bytes damage that the file of this sealed segment lacks.
@@ -203,13 +646,13 @@ class Segment:
         The segment had `size` bytes, and the file has the first `stored` of them. Return False if
         that is known already. Thread-safe. Errors: OSError.
         """
-        assert self.files.sealed
+        assert self.sealed
         assert stored < size
         with _damages_lock:
             if self.lost_bytes == size - stored:
                 return False
             if self.size < size:
-                self.size = self.stable_size = self.files.synced_size = size
+                self.size = self.stable_size = self._synced_size = size
                 self.first_read.doubt(size)
             if not stored:
                 state = "empty" if self._disk.exists(self.log_path) else "missing"
@@ -245,24 +688,8 @@ class Segment:
             "kafkafs repair --accept-loss --apply"
         )
 
-    @property
-    def log_path(self) -> str:
-        """Where the ``.log`` is now; a segment waiting for deletion has ``.deleted`` appended."""
-        return self.files.log_path
-
-    def _log_fd(self) -> int:
-        """Its descriptor.  SegmentGone, CorruptRecord where the file has vanished, OSError."""
-        try:
-            return self.files.log_fd()
-        except LogVanished:
-            raise self._vanished() from None
-        except FileNotFoundError:
-            if self.lost is None:
-                raise
-            raise self.lost.error(self.log_path) from None
-
     def _vanished(self) -> CorruptRecord:
-        if self.files.sealed and self.size:
+        if self.sealed and self.size:
             if self.lose(self.size):
                 _log.warning("%s", self.loss)
             return self.damages[0].error(self.log_path)
@@ -271,35 +698,35 @@ class Segment:
 
     def accept_size(self) -> None:
         """Give up what the file lacks, and the rest of a batch that it has in part. OSError."""
-        size = self.files.file_size(paths.LOG)
+        size = self.file_size(paths.LOG)
         whole = min(self.damages[-1].start, size)
         self.verify(0, whole)
         damages = tuple(place for place in self.damages if place.end <= whole)
-        rebuild = Rebuild(self.base_offset, self.files.config.index_interval_bytes)
+        rebuild = Rebuild(self.base_offset, self.config.index_interval_bytes)
         with self._disk.held_open(self.log_path, os.O_RDWR) as fd:
             made = sealed_indexes(self._disk, fd, whole, rebuild, damages)
             for kind, entries in zip((paths.INDEX, paths.TIMEINDEX), made, strict=True):
-                self._disk.replace_atomically(self.files.file_path(kind), entries)
+                self._disk.replace_atomically(self.file_path(kind), entries)
             if whole < size:
                 reason = "the loss of the records after it was accepted"
                 cut_tail(self._disk, fd, self.log_path, whole, size, reason)
         summary = SegmentSummary.of(rebuild, whole, self.mtime_ns)
         self.damages, self.lost_bytes = damages, 0
         self.restore(summary._replace(next_offset=self.next_offset), sealed=True)
-        self.files.renewed()
+        self.renewed()
 
     # -- appending -----------------------------------------------------------------------------
 
     def _open_for_append(self) -> None:
         """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
         self._log_fd()
-        indexes = self.files.offset_index, self.files.time_index
+        indexes = self.offset_index, self.time_index
         for index in indexes:
             # This process has found it cut, and closed it (``SegmentIndex.trim``).
             index.is_cut |= bool(index.odd_bytes)
             index.presize()
         self.index_full = any(index.is_full for index in indexes)
-        self.files.append_ready = True
+        self._append_ready = True
 
     def append(
         self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
@@ -309,12 +736,11 @@ class Segment:
         Returns the file position where they begin.  OSError where the disk refuses: the file then
         gets back the size that it had.  CutShort where the file ends before what was written.
         """
-        files = self.files
-        assert not files.sealed
-        if not files.append_ready:
+        assert not self.sealed
+        if not self._append_ready:
             self._open_for_append()
         start = self.size
-        fd = files.fd
+        fd = self._fd
         if fd < 0:
             fd = self._log_fd()
         if self._cut_pending:
@@ -330,7 +756,7 @@ class Segment:
         first = batches[0]
         if self.size == 0:
             self.first_timestamp = first[3]
-        interval = files.config.index_interval_bytes
+        interval = self.config.index_interval_bytes
         if (
             len(batches) == 1
             and self._bytes_since_index_entry <= interval
@@ -343,9 +769,9 @@ class Segment:
         self.size = start + len(data)
         self.next_offset = batches[-1][2] + 1
         self.mtime_ns = now_ns
-        if files.fd < 0:
+        if self._fd < 0:
             # Another thread has let go of it before the bytes counted as written.
-            files.fd = fd
+            self._fd = fd
         self.is_dated = False
         return start
 
@@ -361,7 +787,7 @@ class Segment:
             with contextlib.suppress(OSError):
                 found_ns = self._file_stat().st_mtime_ns
                 # By its time others know whether a sealed one is still the same.
-                if found_ns < least_ns and self.files.writable and not self.files.sealed:
+                if found_ns < least_ns and self.writable and not self.sealed:
                     self._disk.utime_ns(self.log_path, least_ns)
                     found_ns = least_ns
                 self.mtime_ns = self._told_ns = found_ns
@@ -369,7 +795,7 @@ class Segment:
 
     def _file_stat(self) -> os.stat_result:
         """Of the log's file; through its descriptor where no other thread closes that."""
-        fd = self.files.fd
+        fd = self._fd
         if fd >= 0 and not may_wait():
             return self._disk.descriptor_stat(fd)
         return self._disk.file_stat(self.log_path)
@@ -396,21 +822,19 @@ class Segment:
                     self.max_timestamp = max_timestamp
                     self.max_timestamp_offset = last_offset
                 if self._bytes_since_index_entry > interval:
-                    self.files.offset_index.append(last_offset, start + position)
-                    self.files.time_index.maybe_append(
-                        self.max_timestamp, self.max_timestamp_offset
-                    )
+                    self.offset_index.append(last_offset, start + position)
+                    self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
                     self._bytes_since_index_entry = 0
                 self._bytes_since_index_entry += size
         except OSError:
             self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
             self._cut_back(start)
-            for index in (self.files.offset_index, self.files.time_index):
+            for index in (self.offset_index, self.time_index):
                 # Where this fails, too, recovery finds an entry that leads nowhere.
                 with contextlib.suppress(OSError):
                     index.truncate_to_offset(self.next_offset)
             raise
-        self.index_full = self.files.offset_index.is_full or self.files.time_index.is_full
+        self.index_full = self.offset_index.is_full or self.time_index.is_full
 
     def _cut_back(self, size: int) -> None:
         """Cut a failed append off the file; where that fails, the next append cuts it off."""
@@ -420,6 +844,8 @@ class Segment:
         except (OSError, CorruptRecord):
             self._cut_pending = True
 
+    # -- sealing and syncing ------------------------------------------------------------------
+
     def trim(self) -> None:
         """Write the final time entry, and cut the files to what is used
         (``onBecomeInactiveSegment``).
@@ -428,62 +854,37 @@ class Segment:
         """
         fd = self._log_fd()
         try:
-            self.files.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
-            self.files.offset_index.trim()
-            self.files.time_index.trim()
+            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self.offset_index.trim()
+            self.time_index.trim()
             # A file that somebody has cut is not filled up.
             if self._disk.size(fd) > self.size:
                 cut_end(self._disk, fd, self.log_path, self.size)
         except OSError:
             self._drop_final_entry()
             raise
-        self.files.append_ready = False
-
-    def _mend_indexes(self) -> bool:
-        """Make the indexes anew from the log, of which another process has cut one.
-
-        Any thread.  False where that cannot be done now.  Of the active segment it is done once it
-        is sealed, which ``index_full`` asks for.  BlockingIOError where the caller may not wait.
-        """
-        files = self.files
-        if not files.sealed:
-            self.index_full = True
-        if not (files.sealed and self.size):
-            return False
-        before_waiting()
-        files.lease()
-        try:
-            rebuild = Rebuild(self.base_offset, files.config.index_interval_bytes)
-            fd = self._log_fd()
-            made = sealed_indexes(self._disk, fd, self.size, rebuild, self.damages)
-            files.rewrite_cut_indexes(*made)
-            return True
-        except (OSError, CorruptRecord) as error:
-            _log.warning("%s: cannot rebuild its indexes: %s", self.log_path, error)
-        finally:
-            files.release()
-        return False
+        self._append_ready = False
 
     def seal(self) -> None:
         """Trim the files, and let no append follow.  OSError."""
-        assert self.files.writable
-        assert not self.files.sealed
+        assert self.writable
+        assert not self.sealed
         self.trim()
         if self._told_ns and not self.is_dated:
             self.date(self._told_ns + 1)
-        self.files.sealed = True
+        self.sealed = True
         # Most reads will come from the disk, not from the page cache.
         self.first_read.doubt(self.size)
 
     def unseal(self) -> None:
         """Undo ``seal``.  OSError from the disk."""
-        self.files.sealed = False
+        self.sealed = False
         self._drop_final_entry()
 
     def _drop_final_entry(self) -> None:
         """Drop the time index's last entry if no entry of the offset index goes with it."""
-        last = self.files.offset_index.last_entry
-        self.files.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
+        last = self.offset_index.last_entry
+        self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
 
     def open_log(self) -> bool:
         """Open the log, so that reads go on when its name is gone; False where the file is missing.
@@ -497,7 +898,9 @@ class Segment:
     def open_all(self) -> None:
         """Open every file of the active segment, so that another thread can ``sync`` it."""
         self._log_fd()
-        self.files.open_indexes()
+        _ = self.offset_index, self.time_index
+        if self._txn_index is not None:
+            self._txn_index.open()
 
     def sync(self) -> None:
         """Make log and indexes survive the machine.  Any thread that holds a lease.
@@ -508,18 +911,16 @@ class Segment:
         if self.is_lost:
             return
         size = self.size
-        self.files.sync_txn_index()
-        if self.files.sealed:
-            try:
-                self.files.sync_apart()
-            except LogVanished:
-                raise self._vanished() from None
+        if self._txn_index is not None:
+            self._txn_index.sync()
+        if self.sealed:
+            self._sync_apart()
         else:
             self._disk.fdatasync(self._log_fd())
             self.check_whole()
-            self.files.offset_index.sync()
-            self.files.time_index.sync()
-        self.files.synced_size = max(size, self.files.synced_size)
+            self.offset_index.sync()
+            self.time_index.sync()
+        self._synced_size = max(size, self._synced_size)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -583,7 +984,7 @@ class Segment:
         """Make what the file lacks damage, and read up to that."""
         before_waiting()
         size = self._disk.size(self._log_fd())
-        if not self.files.writable or self.files.identity is not None or size >= self.size:
+        if not self.writable or self.identity is not None or size >= self.size:
             return self.read_stored(buffer, position)
         # The file may lack what has been checked.
         self.check_again(size, self.size)
@@ -620,15 +1021,14 @@ class Segment:
 
     def read_stored(self, buffer: memoryview | bytearray, position: int) -> int:
         """As ``read_into``, of bytes as they are, checked or not, damaged or not."""
-        files = self.files
         if may_wait():
-            files.lease()
+            self.lease()
             try:
                 return self._disk.preadv(self._log_fd(), buffer, position)
             finally:
-                files.release()
-        files.recently_used = True
-        fd = files.fd
+                self.release()
+        self.recently_used = True
+        fd = self._fd
         count = self._disk.preadv_nowait(fd if fd >= 0 else self._log_fd(), buffer, position)
         if count is None:
             if position >= self.first_read.written_from:
@@ -665,7 +1065,7 @@ class Segment:
         end = min(end, self.size)
         if reads.whole:
             return self.size
-        self.files.lease()
+        self.lease()
         try:
             while True:
                 reached = reads.reached(position)
@@ -680,7 +1080,7 @@ class Segment:
                         raise
                     return self.size
         finally:
-            self.files.release()
+            self.release()
 
     def check_again(self, position: int, end: int) -> None:
         """Check bytes that may have changed since they were checked; errors as ``verify``.
@@ -732,18 +1132,18 @@ class Segment:
         """
         if not may_wait():
             return self._start_before(position)
-        self.files.lease()
+        self.lease()
         try:
             return self._start_before(position)
         finally:
-            self.files.release()
+            self.release()
 
     def _start_before(self, position: int) -> Start:
         start, next_offset = self._known_before(position)
         if start < position:
-            if not self.files.is_offset_index_open:
+            if not self.is_offset_index_open:
                 before_waiting()
-            entry = self.files.offset_index.at_or_before(position)
+            entry = self.offset_index.at_or_before(position)
             if entry is not None and entry[1] > start and entry[0] >= next_offset:
                 return entry[1], next_offset, entry[0]
         return start, next_offset, next_offset
@@ -776,7 +1176,7 @@ class Segment:
             start,
             next_offset,
             min(self.first_read.written_from, self.size),
-            max(self.files.config.max_message_bytes, _CHECKED_BYTES),
+            max(self.config.max_message_bytes, _CHECKED_BYTES),
             max(self.next_offset, next_offset),
             self.index_behind,
         )
@@ -788,13 +1188,13 @@ class Segment:
             if places == known:
                 return
             self.damages = places
-            if self.files.sealed and self.files.writable and self.damages[-1].end == self.size:
+            if self.sealed and self.writable and self.damages[-1].end == self.size:
                 self.lost_bytes = max(self.size - self._disk.size(self._log_fd()), 0)
             report(self.log_path, [place for place in self.damages if place not in known])
 
     def index_behind(self, position: int) -> int | None:
         """The first place behind ``position`` where the index says that a batch begins."""
-        return self.files.offset_index.behind(position)
+        return self.offset_index.behind(position)
 
     def bounded(self, place: Damage) -> Damage:
         """Give damage at the end of a checked part, which tells no next offset, its next offset."""
@@ -805,6 +1205,8 @@ class Segment:
             source = buffered(self._disk, self._log_fd())
             following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
         return place._replace(next_offset=max(following, place.first_offset))
+
+    # -- batches and lookups -------------------------------------------------------------------
 
     def log_stat(self) -> os.stat_result:
         """Of the log's file, whatever its name is now."""
@@ -875,7 +1277,7 @@ class Segment:
 
     def last_batch(self) -> tuple[int, BatchHeader] | None:
         """The last batch and where it lies; CorruptRecord on the way there."""
-        entry = self.files.offset_index.last_entry
+        entry = self.offset_index.last_entry
         start = 0 if entry is None else self.position_before(entry[0])
         last = deque(self.batches(start), maxlen=1)
         return last[0] if last else None
@@ -886,8 +1288,8 @@ class Segment:
         By the index.  Of a directory that this process may not repair, an entry counts only where
         a batch lies that it can name.
         """
-        indexed, position = self.files.offset_index.lookup(offset)
-        if position and not self.files.writable and not self._can_name(indexed, position):
+        indexed, position = self.offset_index.lookup(offset)
+        if position and not self.writable and not self._can_name(indexed, position):
             return 0
         return position
 
@@ -910,8 +1312,8 @@ class Segment:
         """
         if self.lost is not None and self.is_lost:
             raise self.lost.error(self.log_path)
-        largest, offset = self.files.time_index.lookup(timestamp_ms)
-        if largest >= 0 and not self.files.writable:
+        largest, offset = self.time_index.lookup(timestamp_ms)
+        if largest >= 0 and not self.writable:
             found = self.locate(offset)
             if found is None or found[1].max_timestamp != largest:
                 return 0
@@ -923,3 +1325,48 @@ class Segment:
         if self.max_timestamp >= 0:
             return self.max_timestamp
         return self.mtime_ns // 1_000_000
+
+    # -- deletion ------------------------------------------------------------------------------
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the segment has left the log, as the names of its files say."""
+        return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT))
+
+    def leave(self, kind: str) -> None:
+        """Rename the files, which leave the log: to ``.deleted``, or, where recovery found them
+        behind damage, to ``.cut``.  Reading goes on until ``let_go``.
+
+        Where another segment of the same base has these names (a cleaned one that is deleted, too,
+        or one that an earlier start has cut), they become ``.1.deleted``.
+        """
+        if self._gone:
+            return
+        path = self.log_path.removesuffix(self.suffix)
+        suffix, number = kind, 0
+        while self._disk.exists(path + suffix):
+            number += 1
+            suffix = f".{number}{kind}"
+        self.set_suffix(suffix)
+
+    def end_reading(self) -> None:
+        """Refuse leases from now on. Thread-safe."""
+        with descriptors.lock:
+            self._gone = True
+
+    def let_go(self) -> list[str]:
+        """End all reading, and return the paths to remove, in this order.
+
+        The log goes last: while it is there, no other segment of that base gets the same names when
+        it leaves.
+        """
+        self._append_ready = False
+        self.close()
+        self._gone = True
+        kinds = (*_KINDS[1:], _KINDS[0])
+        return [path for kind in kinds if self._disk.exists(path := self.file_path(kind))]
+
+    def discard(self) -> None:
+        """Remove a segment that was never part of the log."""
+        for path in self.let_go():
+            self._disk.unlink(path)

@@ -71,9 +71,9 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
     """No record before this offset of the segment has that timestamp or a later one."""
     if segment.is_lost:
         return segment.base_offset
-    was_open = segment.files.is_open
+    was_open = segment.is_open
     try:
-        segment.files.lease()
+        segment.lease()
     except SegmentGone:
         return segment.base_offset  # as below
     try:
@@ -81,12 +81,12 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
             largest, offset = segment.max_timestamp, segment.max_timestamp_offset
             following = segment.next_offset
         else:
-            largest, offset = segment.files.time_index.lookup(timestamp_ms - 1)
+            largest, offset = segment.time_index.lookup(timestamp_ms - 1)
             following = offset + 1
         if largest < 0:
             # No index says anything of records without timestamps.
             return segment.base_offset
-        if not segment.files.writable:
+        if not segment.writable:
             # Nobody has checked the index of a directory that is only read: an entry counts where
             # a batch is as it says.
             found = segment.locate(offset)
@@ -97,10 +97,10 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
         # Who reads says what is gone, or finds what a cleaner has left.
         return segment.base_offset
     finally:
-        segment.files.release()
+        segment.release()
         # A log may have thousands of segments.
-        if segment.files.sealed and not was_open:
-            segment.files.close_descriptors()
+        if segment.sealed and not was_open:
+            segment.close_descriptors()
 
 
 def _fewer(ranges: Intervals) -> Intervals:

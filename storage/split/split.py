@@ -140,17 +140,17 @@ def _parts(segment: Segment, start: int, end: int, is_whole: bool, room: _Room) 
     elif start == segment.base_offset and is_whole and segment.size <= room.left + room.size // 4:
         yield _Part(segment, 0, segment.size, start, end)
     else:
-        was_open = segment.files.is_open
+        was_open = segment.is_open
         try:
             yield from _by_index(segment, start, end, room)
         finally:
             # A log may have thousands of segments.
-            if segment.files.sealed and not was_open:
-                segment.files.close_descriptors()
+            if segment.sealed and not was_open:
+                segment.close_descriptors()
 
 
 def _by_index(segment: Segment, start: int, end: int, room: _Room) -> Iterator[_Part]:
-    index = segment.files.offset_index
+    index = segment.offset_index
     if not index.count or index.sanity() is not None:
         yield _Part(segment, 0, segment.size, start, end)
         return

@@ -173,7 +173,7 @@ class _Reader:
                 place.entries.set_size(source.size())
                 return place.entries.position_before(offset)
             finally:
-                place.entries.files.close_descriptors()
+                place.entries.close_descriptors()
         split = self._split
         planned = (split.base_offset, split.from_offset) == (place.base_offset, offset)
         if planned and (

@@ -175,12 +175,12 @@ class LogChecker:
 
     def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
         """Check a part of a segment; returns the next offset, -1 where it has gone.  OSError."""
-        if log.closed or segment.files.deleted:
+        if log.closed or segment.deleted:
             return -1
         if segment.is_lost:
             return segment.next_offset
         try:
-            segment.files.lease()
+            segment.lease()
         except SegmentGone:
             return -1
         try:
@@ -192,7 +192,7 @@ class LogChecker:
             # It has left the log, renamed a moment ago; or its file is gone.
             return -1 if segment.open_log() else segment.next_offset
         finally:
-            segment.files.release()
+            segment.release()
 
     def _note(self, log: Log, segment: Segment, damages: Sequence[Damage]) -> None:
         """Tell the log of damage; on the owner's thread."""

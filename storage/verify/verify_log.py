@@ -70,7 +70,7 @@ def _verify(
 ) -> Verified | None:
     """None where it has left the log."""
     try:
-        segment.files.lease()
+        segment.lease()
     except SegmentGone:
         return None
     try:
@@ -118,7 +118,7 @@ def _verify(
         fault = Fault(segment.log_path, reason, 0, segment.base_offset)
         return Verified(next_offset=segment.next_offset, faults=[fault])
     finally:
-        segment.files.release()
+        segment.release()
 
 
 def _renamed(segment: Segment) -> str:

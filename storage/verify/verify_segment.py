@@ -190,7 +190,7 @@ def verify_old_log(log: OldLog, progress: Progress) -> Verified:
         except CorruptRecord as error:
             found.faults.append(Fault(path, error.message, error.position, error.offset))
         finally:
-            segment.files.close()
+            segment.close()
     found.next_offset, found.is_read_whole = segments[-1].next_offset, True
     return found
 

@@ -71,8 +71,8 @@ FAULTS = [
     Fault(
         "flush-a-sealed-segments-files-are-not-synced",
         "storage/segment/segment.py",
-        "                self.files.sync_apart()\n            except",
-        "                pass\n            except",
+        "            self._sync_apart()\n        else:\n",
+        "            pass\n        else:\n",
         "Records before the last roll are gone after a power cut, though they were flushed.",
         (LOG_CRASH,),
     ),
@@ -80,11 +80,14 @@ FAULTS = [
         "flush-transaction-index-not-synced",
         "storage/segment/segment.py",
         """\
-        self.files.sync_txn_index()
-        if self.files.sealed:
+        if self._txn_index is not None:
+            self._txn_index.sync()
+        if self.sealed:
+            self._sync_apart()
 """,
         """\
-        if self.files.sealed:
+        if self.sealed:
+            self._sync_apart()
 """,
         "Aborted records are shown after a power cut.",
         (LOG_CRASH,),

@@ -167,24 +167,24 @@ FAULTS = [
     Fault(
         "swap-decided-before-the-others-have-their-names",
         "storage/recovery/swap.py",
-        "    files.sync_directory(directory)\n    new[0].files.set_suffix(paths.SWAP)",
-        "    new[0].files.set_suffix(paths.SWAP)",
+        "    files.sync_directory(directory)\n    new[0].set_suffix(paths.SWAP)",
+        "    new[0].set_suffix(paths.SWAP)",
         "Half of a swap is carried out after a power cut; converting, old and new are mixed.",
         (NAMES, CLEANER_CRASH, PUBLISH_CRASH),
     ),
     Fault(
         "swap-not-durable-when-it-counts",
         "storage/recovery/swap.py",
-        "    new[0].files.set_suffix(paths.SWAP)\n    files.sync_directory(directory)\n",
-        "    new[0].files.set_suffix(paths.SWAP)\n",
+        "    new[0].set_suffix(paths.SWAP)\n    files.sync_directory(directory)\n",
+        "    new[0].set_suffix(paths.SWAP)\n",
         "Readers have the new history, and a power cut brings the old one back.",
         (NAMES, CLEANER_CRASH),
     ),
     Fault(
         "swap-given-up-not-durable",
         "storage/compaction/replacing.py",
-        "    new[0].files.set_suffix(paths.CLEANED)\n    log.files.sync_directory(log.directory)\n",
-        "    new[0].files.set_suffix(paths.CLEANED)\n",
+        "    new[0].set_suffix(paths.CLEANED)\n    log.files.sync_directory(log.directory)\n",
+        "    new[0].set_suffix(paths.CLEANED)\n",
         "A swap that was taken back is carried out after a power cut, without some of its files.",
         (NAMES, CLEANER_CRASH, CLEANER_FAULTS),
     ),
@@ -515,11 +515,11 @@ FAULTS = [
     Fault(
         "files-closed-while-an-append-waits",
         "storage/log/log.py",
-        "        segment.files.lease()\n"
+        "        segment.lease()\n"
         "        try:\n"
         "            return self.pace.aside(function, *arguments)\n"
         "        finally:\n"
-        "            segment.files.release()\n",
+        "            segment.release()\n",
         "        return self.pace.aside(function, *arguments)\n",
         "An append goes to another file that has got the number of the closed one.",
         (PACE,),
@@ -582,7 +582,7 @@ FAULTS = [
     Fault(
         "append-refused-leaves-its-abort",
         "storage/log/transactions.py",
-        "                active.files.txn_index.truncate_to(known)\n",
+        "                active.txn_index.truncate_to(known)\n",
         "                _ = known\n",
         "Committed records of the next transaction are hidden.",
         (APPEND,),
@@ -624,7 +624,7 @@ FAULTS = [
     Fault(
         "segment-that-cannot-be-made-is-left-there",
         "storage/segment/segment.py",
-        "        except OSError:\n            segment.files.discard()\n            raise\n",
+        "        except OSError:\n            segment.discard()\n            raise\n",
         "        except OSError:\n            raise\n",
         "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
         (FOLLOW,),

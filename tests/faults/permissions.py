@@ -137,7 +137,7 @@ FAULTS = [
     ),
     Fault(
         "segment-created-over-what-is-there",
-        "storage/segment/segment_files.py",
+        "storage/segment/segment.py",
         "os.O_RDWR | os.O_CREAT | os.O_EXCL)",
         "os.O_RDWR | os.O_CREAT)",
         "A new segment goes on in a file that somebody has made meanwhile.",

@@ -49,9 +49,8 @@ FAULTS = [
     Fault(
         "aborted-of-what-has-left-the-log-forgotten",
         "storage/log/transactions.py",
-        "        entries = {entry for segment in (*left, *segments) for entry in"
-        " segment.files.aborted}",
-        "        entries = {entry for segment in segments for entry in segment.files.aborted}\n"
+        "        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}",
+        "        entries = {entry for segment in segments for entry in segment.aborted}\n"
         "        del left",
         "A reader of a deleted segment is shown records of aborted transactions.",
         (TRANSACTIONS, TREE_TRANSACTIONS, LOG),
@@ -204,18 +203,18 @@ FAULTS = [
     Fault(
         "first-read-not-checked-after-a-start",
         "storage/segment/segment.py",
-        "        self.files.synced_size = size\n        self.first_read.doubt(size)\n",
-        "        self.files.synced_size = size\n",
+        "        self._synced_size = size\n        self.first_read.doubt(size)\n",
+        "        self._synced_size = size\n",
         "A flipped bit is shown.",
         (FIRST_READ,),
     ),
     Fault(
         "first-read-not-checked-after-a-roll",
         "storage/segment/segment.py",
-        "        self.files.sealed = True\n"
+        "        self.sealed = True\n"
         "        # Most reads will come from the disk, not from the page cache.\n"
         "        self.first_read.doubt(self.size)\n",
-        "        self.files.sealed = True\n",
+        "        self.sealed = True\n",
         "A bit that flips on the disk is shown as long as the daemon lives.",
         (FIRST_READ,),
     ),
@@ -292,10 +291,9 @@ FAULTS = [
     Fault(
         "time-index-without-its-final-entry",
         "storage/segment/segment.py",
-        "            self.files.time_index.maybe_append(self.max_timestamp,"
-        " self.max_timestamp_offset)\n"
-        "            self.files.offset_index.trim()",
-        "            self.files.offset_index.trim()",
+        "            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)\n"
+        "            self.offset_index.trim()",
+        "            _ = self.max_timestamp_offset\n            self.offset_index.trim()",
         "A look-up by time begins a batch too late, and retention goes by another time.",
         (LOG, RECOVERY),
     ),
@@ -326,8 +324,8 @@ FAULTS = [
     Fault(
         "index-entries-of-a-refused-append-stay",
         "storage/segment/segment.py",
-        "            for index in (self.files.offset_index, self.files.time_index):\n",
-        "            for index in (self.files.time_index,):\n",
+        "            for index in (self.offset_index, self.time_index):\n",
+        "            for index in (self.time_index,):\n",
         "An index entry names a place where no batch begins.",
         (LOG, APPEND),
     ),
@@ -786,7 +784,7 @@ FAULTS = [
         "follow-aborted-not-observed",
         "storage/follow/follow_tail.py",
         "            for aborted in update.aborted:\n"
-        "                segment.files.txn_index.observe(aborted)\n",
+        "                segment.txn_index.observe(aborted)\n",
         "            _ = update.aborted\n",
         "Records that a broker has aborted are shown.",
         (FOLLOW,),

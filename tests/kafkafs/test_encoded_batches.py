@@ -139,7 +139,7 @@ def test_every_position_of_any_mixture(
     Path(again.path).unlink()
     again.let_go()
     check(again, text, records)
-    segment.files.close()
+    segment.close()
 
 
 @pytest.mark.parametrize("sizes", [(10, 100), (100, 10)])
@@ -158,7 +158,7 @@ def test_readers_of_runs_that_end_at_different_messages(
         rest = bytearray(len(text) - size)
         assert reader.fill(rest, 0) == len(rest)
         assert rest == text[size:]
-    segment.files.close()
+    segment.close()
 
 
 @FEW
@@ -179,7 +179,7 @@ def test_text_before_an_offset(
     segment = segment_of(tmp_path, log, offset)
     lines = lines_of(segment)
     assert [text_before(lines, offset) for offset in range(len(before))] == before
-    segment.files.close()
+    segment.close()
 
 
 def test_what_is_not_stable_is_no_text_yet(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_what_is_not_stable_is_no_text_yet(tmp_path: Path) -> None:
     assert not lines.complete
     lines.measure()
     check(lines, b"one\ntwo\nthree\nfour\n", 4)
-    segment.files.close()
+    segment.close()
 
 
 @FEW
@@ -221,7 +221,7 @@ def test_saved_in_parts(
         lines.measure()
         assert lines.save()
     check(lines, text, records)
-    segment.files.close()
+    segment.close()
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -235,7 +235,7 @@ def test_a_log_may_end_with_an_empty_batch_of_a_transaction(
     lines = lines_of(segment, committed=committed)
     check(lines, b"one\n", 1)
     assert lines.save()
-    segment.files.close()
+    segment.close()
 
 
 def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
         at_once(place.copy().fill, bytearray(out), 0)
     assert place.fill(out, 0) == len(out)
     assert out == text[3 << 20 :]
-    segment.files.close()
+    segment.close()
 
 
 @pytest.mark.parametrize("codec", [0, 1, 4])
@@ -264,7 +264,7 @@ def test_damage_is_named_with_its_place(tmp_path: Path, magic: int, codec: int) 
     bad[-5] ^= 1
     segment = segment_of(tmp_path, good + bytes(bad), 2)
     check_lost(segment, len(good), b"good\n")
-    segment.files.close()
+    segment.close()
 
 
 def check_lost(segment: Segment, position: int, text: bytes) -> None:
@@ -288,7 +288,7 @@ def test_a_sealed_log_that_ends_inside_a_batch_is_damaged(tmp_path: Path, cut: i
         for size in (len(torn) - cut, len(torn) - len(stored(2, 0, 0, 1, [value])) + 61):
             segment = segment_of(tmp_path, good + torn[:size], 3)
             check_lost(segment, len(good), b"good\n")
-            segment.files.close()
+            segment.close()
 
 
 def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
         out = bytearray(len(log) - position + 5)
         assert reader_at(extent, position).fill(out, 0) == len(log) - position
         assert out[:-5] == log[position:]
-    segment.files.close()
+    segment.close()
 
 
 @pytest.mark.parametrize("producer", [1, ABORTED])
@@ -314,4 +314,4 @@ def test_a_batch_that_says_it_is_longer_than_any_file(tmp_path: Path, producer: 
     first = stored(2, 0, 0, 0, [b"one"])
     segment = segment_of(tmp_path, first + batch, 2)
     check_lost(segment, len(first), b"one\n")
-    segment.files.close()
+    segment.close()

@@ -170,7 +170,7 @@ def test_every_position_of_any_mixture(
     check(again, text, len(expected), step=3)
     if committed:
         assert [text_before(again, offset) for offset in range(len(before))] == before
-    segment.files.close()
+    segment.close()
 
 
 @pytest.mark.parametrize("codec", [0, 4])
@@ -201,4 +201,4 @@ def test_a_record_larger_than_any_window(tmp_path: Path, view: View, codec: int)
         assert place.fill(out, 0) == len(out)
         assert out == text[at : at + len(out)]
         at += len(out)
-    segment.files.close()
+    segment.close()

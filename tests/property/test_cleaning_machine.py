@@ -289,9 +289,7 @@ class CleaningMachine(RuleBasedStateMachine):
         bases = [base for base, _, _ in outcome.segments] + [each.base_offset for each in rest]
         assert [segment.base_offset for segment in log.segments[: len(bases)]] == bases
         for segment, (_, _, aborted) in zip(log.segments, outcome.segments, strict=False):
-            assert [tuple(entry[:3]) for entry in segment.files.aborted] == list(
-                map(tuple, aborted)
-            )
+            assert [tuple(entry[:3]) for entry in segment.aborted] == list(map(tuple, aborted))
 
     def adopt(self, expected: list[ModelBatch]) -> None:
         """The log has this content now."""

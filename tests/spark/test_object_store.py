@@ -87,8 +87,8 @@ def test_it_is_what_lies_on_the_disk(data: Path, bucket: Bucket) -> None:
         for day in range(5):
             at = NOW_MS + day * DAY_MS
             assert log.reader.offset_for_timestamp(at) == same.reader.offset_for_timestamp(at)
-        assert [segment.files.aborted for segment in opened.manager.log("atomic", 0).segments] == [
-            segment.files.aborted for segment in local.log("atomic", 0).segments
+        assert [segment.aborted for segment in opened.manager.log("atomic", 0).segments] == [
+            segment.aborted for segment in local.log("atomic", 0).segments
         ]
         assert check(opened.manager) == []
 
@@ -251,9 +251,7 @@ def test_what_aborted_is_told_by_the_log(tmp_path: Path, bucket: Bucket) -> None
     bucket.delete(f"t-0/{16:020d}.snapshot")
     bucket.put(f"t-0/{0:020d}.txnindex", older)
     with FollowedDirectory(bucket.location) as opened:
-        spans = [
-            entry.last_offset for entry in opened.manager.log("t", 0).segments[0].files.aborted
-        ]
+        spans = [entry.last_offset for entry in opened.manager.log("t", 0).segments[0].aborted]
         assert spans == [1, 5, 9, 13]
 
 

@@ -100,8 +100,8 @@ def test_the_one_used_last_stays(tmp_path: Path) -> None:
             append(log, b"line")
             log.flush()
             logs[0].active.read_stored(bytearray(10), 0)
-            assert logs[0].active.files.is_open
-        assert not logs[1].active.files.is_open
+            assert logs[0].active.is_open
+        assert not logs[1].active.is_open
 
 
 @with_few
@@ -111,7 +111,7 @@ def test_what_is_not_on_the_disk_is_synced_before_it_is_closed(tmp_path: Path) -
         disk.synced.clear()
         for log in logs:
             append(log, b"line")
-        closed = [log for log in logs if not log.active.files.is_open]
+        closed = [log for log in logs if not log.active.is_open]
         assert closed
         assert all(disk.has_synced(log.active.log_path) for log in closed)
         assert [log for log in logs if not disk.has_synced(log.active.log_path)]
@@ -160,7 +160,7 @@ def test_what_cannot_be_synced_stays_open(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="cannot be synced"):
             write_to_all()
         assert len(written) > 5
-        assert all(log.active.files.fd >= 0 for log in written)
+        assert all(log.active.is_log_open for log in written)
         assert all(log.durability.flush_error is None for log in written)
         disk.broken = False
         append(logs[-1], b"line")
@@ -180,17 +180,17 @@ def test_what_was_deleted_is_read_under_its_new_name(tmp_path: Path) -> None:
         segment = log.segments[0]
         before = bytearray(segment.size)
         segment.read_stored(before, 0)
-        segment.files.lease()
+        segment.lease()
         remove_head(log, 1, NOW_MS)
         for other in others:
             append(other, b"line")
             other.flush()
-        assert not segment.files.is_open
+        assert not segment.is_open
         assert not log.release_retired(2**62)
         after = bytearray(segment.size)
         segment.read_stored(after, 0)
         assert after == before
-        segment.files.release()
+        segment.release()
         for path in log.release_retired(2**62):
             os.unlink(path)
 
@@ -225,7 +225,7 @@ def test_an_exhausted_process_gets_on_with_what_its_segments_hold(tmp_path: Path
             while True:
                 held.append(os.open(logs[0].directory, os.O_PATH))
         try:
-            assert logs[0].active.files.is_open or descriptors.count()
+            assert logs[0].active.is_open or descriptors.count()
             for log in logs:
                 assert values(log) == [b"line"]
         finally:

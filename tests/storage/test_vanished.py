@@ -31,7 +31,7 @@ def test_before_it_was_flushed(tmp_path: Path) -> None:
             log.roll(NOW_MS)
         append(log, line, timestamp_ms=NOW_MS + n)
     for segment in log.segments[:-1]:
-        segment.files.close_descriptors()
+        segment.close_descriptors()
     vanish(tmp_path, 3)
     with pytest.raises(CorruptRecord, match="offsets 3 to 5 are damaged: the file is missing"):
         log.flush()
@@ -58,7 +58,7 @@ def test_a_clean_stop_writes_it_down(tmp_path: Path) -> None:
             log.roll(NOW_MS)
         append(log, line, timestamp_ms=NOW_MS + n)
     for segment in log.segments[:-1]:
-        segment.files.close_descriptors()
+        segment.close_descriptors()
     vanish(tmp_path, 3)
     manager.close()
     manager = opened_with_faults(tmp_path)
@@ -125,7 +125,7 @@ def test_the_checker_goes_on(tmp_path: Path) -> None:
         assert log.counters.damages == 1
     append(log, b"more", timestamp_ms=NOW_MS)
     log.roll(NOW_MS)
-    log.segments[-2].files.close_descriptors()
+    log.segments[-2].close_descriptors()
     vanish(tmp_path, 9)
     append(log, b"behind", timestamp_ms=NOW_MS)
     checker.run_newest(Task())

@@ -123,7 +123,7 @@ class FollowedDirectory:
         for log in self.manager.logs():
             for segment in log.segments:
                 # An open object keeps its version; the next read opens the current one.
-                segment.files.close_descriptors()
+                segment.close_descriptors()
         objects.forget()
         objects.list_directories(
             [self.location.path, *(log.directory for log in self.manager.logs())]

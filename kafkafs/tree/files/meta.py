@@ -115,20 +115,20 @@ def segments(log: Log, values: PartitionView) -> str:
 
 
 def _state(segment: Segment) -> str:
-    if segment.files.deleted:
+    if segment.deleted:
         return "being_deleted"
     if segment.damages:
         return "damaged"
-    return "sealed" if segment.files.sealed else "active"
+    return "sealed" if segment.sealed else "active"
 
 
 def entry_count(log: Log, segment: Segment, layout: EntryLayout) -> int:
     """Entries in an index file: a sealed segment's by its length."""
     if segment is log.active:
-        index = segment.files.offset_index if layout is OFFSET_INDEX else segment.files.time_index
+        index = segment.offset_index if layout is OFFSET_INDEX else segment.time_index
         return index.count
     try:
-        size = log.files.file_stat(segment.files.file_path(layout.suffix)).st_size
+        size = log.files.file_stat(segment.file_path(layout.suffix)).st_size
     except FileNotFoundError:
         return 0
     return size // layout.entry.size
@@ -235,7 +235,7 @@ class EntryTable(Table):
         count = min(end, self._ends[at]) - number
         segment, layout = self._segments[at], self._layout
         files, entry, line = self._log.files, layout.entry, self._line
-        fd = files.open(segment.files.file_path(layout.suffix), os.O_RDONLY)
+        fd = files.open(segment.file_path(layout.suffix), os.O_RDONLY)
         try:
             data = files.pread(fd, count * entry.size, (number - start) * entry.size)
         finally:

@@ -73,7 +73,7 @@ def _segment_of(partition: Partition, name: str, identity: Identity) -> Segment 
     kind = paths.LOG if _is_log(name) else name[20:]
     retired = (segment for _, segment in partition.log.retired)
     for segment in (*current, *retired):
-        if segment.base_offset == base and segment.files.identity_of(kind) == identity:
+        if segment.base_offset == base and segment.identity_of(kind) == identity:
             return segment
     return None
 
@@ -100,8 +100,8 @@ def _replacement(log: Log, name: str) -> str | None:
     """The path of the file that is about to get this name, if there is one."""
     base = paths.base_offset_of(name)
     for segment in () if base is None else _segments_at(log, base):
-        if segment.base_offset == base and segment.files.suffix == paths.SWAP:
-            return segment.files.file_path(name[20:])
+        if segment.base_offset == base and segment.suffix == paths.SWAP:
+            return segment.file_path(name[20:])
     return None
 
 
@@ -109,7 +109,7 @@ def names(log: Log) -> list[str]:
     """The names of all files that `.raw/N` has."""
     found = {name for name, _ in log.files.scan(log.directory)}
     for segment in log.segments:
-        if segment.files.suffix == paths.SWAP:
+        if segment.suffix == paths.SWAP:
             ours = (paths.file_name(segment.base_offset, kind) for kind in _SHOWN)
             found |= {name for name in ours if name + paths.SWAP in found}
     return sorted(filter(is_shown, found))
@@ -122,9 +122,7 @@ def _is_log(name: str) -> bool:
 def _is_fixed(partition: Partition, name: str, segment: Segment | None) -> bool:
     """Whether a file of this segment changes no more."""
     # One that the log is just sealing may become active again, and is still the last one.
-    is_sealed = (
-        segment is not None and segment.files.sealed and segment is not partition.log.segments[-1]
-    )
+    is_sealed = segment is not None and segment.sealed and segment is not partition.log.segments[-1]
     return is_sealed and _is_log(name)
 
 
@@ -300,7 +298,7 @@ class RawFile(Node):
             if segment is None:
                 fd = files.open(self._path(), os.O_RDONLY)
             else:
-                fd = segment.files.open_one(self._name[20:])
+                fd = segment.open_one(self._name[20:])
         except FileNotFoundError:
             raise self.stale() from None
         try:

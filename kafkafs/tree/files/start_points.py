@@ -142,13 +142,13 @@ def time_before(log: Log, start: int, end: int) -> int:
     segment = segments[max(number - 1, 0)]
     if not segment.holds_batches:
         return log.created_ns
-    segment.files.lease()
+    segment.lease()
     try:
         found = segment.locate(end - 1) or segment.last_batch()
     except CorruptRecord:
         return log.created_ns
     finally:
-        segment.files.release()
+        segment.release()
     if found is None or found[1].max_timestamp < 0:
         return log.created_ns
     return min(found[1].max_timestamp, _LAST_MS) * 1_000_000

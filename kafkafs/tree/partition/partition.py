@@ -177,12 +177,12 @@ class Partition:
         if not self._history_read:
             before_waiting()
             active = self.log.active
-            active.files.lease()
+            active.lease()
             try:
                 with self._loading:
                     self._load_history()
             finally:
-                active.files.release()
+                active.release()
         return self.log.history.nonce
 
     def _load_history(self) -> None:
@@ -203,7 +203,7 @@ class Partition:
         Where a start may carry a change out that was prepared, the file stays ahead of it.
         """
         active = self.log.active
-        active.files.lease()
+        active.lease()
         try:
             prepared, history = self._prepared, self.log.history
             if prepared and not history.is_ahead:
@@ -216,7 +216,7 @@ class Partition:
                     segments = self.log.segments
                     history.save(segments)
         finally:
-            active.files.release()
+            active.release()
 
     def note_change(self) -> None:
         """Have the next turn of periodic work look at it. In any thread."""
@@ -392,7 +392,7 @@ class Partition:
         blocks = 0
         for suffix in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
-                blocks += self.log.files.file_stat(segment.files.file_path(suffix)).st_blocks
+                blocks += self.log.files.file_stat(segment.file_path(suffix)).st_blocks
             except FileNotFoundError:
                 continue
         return blocks

@@ -187,7 +187,7 @@ class PartitionView:
                 pending[key] = _Pending([], start, end, segments)
                 # The leases keep their files until `keep_pending`.
                 for segment in segments:
-                    segment.files.lease()
+                    segment.lease()
             pending[key].generations.append(generation)
         self._pending += pending.values()
 
@@ -337,4 +337,4 @@ def render_text(
 
 def _release(segments: Iterable[Segment]) -> None:
     for segment in segments:
-        segment.files.release()
+        segment.release()

@@ -351,7 +351,7 @@ class Partitions(LogListener[Log]):
     def _is_foreign(self, log: Log) -> bool:
         """Whether the log has no line index beside it: another program has written it."""
         first = log.segments[0]
-        lines = first.files.file_path(file_suffix(self.mount.views[0].name))
+        lines = first.file_path(file_suffix(self.mount.views[0].name))
         return log.read_only or not log.files.exists(lines)
 
     def stop(self) -> None:

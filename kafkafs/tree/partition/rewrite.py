@@ -99,11 +99,11 @@ class Rewrite:
         """What the log is known by; None where that is damaged. OSError."""
         segment = self.segments[-1]
         try:
-            segment.files.lease()
+            segment.lease()
             try:
                 return segment.last_batch()
             finally:
-                segment.files.release()
+                segment.release()
         except (CorruptRecord, SegmentGone):
             return None
 

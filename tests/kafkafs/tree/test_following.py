@@ -145,7 +145,7 @@ def test_an_old_inode_of_a_deleted_segment_that_was_not_open(beside: Beside) -> 
     handle = tree.open(node)
     size = beside.size(node)
     for segment in tree.log().segments:
-        segment.files.close_descriptors()
+        segment.close_descriptors()
     partition.delete_head(2)
     partition.remove_deleted()
     assert beside.size(node) == size
@@ -173,7 +173,7 @@ def cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]
 def close_all(tree: Tree) -> None:
     """As of a log that nobody has read for a while."""
     for segment in tree.log().segments:
-        segment.files.close_descriptors()
+        segment.close_descriptors()
 
 
 def clean_twice(partition: BrokerPartition) -> None:

@@ -62,7 +62,7 @@ class Beside:
     def forget(self) -> None:
         """No file of the log is open: only names lead to them."""
         for segment in self.tree.log().segments:
-            segment.files.close_descriptors()
+            segment.close_descriptors()
 
     def by_name(self, start: int | None = None) -> bytes:
         """What who opens it now is shown, all of it or from an offset on."""

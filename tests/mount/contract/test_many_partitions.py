@@ -27,7 +27,7 @@ def thousands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     with LogManager.open(str(base / "data"), files=Unsynced()) as manager:
         for number, log in manager.create_topic("orders", COUNT).partitions.items():
             append(log, b"%d" % number)
-            log.active.files.close_descriptors()
+            log.active.close_descriptors()
     with mounted(base) as mount:
         yield mount
 

@@ -199,14 +199,14 @@ def check_meta(mount: Mount, log: Log) -> None:
     index = [
         {"offset": str(offset), "position": str(position)}
         for segment in log.segments
-        for offset, position in segment.files.offset_index.entries()
+        for offset, position in segment.offset_index.entries()
     ]
     assert len(index) > 8
     assert table(meta(path, "index")) == index
     times = [
         {"timestamp": str(timestamp), "offset": str(offset)}
         for segment in log.segments
-        for timestamp, offset in segment.files.time_index.entries()
+        for timestamp, offset in segment.time_index.entries()
     ]
     assert table(meta(path, "timeindex")) == times
     rows = table(meta(path, "segments"))

@@ -224,7 +224,7 @@ def test_transactions(tmp_path: Path) -> None:
         assert [record.value for record in log.records()] == [b"3"]
         # Aborted data has gone but for the header that holds its producer's last sequence.
         assert [batch[0] for batch in batches(log)] == [1, 2, 3, 4, 5]
-        assert len(log.segments[0].files.aborted) == 1
+        assert len(log.segments[0].aborted) == 1
         clean(manager, log)
         clock.now_ms += DAY_MS
         clean(manager, log)
@@ -286,8 +286,8 @@ def test_times_and_sizes_of_what_is_written(tmp_path: Path) -> None:
         assert os.stat(segment.log_path).st_mtime_ns == mtime_ns
         assert segment.max_timestamp == NOW_MS + 49
         # Indexes are those that recovery would build: the directory's check compares them.
-        assert segment.files.offset_index.count > 20
-        assert segment.files.time_index.last_entry == (NOW_MS + 49, 49)
+        assert segment.offset_index.count > 20
+        assert segment.time_index.last_entry == (NOW_MS + 49, 49)
 
 
 def test_a_segment_that_is_emptied_stays(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_cancelled_at_any_step_leaves_all_as_it_was(tmp_path: Path) -> None:
                 assert contents(log) == before
                 assert sorted(os.listdir(log.directory)) == files
                 assert not log.cleaning
-                assert not any(segment.files.leased for segment in log.segments)
+                assert not any(segment.leased for segment in log.segments)
                 continue
             break
         assert at > 6
@@ -429,7 +429,7 @@ def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
         size = old.size
         before = old.read_at(0, size)
         clean(manager, log)
-        assert old.files.deleted
+        assert old.deleted
         assert old.read_at(0, size) == before
         assert names(log, ".log.deleted") == ["00000000000000000000.log.deleted"]
         remove = manager.sweep(NOW_MS + 60_000)
@@ -481,7 +481,7 @@ def test_a_marker_outlives_what_it_ended(tmp_path: Path) -> None:
         entries = []
         for _ in range(4):
             clean(manager, log)
-            entries.append([len(segment.files.aborted) for segment in log.segments[:-1]])
+            entries.append([len(segment.aborted) for segment in log.segments[:-1]])
             assert check(manager) == []
             clock.now_ms += DAY_MS
         assert entries == [[1], [0], [0], [0]]

@@ -73,7 +73,7 @@ def written(path: Path, batches: list[tuple[int, int]]) -> Segment:
 def segment(tmp_path: Path) -> Iterator[Segment]:
     made = written(tmp_path, [(50, 0)] * 6)
     yield made
-    made.files.close_descriptors()
+    made.close_descriptors()
 
 
 SIZES = st.sampled_from([0, 100, WINDOW_BYTES // 2, WINDOW_BYTES, 3 * WINDOW_BYTES])
@@ -91,7 +91,7 @@ def test_all_batches_once_and_in_order(
     assert taken.offsets == list(range(BASE + min(first, len(batches)), BASE + len(batches)))
     assert taken.others == [offset for offset in taken.offsets if batches[offset - BASE][1]]
     assert task.done == segment.size - start
-    segment.files.close()
+    segment.close()
 
 
 @pytest.mark.parametrize("most", [0, 1, 4])

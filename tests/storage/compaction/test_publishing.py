@@ -62,7 +62,7 @@ def test_files_are_renamed_some_at_a_time(tmp_path: Path) -> None:
         fill(log)
         deleted: list[int] = []
         old = log.segments[:-1]
-        count = Between(lambda: deleted.append(sum(segment.files.deleted for segment in old)))
+        count = Between(lambda: deleted.append(sum(segment.deleted for segment in old)))
         assert clean(manager, log, Task(count)).segments_after == 1
         steps = [after - before for before, after in itertools.pairwise(deleted)]
         assert max(steps) == RENAMED_AT_ONCE
@@ -95,7 +95,7 @@ def test_the_topic_is_deleted_while_files_are_being_renamed(tmp_path: Path, repl
         old = log.segments[:-1]
 
         def delete() -> None:
-            if "t" in manager.topics and sum(segment.files.deleted for segment in old) >= replaced:
+            if "t" in manager.topics and sum(segment.deleted for segment in old) >= replaced:
                 manager.delete_topic("t")
 
         cleaner = LogCleaner(manager)

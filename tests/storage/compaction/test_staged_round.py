@@ -95,7 +95,7 @@ def files_of(log: Log) -> dict[str, bytes]:
     found = {}
     for segment in log.segments[:-1]:
         for kind in KINDS:
-            path = Path(segment.files.file_path(kind))
+            path = Path(segment.file_path(kind))
             if path.exists():
                 found[path.name] = path.read_bytes()
         stat = Path(segment.log_path).stat()
@@ -115,7 +115,7 @@ def facts_of(log: Log) -> list[tuple[object, ...]]:
             segment.max_timestamp,
             segment.max_timestamp_offset,
             segment.mtime_ns,
-            segment.files.aborted,
+            segment.aborted,
         )
         for segment in log.segments[:-1]
     ]

@@ -121,7 +121,7 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         append(log, b"x" * 100)
         log.roll(NOW_MS)
         segment = log.segments[0]
-        segment.files.lease()
+        segment.lease()
         manager.delete_topic("gone")
         assert "gone" not in manager.topics
         assert all(name.endswith("-delete") for name in os.listdir(tmp_path) if "gone" in name)
@@ -132,7 +132,7 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         remove()
         assert len([name for name in os.listdir(tmp_path) if name.endswith("-delete")]) == 1
         assert segment.read_into(bytearray(10), 0) == 10
-        segment.files.release()
+        segment.release()
         remove = manager.sweep(manager.clock_ms())
         assert remove is not None
         remove()
@@ -575,12 +575,12 @@ def test_a_log_is_closed_though_somebody_has_a_lease(tmp_path: Path) -> None:
     append(log, b"b")
     segments = log.segments
     for segment in segments:
-        segment.files.lease()
+        segment.lease()
     remove_head(log, 1, NOW_MS)
     manager.close()
     assert checkpoint_file.has_marker(Files(), str(tmp_path))
     for segment in segments:
-        segment.files.release()
+        segment.release()
     assert still_open(tmp_path) == []
 
 

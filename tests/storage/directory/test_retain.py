@@ -65,7 +65,7 @@ def test_files_are_renamed_and_go_when_their_delay_is_over(tmp_path: Path) -> No
         assert {f"{stem}.log.deleted", f"{stem}.index.deleted"} <= set(names(log))
         assert not [name for name in names(log) if name in (f"{stem}.log", f"{stem}.index")]
         assert f"{2:020}.snapshot" in names(log)
-        first.files.lease()
+        first.lease()
         for moment in (now + 499, now + 500, now + 501):
             remove = manager.sweep(moment)
             if remove is not None:
@@ -74,7 +74,7 @@ def test_files_are_renamed_and_go_when_their_delay_is_over(tmp_path: Path) -> No
             # One that is being read stays until it no longer is.
             assert left == ({0, 2, 4} if moment < now + 500 else {0})
         assert next(first.batches())[1].base_offset == 0
-        first.files.release()
+        first.release()
         remove = manager.sweep(now + 502)
         assert remove is not None
         remove()

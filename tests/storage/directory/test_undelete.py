@@ -79,7 +79,7 @@ def test_by_the_process_that_has_deleted_it(tmp_path: Path, name: str) -> None:
         remove = manager.sweep(NOW_MS)
         assert remove is not None
         remove()
-        assert not any(segment.files.is_open for log in logs for segment in log.segments)
+        assert not any(segment.is_open for log in logs for segment in log.segments)
         check_whole_and_more(manager, name)
     with opened(tmp_path) as manager:
         assert values(manager.log(name, 1))[-1] == b"more"
@@ -255,7 +255,7 @@ def test_a_disk_that_refuses_leaves_it_deleted(tmp_path: Path) -> None:
 def test_not_while_its_files_are_read(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         make(manager)
-        read = manager.log("orders", 1).segments[0].files
+        read = manager.log("orders", 1).segments[0]
         manager.delete_topic("orders")
         read.lease()
         with pytest.raises(BlockingIOError, match="still being read: try again"):

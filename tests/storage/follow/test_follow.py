@@ -56,7 +56,7 @@ class Told(LogListener[Log]):
 
     def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
         assert log.segments[-2:] == (sealed, active)
-        assert sealed.files.sealed
+        assert sealed.sealed
         self.segments.append(active)
         self.events.append("rolled")
 
@@ -300,11 +300,11 @@ def test_indexes_that_the_writer_extends_are_used(tmp_path: Path) -> None:
         with LogManager.open(str(tmp_path), read_only=True) as reader:
             seen = reader.log("t", 0)
             follower = LogFollower(seen, lambda: NEVER_FRESH)
-            assert seen.active.files.offset_index.count == 0
+            assert seen.active.offset_index.count == 0
             for _ in range(20):
                 append(log, b"x" * 1000)
             follower.look()
-            assert seen.active.files.offset_index.count == log.active.files.offset_index.count > 2
+            assert seen.active.offset_index.count == log.active.offset_index.count > 2
 
 
 # -- what a look costs ---------------------------------------------------------------------------
@@ -376,14 +376,14 @@ def test_retention(follow: Follow) -> None:
     follow.look()
     old = follow.log.segments[:2]
     data = [segment.read_at(0, segment.size) for segment in old]
-    old[1].files.close_descriptors()
+    old[1].close_descriptors()
     follow.partition.delete_head(2)
     assert follow.look() == ["removing"]
     follow.check()
     assert [segment for _, segment in follow.log.retired] == list(old)
     # One is open, the other has another name.
     assert [segment.read_at(0, segment.size) for segment in old] == data
-    old[1].files.close_descriptors()
+    old[1].close_descriptors()
     follow.partition.remove_deleted()
     assert old[0].read_at(0, old[0].size) == data[0]
     with pytest.raises(SegmentGone):
@@ -522,7 +522,7 @@ def test_what_was_read_is_intact_when_its_name_leads_to_a_cleaned_file(
     partition.append(b"seen")
     follow.look()
     if not is_open:
-        follow.log.active.files.close_descriptors()
+        follow.log.active.close_descriptors()
     partition.roll()
     for _ in range(times):
         partition.clean(1, lambda offset, value: False, first=4)
@@ -589,7 +589,7 @@ def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
         if is_open:
             segment.open_log()
         else:
-            segment.files.close_descriptors()
+            segment.close_descriptors()
     steps = 0
     seen: list[Any] = []
 
@@ -620,7 +620,7 @@ def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow
     old = follow.log.segments[:3]
     data = [segment.read_at(0, segment.size) for segment in old]
     for segment in follow.log.segments:
-        segment.files.close_descriptors()
+        segment.close_descriptors()
     steps = 0
 
     def step() -> None:
@@ -710,7 +710,7 @@ def test_one_segment_is_replaced_by_one_of_the_same_inode(follow: Follow) -> Non
     fill(follow.partition)
     follow.look()
     first = follow.log.segments[0]
-    first.files.close_descriptors()
+    first.close_descriptors()
     path = follow.partition.log(0)
     nine = encode([Record(0, NOW_MS, 0, b"k", b"nine")])
     assert len(nine) < path.stat().st_size
@@ -800,7 +800,7 @@ def test_an_inode_number_that_is_given_again(tmp_path: Path, looks: bool, base: 
     partition.roll()
     partition.append(b"new")
     for segment in follow.log.segments:
-        segment.files.close_descriptors()
+        segment.close_descriptors()
     for _ in range(2):
         partition.clean(len(partition.bases) - 2, lambda offset, value: value.startswith(b"b"))
         partition.clean(1, lambda offset, value: True, first=1)
@@ -1052,7 +1052,7 @@ def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_d
                 follow.look()
             for segment in follow.log.segments:
                 # So that only its names tell.
-                segment.files.close_descriptors()
+                segment.close_descriptors()
             follow.partition.append(b"more")
             # The names are looked at, though there is no other log.
             (follow.partition.directory / "other").touch()

@@ -74,7 +74,7 @@ def test_logs_are_not_all_kept_open(followed: Followed) -> None:
         followed.broker.partition("t", partition, "AAAAAAAAAAAAAAAAAAAAAQ").append(b"one")
     followed.open()
     assert len(followed.names) == 5
-    assert not any(log.active.files.is_open for log in followed.manager.logs())
+    assert not any(log.active.is_open for log in followed.manager.logs())
     for log in followed.manager.logs():
         assert values(log) == [b"one"]
 
@@ -156,7 +156,7 @@ def test_a_deleted_topic_can_be_read_for_a_while(followed: Followed) -> None:
     assert followed.manager.sweep(NOW_MS + 59_999) is None
     assert values(log) == [b"zero", b"one"]
     assert followed.manager.sweep(NOW_MS + 60_000) is None
-    assert not any(segment.files.is_open for segment in log.segments)
+    assert not any(segment.is_open for segment in log.segments)
     assert sorted(path.name for path in renamed.glob("*.log")) == [
         "00000000000000000000.log",
         "00000000000000000001.log",
@@ -177,7 +177,7 @@ def test_a_deleted_topic_lets_go_of_segments_that_had_left_before(followed: Foll
     followed.broker.delete(partition)
     follower.look_for_partitions()
     assert followed.manager.sweep(NOW_MS + 60_000) is None
-    assert not any(segment.files.is_open for segment in segments)
+    assert not any(segment.is_open for segment in segments)
 
 
 def test_a_topic_of_the_same_name_is_another(followed: Followed) -> None:

@@ -79,7 +79,7 @@ def test_names_of_any_count_of_digits(tmp_path: Path, digits: int) -> None:
         log = manager.log("clicks", 3)
         assert shown(log) == RECORDS
         assert (log.log_start_offset, log.log_end_offset) == (1000, IDS[-1])
-        assert [segment.files.sealed for segment in log.segments] == [True, True, False]
+        assert [segment.sealed for segment in log.segments] == [True, True, False]
         assert check(manager) == []
         assert manager.faults == []
 
@@ -161,7 +161,7 @@ def test_reading_changes_nothing(clicks: Path) -> None:
         log = manager.log("clicks", 0)
         assert shown(log) == RECORDS
         assert log.history.nonce
-        assert log.segments[0].files.offset_index.count == 0
+        assert log.segments[0].offset_index.count == 0
     after = {path: path.stat() for path in clicks.rglob("*")}
     assert after.keys() == before.keys()
     for path, stat in before.items():
@@ -371,7 +371,7 @@ def test_locate_finds_the_first_id_from_there_on(
                 assert found[0] == expected
                 assert found[1].base_offset == 10**12 + expected
     assert segment.locate(0) == next(segment.batches())
-    segment.files.close()
+    segment.close()
 
 
 def test_what_was_walked_once_is_not_read_again(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_what_was_walked_once_is_not_read_again(tmp_path: Path) -> None:
         assert found is not None
         assert found[0] == 110 * number
     assert files.read < 1 << 19
-    segment.files.close()
+    segment.close()
 
 
 def test_locating_in_several_threads(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_locating_in_several_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    segment.files.close()
+    segment.close()
 
 
 def test_a_file_that_has_become_shorter(tmp_path: Path) -> None:
@@ -425,4 +425,4 @@ def test_a_file_that_has_become_shorter(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecord):
         segment.locate(110 * 9000)
     assert faults_07(segment, segment.next_offset) != []
-    segment.files.close()
+    segment.close()

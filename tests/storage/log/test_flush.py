@@ -209,7 +209,7 @@ def test_thousands_of_sealed_segments_are_flushed_by_few_descriptors(tmp_path: P
         for number in range(50):
             append(log, b"%d" % number)
             log.roll(NOW_MS)
-            log.segments[-2].files.close_descriptors()
+            log.segments[-2].close_descriptors()
         append(log, b"last")
         before = len(os.listdir("/proc/self/fd"))
         log.flush()

@@ -116,8 +116,8 @@ def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
         for n in range(5):
             append(log, value, timestamp_ms=NOW_MS + n)
         assert [position for position, _ in log.active.batches()] == [0, 3000, 6000, 9000, 12000]
-        assert list(log.active.files.offset_index.entries()) == [(2, 6000), (4, 12000)]
-        assert list(log.active.files.time_index.entries()) == [(NOW_MS + 2, 2), (NOW_MS + 4, 4)]
+        assert list(log.active.offset_index.entries()) == [(2, 6000), (4, 12000)]
+        assert list(log.active.time_index.entries()) == [(NOW_MS + 2, 2), (NOW_MS + 4, 4)]
 
 
 def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
@@ -125,14 +125,14 @@ def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
         log = new_log(manager)
         append(log, b"a", timestamp_ms=NOW_MS + 5)
         append(log, b"b", timestamp_ms=NOW_MS)
-        index = Path(log.active.files.file_path(".index"))
+        index = Path(log.active.file_path(".index"))
         assert index.stat().st_size == 10485760, "pre-sized"
-        assert Path(log.active.files.file_path(".timeindex")).stat().st_size == 10485756
+        assert Path(log.active.file_path(".timeindex")).stat().st_size == 10485756
         log.roll(NOW_MS)
         sealed = log.segments[0]
-        assert list(sealed.files.time_index.entries()) == [(NOW_MS + 5, 0)]
+        assert list(sealed.time_index.entries()) == [(NOW_MS + 5, 0)]
         assert index.stat().st_size == 0
-        assert Path(sealed.files.file_path(".timeindex")).stat().st_size == 12
+        assert Path(sealed.file_path(".timeindex")).stat().st_size == 12
         assert (tmp_path / "t-0" / f"{2:020d}.snapshot").read_bytes().hex() == (
             "000148674bc700000000"
         )
@@ -311,7 +311,7 @@ def test_after_a_failed_fsync_nothing_is_taken_until_it_is_on_the_disk(tmp_path:
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         log.flush()
     assert log.durability.recovery_point == 0
-    assert not log.active.files.leased
+    assert not log.active.leased
     with pytest.raises(OSError, match="appends are refused until"):
         log.flush()
     with pytest.raises(OSError, match="appends are refused until"):
@@ -337,8 +337,8 @@ def test_an_index_that_cannot_be_written_takes_the_append_back(tmp_path: Path) -
             with pytest.raises(OSError, match="No space"):
                 append(log, b"b", timestamp_ms=NOW_MS + countdown)
             assert values(log) == [b"a"]
-            assert list(log.active.files.offset_index.entries()) == []
-            assert list(log.active.files.time_index.entries()) == []
+            assert list(log.active.offset_index.entries()) == []
+            assert list(log.active.time_index.entries()) == []
         assert append(log, b"c") == 1
 
 
@@ -350,16 +350,16 @@ def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:
         first = log.active
         log.roll(NOW_MS)
         append(log, b"last")
-        first.files.leave(paths.DELETED)
+        first.leave(paths.DELETED)
         second = Segment.create(log.files, log.directory, 0, log.config, now_ms=NOW_MS)
         data = batch([b"2nd"])
         second.append(data, [(0, len(data), 0, NOW_MS)], NOW_MS * 1_000_000)
         second.seal()
-        second.files.leave(paths.DELETED)
+        second.leave(paths.DELETED)
         log.segments = log.segments[1:]
         log.log_start_offset = 1
         for segment, value in ((first, b"first"), (second, b"2nd")):
-            segment.files.close_descriptors()
+            segment.close_descriptors()
             assert decode(segment.read_at(0, segment.size), 0)[0].value == value
             log.retired.append((0, segment))
         for path in log.release_retired(1):
@@ -380,20 +380,20 @@ def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> No
         assert head.log_path.endswith(".log.deleted")
         buffer = bytearray(head.size)
         assert head.read_into(buffer, 0) == head.size
-        head.files.lease()
+        head.lease()
         assert log.release_retired(NOW_MS + 999) == []
         unleased = log.release_retired(NOW_MS + 1000)
         assert all(f"{1:020d}" in path for path in unleased)
         for path in unleased:
             os.unlink(path)
         assert head.read_into(buffer, 0) == head.size
-        head.files.release()
+        head.release()
         for path in log.release_retired(NOW_MS + 1000):
             os.unlink(path)
         with pytest.raises(SegmentGone):
             at_once(head.read_into, buffer, 0)
         with pytest.raises(SegmentGone):
-            head.files.lease()
+            head.lease()
         assert not list((tmp_path / "t-0").glob("*.deleted*"))
 
 
@@ -406,16 +406,16 @@ def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
         values(log)
         for _ in range(3):
             log.age_descriptors()
-        assert [segment.files.is_open for segment in log.segments] == [True] * 5 + [False]
+        assert [segment.is_open for segment in log.segments] == [True] * 5 + [False]
         # What is not on the disk yet stays open.
         log.flush()
         values(log)
         log.age_descriptors()
         at_once(log.segments[0].read_into, bytearray(10), 0)
-        log.segments[1].files.lease()
+        log.segments[1].lease()
         log.age_descriptors()
-        assert [segment.files.is_open for segment in log.segments[:4]] == [True, True, False, False]
-        log.segments[1].files.release()
+        assert [segment.is_open for segment in log.segments[:4]] == [True, True, False, False]
+        log.segments[1].release()
         assert values(log) == [b"%d" % n for n in range(5)]
         append(log, b"again")
 

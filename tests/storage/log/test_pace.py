@@ -166,7 +166,7 @@ def test_files_stay_open_aside(tmp_path: Path) -> None:
         files.meanwhile = lambda: [log.age_descriptors() for _ in range(3)]
         append(log, b"two")
         files.meanwhile = None
-        assert log.active.files.is_open
+        assert log.active.is_open
         log.pace.leave()
         log.pace.turn = None
         assert values(log) == [b"one", b"two"]

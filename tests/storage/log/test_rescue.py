@@ -282,7 +282,7 @@ def test_who_reads_goes_on(tmp_path: Path) -> None:
     manager, log = a_log(tmp_path, disk)
     segments = log.segments
     reader = segments[0]
-    reader.files.lease()
+    reader.lease()
     before = [segment.read_at(0, segment.size) for segment in segments]
     inode = reader.log_stat().st_ino
     fail(log, disk)
@@ -290,10 +290,10 @@ def test_who_reads_goes_on(tmp_path: Path) -> None:
     assert log.segments[:2] == segments
     assert [segment.read_at(0, segment.size) for segment in segments] == before
     assert reader.log_stat().st_ino != inode
-    reader.files.release()
+    reader.release()
     for segment in segments:
-        segment.files.close_descriptors()
-        assert not segment.files.is_open
+        segment.close_descriptors()
+        assert not segment.is_open
     assert check_log(log) == []
     manager.close()
 

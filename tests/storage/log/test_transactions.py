@@ -164,7 +164,7 @@ def test_a_transaction_over_several_segments(tmp_path: Path) -> None:
         assert [s.size == s.stable_size for s in log.segments] == [True, False, False]
         second.abort()
         assert [s.size == s.stable_size for s in log.segments] == [True, True, True]
-        assert [s.files.aborted for s in log.segments] == [
+        assert [s.aborted for s in log.segments] == [
             (),
             (),
             (TxnEntry(7, 1, 4, 2), TxnEntry(8, 2, 5, 6)),
@@ -424,7 +424,7 @@ def test_a_request_does_not_wait_for_the_transaction_indexes(tmp_path: Path) -> 
         log = manager.log("t", 0)
         for segment in log.segments:
             # As where a start had no need to read it.
-            segment.files._txn_index = None
+            segment._txn_index = None
         with pytest.raises(BlockingIOError):
             at_once(log.transactions.is_aborted, 7, 0)
         assert log.transactions.is_aborted(7, 0)

@@ -40,13 +40,13 @@ def segment(tmp_path: Path) -> Segment:
         data = encode([Record(offset, NOW_MS + offset, 0, None, b"x" * 50)])
         made.append(data, [(0, len(data), offset, NOW_MS + offset)], NOW_NS)
     made.seal()
-    made.files.close()
+    made.close()
     return made
 
 
 def starts(segment: Segment) -> list[int]:
     found = [at for at, _ in segment.batches()]
-    segment.files.close_descriptors()
+    segment.close_descriptors()
     return found
 
 
@@ -75,7 +75,7 @@ def loaded(
     )
     found = load(context, BASE, following, set(os.listdir(path)))
     finish_index(context.files, found)
-    found.segment.files.close_descriptors()
+    found.segment.close_descriptors()
     return found
 
 

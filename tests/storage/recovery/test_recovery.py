@@ -430,7 +430,7 @@ def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) 
         log = manager.log("t", 0)
         assert [cut.size for cut in manager.cuts] == [20]
         assert values(log) == [b"hello"] * 50
-        assert log.active.files.offset_index.count > 10
+        assert log.active.offset_index.count > 10
         assert log.epochs.latest == 0
         assert append(log, b"new") == 50
     with opened(tmp_path) as manager:
@@ -768,7 +768,7 @@ def test_a_time_entry_that_was_half_written(tmp_path: Path, written: int) -> Non
         if n == 3:
             log.flush()
             manager.checkpoint()
-            entries = log.active.files.time_index.count
+            entries = log.active.time_index.count
     manager.abandon()
     with times.open("r+b") as file:
         file.seek(entries * 12 + written)

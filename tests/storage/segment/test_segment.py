@@ -34,7 +34,7 @@ def create(path: Path, files: Files | None = None) -> Segment:
 def segment(tmp_path: Path) -> Iterator[Segment]:
     made = create(tmp_path)
     yield made
-    made.files.close_descriptors()
+    made.close_descriptors()
 
 
 def put(segment: Segment, *values: bytes, timestamp_ms: int = NOW_MS) -> bytes:
@@ -72,18 +72,18 @@ def test_its_indexes_are_those_of_a_rebuild(
     segment.seal()
     rebuild = Rebuild(BASE, CONFIG.index_interval_bytes)
     assert rebuild.feed(log, len(log), 0) == segment.size
-    assert segment.files.offset_index.data() == bytes(rebuild.offset_entries)
-    assert segment.files.time_index.data() == sealed_times(rebuild)
+    assert segment.offset_index.data() == bytes(rebuild.offset_entries)
+    assert segment.time_index.data() == sealed_times(rebuild)
     assert segment.next_offset == rebuild.next_offset
-    segment.files.close()
+    segment.close()
 
 
 def test_what_is_sealed_by_mistake_goes_on(segment: Segment) -> None:
     starts = fill(segment)
-    before = list(segment.files.time_index.entries())
+    before = list(segment.time_index.entries())
     segment.seal()
     segment.unseal()
-    assert list(segment.files.time_index.entries()) == before
+    assert list(segment.time_index.entries()) == before
     put(segment, b"more")
     assert [at for at, _ in segment.batches()][:-1] == starts
 
@@ -102,7 +102,7 @@ def test_a_refused_append_leaves_nothing(tmp_path: Path) -> None:
         put(segment, b"value")
     assert (segment.size, segment.next_offset) == (0, BASE)
     assert os.path.getsize(segment.log_path) == 0
-    segment.files.close()
+    segment.close()
 
 
 def test_nothing_is_written_behind_what_somebody_has_cut(segment: Segment) -> None:
@@ -136,7 +136,7 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
 ) -> None:
     starts = fill(segment, 12)
     segment.seal()
-    segment.files.close()
+    segment.close()
     index = tmp_path / f"{BASE:020}.index"
     entries = index.read_bytes()
     offset = segment.next_offset - 1
@@ -156,7 +156,7 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
         found = other.locate(offset)
         assert found is not None
         assert found[0] == starts[-1]
-        other.files.close()
+        other.close()
 
 
 # -- damage --------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
 def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
     fill(segment)
     segment.seal()
-    segment.files.close_descriptors()
+    segment.close_descriptors()
     os.unlink(segment.log_path)
     assert not segment.open_log()
     assert segment.is_lost
@@ -213,13 +213,13 @@ def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
 def test_a_lease_keeps_descriptors(segment: Segment) -> None:
     fill(segment)
     segment.seal()
-    segment.files.lease()
-    assert not segment.files.close_descriptors()
-    assert segment.files.close_descriptors(own_leases=1)
+    segment.lease()
+    assert not segment.close_descriptors()
+    assert segment.close_descriptors(own_leases=1)
     segment.read_at(0, 10)
-    segment.files.release()
-    assert segment.files.close_descriptors()
-    assert not segment.files.is_open
+    segment.release()
+    assert segment.close_descriptors()
+    assert not segment.is_open
 
 
 @pytest.mark.parametrize("kind", [paths.DELETED, paths.CUT])
@@ -228,33 +228,33 @@ def test_who_reads_what_has_left_goes_on_until_it_is_let_go(
 ) -> None:
     fill(segment)
     segment.seal()
-    before = segment.files.deleted
-    segment.files.leave(kind)
-    assert (before, segment.files.deleted) == (False, True)
+    before = segment.deleted
+    segment.leave(kind)
+    assert (before, segment.deleted) == (False, True)
     assert names(tmp_path) == {f".log{kind}", f".index{kind}", f".timeindex{kind}"}
-    segment.files.close_descriptors()
+    segment.close_descriptors()
     assert len(segment.read_at(0, segment.size)) == segment.size
-    left = segment.files.let_go()
+    left = segment.let_go()
     assert {os.path.basename(path).removeprefix(f"{BASE:020}") for path in left} == names(tmp_path)
     assert left[-1] == segment.log_path, "as long as it is there its names are taken"
     with pytest.raises(SegmentGone):
         segment.read_at(0, 1)
     with pytest.raises(SegmentGone):
-        segment.files.lease()
+        segment.lease()
 
 
 def test_those_that_leave_under_one_name_stay_apart(tmp_path: Path) -> None:
     for _ in range(3):
-        create(tmp_path).files.leave(paths.DELETED)
+        create(tmp_path).leave(paths.DELETED)
     logs = {name for name in names(tmp_path) if name.startswith(".log")}
     assert logs == {".log.deleted", ".log.1.deleted", ".log.2.deleted"}
 
 
 def test_what_was_never_of_the_log_is_removed(segment: Segment, tmp_path: Path) -> None:
     fill(segment)
-    segment.files.discard()
+    segment.discard()
     assert names(tmp_path) == set()
-    create(tmp_path).files.close()
+    create(tmp_path).close()
 
 
 def test_a_new_one_begins_empty_whatever_lies_there(tmp_path: Path) -> None:
@@ -262,5 +262,5 @@ def test_a_new_one_begins_empty_whatever_lies_there(tmp_path: Path) -> None:
         (tmp_path / f"{BASE:020}{suffix}").write_bytes(b"left over")
     segment = create(tmp_path)
     assert (segment.size, os.path.getsize(segment.log_path)) == (0, 0)
-    assert segment.files.aborted == ()
-    segment.files.close()
+    assert segment.aborted == ()
+    segment.close()

@@ -138,7 +138,7 @@ def test_a_bit_of_the_active_segment(checked: Checked, field: str, number: int) 
     assert [(place.start, place.end) for place in damaged.damages] == [(position, position + size)]
     assert (damaged.damages[0].first_offset, damaged.damages[0].next_offset) == (number, number + 1)
     assert log.segments[0] is damaged
-    assert damaged.files.sealed
+    assert damaged.sealed
     assert log.active is not damaged
     assert checked.watcher.damaged_segments == [damaged]
     assert log.counters.damages == 1

@@ -138,7 +138,7 @@ def test_segments_that_a_cleaner_is_about_to_name(tmp_path: Path) -> None:
 
 def test_a_file_that_is_gone_is_a_fault_beside_others(log: Log) -> None:
     gone, rest = log.segments
-    gone.files.close_descriptors()
+    gone.close_descriptors()
     os.unlink(gone.log_path)
     flip(rest.log_path, position(rest, 1) + 70)
     said, other = faults(log)

@@ -67,8 +67,8 @@ def test_segments(tree: Tree) -> None:
     log = tree.log()
     for row, segment in zip(found[1:], log.segments, strict=True):
         assert int(row["bytes"]) == segment.size
-        assert int(row["index_entries"]) == segment.files.offset_index.count
-        assert int(row["timeindex_entries"]) == segment.files.time_index.count
+        assert int(row["index_entries"]) == segment.offset_index.count
+        assert int(row["timeindex_entries"]) == segment.time_index.count
         assert int(row["first_timestamp"]) == segment.first_timestamp
         assert int(row["last_timestamp"]) == segment.max_timestamp
     assert found[0]["index_fill"] == "0.0%"
@@ -80,11 +80,11 @@ def test_index_and_timeindex_show_every_entry(tree: Tree) -> None:
     append(tree.log(), *[b"value"] * 50)
     append(tree.log(), b"the active one has an entry")
     log = tree.log()
-    offsets = [entry for segment in log.segments for entry in segment.files.offset_index.entries()]
+    offsets = [entry for segment in log.segments for entry in segment.offset_index.entries()]
     assert len(offsets) > 30
     found = rows(tree, "index")
     assert [(int(row["offset"]), int(row["position"])) for row in found] == offsets
-    times = [entry for segment in log.segments for entry in segment.files.time_index.entries()]
+    times = [entry for segment in log.segments for entry in segment.time_index.entries()]
     found = rows(tree, "timeindex")
     assert [(int(row["timestamp"]), int(row["offset"])) for row in found] == times
 

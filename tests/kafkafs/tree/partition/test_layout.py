@@ -177,6 +177,6 @@ def test_a_roll_whose_blocks_cannot_be_counted_is_shown(tmp_path: Path) -> None:
         assert tree.read("t/0") == b"one\ntwo\n"
         sealed, active = tree.log().segments
         kinds = (paths.LOG, paths.INDEX, paths.TIMEINDEX)
-        counted = sum(os.stat(sealed.files.file_path(kind)).st_blocks for kind in kinds)
+        counted = sum(os.stat(sealed.file_path(kind)).st_blocks for kind in kinds)
         assert partition.blocks() == counted + 8
         assert active.size <= 4096
