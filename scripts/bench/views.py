@@ -19,8 +19,9 @@ The first round is not counted. The works are:
   view. The goals count records, because a line of JSON has far more bytes than a record.
 - The first 100 bytes of `0@TIME`, open to close, at random times in a large log and in a small one.
 - Records printed to /dev/null by `cat` of a running broker's directory, mounted, and from the
-  broker by kcat and Kafka's console consumer. The time for one record is subtracted. The console
-  consumer and `kcat -J` print an eighth. The console consumer has no JSON of whole records.
+  broker by `kafkafs cat kafka://`, kcat and Kafka's console consumer. The time for one record is
+  subtracted. The console consumer and `kcat -J` print an eighth. The console consumer has no JSON
+  of whole records.
 """
 
 from __future__ import annotations
@@ -96,7 +97,13 @@ ROWS = [
     Row("heads", "head of `0@TIME`, p99", "µs", "big p99", "small p99"),
     Row("print", "print a topic", "1,000 records/s", "cat", "kcat", at_least=20),
     Row("print", "print a topic", "1,000 records/s", "cat", "console consumer", at_least=20),
+    Row("print", "print it by kafka://", "1,000 records/s", "cat kafka://", "kcat", at_least=1),
     Row("print-json", "print it as JSON", "1,000 records/s", "cat .jsonl", "kcat -J", at_least=10),
+    Row(
+        *("print-json", "print JSON by kafka://", "1,000 records/s"),
+        *("cat kafka:// .jsonl", "kcat -J"),
+        at_least=1,
+    ),
 ]
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from latency import KAFKAFS
+
 from storage import Record
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -66,11 +68,18 @@ class Printing:
             java_command(CONSOLE, *where, "--from-beginning", "--max-messages"), share
         )
 
-    def _rate(self, command: list[str], share: int) -> float:
-        """Return the rate of a command without its last argument, the number of records."""
+    def kafkafs(self, *options: str) -> float:
+        place = f"kafka://{self.broker.address}/{self.topic}@.."
+        return self._rate([str(KAFKAFS), "cat", *options], 1, place)
+
+    def _rate(self, command: list[str], share: int, before: str = "") -> float:
+        """Return the rate of a command without its last argument, the number of records.
+
+        `before`: the text before the number.
+        """
         printed = self.count // share
-        starting = _seconds([*command, "1"])
-        return printed / max(_seconds([*command, str(printed)]) - starting, 1e-6) / 1e3
+        starting = _seconds([*command, f"{before}1"])
+        return printed / max(_seconds([*command, f"{before}{printed}"]) - starting, 1e-6) / 1e3
 
 
 def _seconds(command: list[str]) -> float:

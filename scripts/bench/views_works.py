@@ -283,10 +283,12 @@ def printing(bench: Bench) -> Iterator[dict[str, Measure]]:
                     "cat": cat("values"),
                     "kcat": peers.kcat(),
                     "console consumer": peers.console_consumer(SLOW_SHARE),
+                    "cat kafka://": peers.kafkafs(),
                 },
                 "print-json": lambda: {
                     "cat .jsonl": cat(".jsonl"),
                     "kcat -J": peers.kcat("-J", share=SLOW_SHARE),
+                    "cat kafka:// .jsonl": peers.kafkafs("--view", "jsonl"),
                 },
             }
 
