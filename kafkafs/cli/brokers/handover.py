@@ -60,8 +60,8 @@ def command(
     """Hand topics of DATA over to a stopped broker. DATA must not be in use.
 
     BROKER_DIR is the broker's log directory. The topics must exist in it, with the same number of
-    partitions, and must never have had a record. Without TOPIC, handover takes all topics of DATA
-    except Kafka's own. It checks every byte.
+    partitions, and must never have had a record there. Without TOPIC, handover takes all topics of
+    DATA except Kafka's own. handover checks every byte.
 
     --dry-run prints the commands that create the topics at the broker and set their settings. Run
     these commands, stop the broker, run handover, and start the broker. Without --abort, handover

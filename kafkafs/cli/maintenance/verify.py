@@ -32,7 +32,7 @@ def command(logs: Address, out: Output) -> None:
     """Read every byte of logs, and report every fault.
 
     The directory may be in use, also by a broker. verify takes no lock and writes nothing. Without
-    TOPIC, it checks the whole data directory. DATA may also be the directory of one partition.
+    TOPIC, it checks the whole data directory. DATA can also be the directory of one partition.
 
     verify checks the CRC of each batch, each record in any codec and format, offsets, indexes,
     transaction indexes, producer snapshots and checkpoints. Each fault is one line: file, position

@@ -110,10 +110,10 @@ def command(
     Times without a time zone are local.
 
     --decode prints JSON lines with keys and values decoded by their Avro schemas. With the schema
-    `auto`, a key or a value names its schema: by a frame (a zero byte and a schema id), or by a
-    header. The ids are those of the topic _schemas in the same directory, where a Confluent Schema
-    Registry stores its schemas. If cat cannot decode a value, it prints the value as --view jsonl
-    does, and adds the field `valueError`.
+    `auto`, the record has the id of the schema: in a header, or in a frame (a zero byte and the id)
+    before the key or the value. cat looks for the id in the topic _schemas of the same directory,
+    where a Confluent Schema Registry stores its schemas. If cat cannot decode a value, it prints
+    the value as --view jsonl does, and adds the field `valueError`.
 
     kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. --decode reads
     the topic _schemas of the cluster. With -f, cat prints the records of all partitions as they

@@ -31,7 +31,7 @@ def command() -> None:
     The jobs need PySpark, PyArrow, pandas, and Java 17 or later. If a package is missing, jobs
     print how to install it.
 
-    DATA is a data directory. It may be mounted or belong to a running broker. For jobs that only
-    read, it may also be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path
+    DATA is a data directory. It can be mounted, or belong to a running broker. For jobs that only
+    read, it can also be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path
     below MOUNT names a topic or a partition.
     """

@@ -64,8 +64,8 @@ _Limits = Mapping[str, str] | None
 def command(
     logs: Address | ClusterAddress, internal: bool, rates: bool, client: Client, out: Output
 ) -> None:
-    """List topics: partitions, records, size, time of the last append, cleanup policy, retention.
-    With TOPIC, list its partitions: records, size, timestamp of the last record.
+    """List topics with partitions, records, size, time of the last append, cleanup policy and
+    retention. With TOPIC, list its partitions with records, size and timestamp of the last record.
 
     ls also works while the directory is in use. ls calculates the number of records from the
     offsets. The column `retention` shows what retention keeps: `all`, a time (7d), a size

@@ -43,8 +43,9 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
 @output_options("`groups` or, with GROUP, `offsets`; and `notes`", times=True)
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], client: Client, out: Output) -> None:
-    """List groups: number of partitions with a committed offset, lag, time of the last commit. With
-    GROUP, list its partitions: committed offset, high watermark, lag, time of the commit.
+    """List groups with the number of their committed offsets, the lag, and the time of the last
+    commit. With GROUP, list its partitions with committed offset, high watermark, lag and time of
+    the commit.
 
     The lag is the high watermark minus the committed offset, as in kafka-consumer-groups. The
     directory may be in use, also by a broker. A line that begins with # says that partitions of
