@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kafka_client.addresses import HostPort, parse_brokers
 from storage.errors import InvalidConfig
 from storage.settings import java_properties
 
@@ -101,7 +100,6 @@ class Sasl:
 class ClientSettings:
     """How to connect. `warnings` are texts for the user."""
 
-    brokers: tuple[HostPort, ...] = ()
     tls: Tls | None = None
     sasl: Sasl | None = None
     client_id: str = "kafkafs"
@@ -167,14 +165,7 @@ def settings_of(properties: Mapping[str, str], *, insecure: bool = False) -> Cli
         warnings.append(
             "host names of brokers are not verified: ssl.endpoint.identification.algorithm is empty"
         )
-    servers = found.get("bootstrap.servers")
-    return ClientSettings(
-        parse_brokers(servers) if servers else (),
-        tls,
-        sasl,
-        found.get("client.id") or "kafkafs",
-        tuple(warnings),
-    )
+    return ClientSettings(tls, sasl, found.get("client.id") or "kafkafs", tuple(warnings))
 
 
 def _resolved(name: str, value: str) -> str:

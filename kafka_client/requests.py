@@ -22,10 +22,9 @@ from storage.settings.messages import Struct
 LATEST: Final = -1
 EARLIEST: Final = -2
 
-#: The resource type of a topic, and the source of a setting that is set on it.
-TOPIC: Final = 2
-DYNAMIC_TOPIC_CONFIG: Final = 1
-
+# The resource type of a topic, and the source of a setting that is set on it.
+_TOPIC: Final = 2
+_OF_THE_TOPIC: Final = 1
 _CONSUMER: Final = -1
 _GROUP: Final = 0
 _ALL_IN_SYNC: Final = -1
@@ -141,35 +140,38 @@ def _produce(connection: Connection, partition: TopicPartition, data: Struct) ->
 # -- settings --------------------------------------------------------------------------------------
 
 
-class Setting(NamedTuple):
-    """The value is None if it is a secret. `source` is DYNAMIC_TOPIC_CONFIG if a topic sets it."""
+class TopicSettings(NamedTuple):
+    """Settings by name, without the values of secrets; and those of them that the topic sets."""
 
-    value: str | None
-    source: int
+    in_force: dict[str, str]
+    set_here: dict[str, str]
 
 
 def describe_topic_configs(
     cluster: Cluster, topics: Iterable[str]
-) -> dict[str, dict[str, Setting] | ClientError]:
-    """Return the settings of topics by name. Errors: ClientError."""
+) -> dict[str, TopicSettings | ClientError]:
+    """Return the settings of topics. Errors: ClientError."""
     resources = [
-        {"resourceType": TOPIC, "resourceName": topic, "configurationKeys": None}
+        {"resourceType": _TOPIC, "resourceName": topic, "configurationKeys": None}
         for topic in topics
     ]
+    if not resources:
+        return {}
     answer = cluster.any_connection().request("DescribeConfigs", {"resources": resources})
-    found: dict[str, dict[str, Setting] | ClientError] = {}
+    found: dict[str, TopicSettings | ClientError] = {}
     for each in answer["results"]:
-        topic = each["resourceName"].decode(errors="replace")
+        topic = _text(each["resourceName"])
         if each["errorCode"]:
             found[topic] = BrokerError(each["errorCode"], topic, each["errorMessage"])
-        else:
-            found[topic] = {
-                _text(config["name"]): Setting(
-                    None if config["value"] is None else _text(config["value"]),
-                    config["configSource"],
-                )
-                for config in each["configs"]
-            }
+            continue
+        settings = TopicSettings({}, {})
+        for config in sorted(each["configs"], key=lambda config: bytes(config["name"])):
+            if config["value"] is not None:
+                name, value = _text(config["name"]), _text(config["value"])
+                settings.in_force[name] = value
+                if config["configSource"] == _OF_THE_TOPIC:
+                    settings.set_here[name] = value
+        found[topic] = settings
     return found
 
 

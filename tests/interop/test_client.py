@@ -22,11 +22,11 @@ from kafka_client.errors import BrokerError, BrokerUnreachable
 from kafka_client.fetch import Fetched, Fetcher, Position
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import (
-    DYNAMIC_TOPIC_CONFIG,
     EARLIEST,
     LATEST,
     Committed,
     Offset,
+    TopicSettings,
     describe_topic_configs,
     end_offsets_of_epochs,
     fetch_committed,
@@ -229,13 +229,10 @@ def test_a_produced_batch_is_read_by_others(broker: Broker, cluster: Cluster) ->
 
 def test_settings_of_topics(cluster: Cluster) -> None:
     found = describe_topic_configs(cluster, ["orders", "gone"])
-    assert not isinstance(found["orders"], BrokerError)
-    set_here = {
-        name: setting.value
-        for name, setting in found["orders"].items()  # type: ignore[union-attr]
-        if setting.source == DYNAMIC_TOPIC_CONFIG
-    }
-    assert set_here == {"segment.bytes": "1048576", "retention.ms": "-1"}
+    orders = found["orders"]
+    assert isinstance(orders, TopicSettings)
+    assert orders.set_here == {"segment.bytes": "1048576", "retention.ms": "-1"}
+    assert orders.in_force.items() > orders.set_here.items()
     assert isinstance(found["gone"], BrokerError)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kafka_client.addresses import HostPort
 from kafka_client.properties import (
     ClientSettings,
     Sasl,
@@ -53,7 +52,6 @@ def settings(text: str, *, insecure: bool = False) -> ClientSettings:
 @pytest.mark.parametrize("text", [KAFKA, LIBRDKAFKA], ids=["Kafka", "librdkafka"])
 def test_both_kinds_of_files_mean_the_same(text: str) -> None:
     found = settings(text)
-    assert found.brokers == (HostPort("b1", 9093), HostPort("b2", 9094))
     assert found.sasl is not None
     assert (found.sasl.mechanism, found.sasl.user) == ("SCRAM-SHA-512", "alice")
     assert found.sasl.password.reveal() == "alice-secret"
@@ -169,7 +167,6 @@ def test_host_names_are_verified_unless_the_file_says_no() -> None:
             "security.protocol=ssl\nenable.ssl.certificate.verification=false",
             "enable.ssl.certificate.verification=false is not supported: name the CA",
         ),
-        ("bootstrap.servers=b1:x", "'b1:x' is not the address of a broker: HOST:PORT"),
     ],
 )
 def test_what_is_not_supported_is_named(text: str, reason: str) -> None:
@@ -211,8 +208,8 @@ def test_the_file_of_kcat_is_used_if_it_is_there(
     assert default_file() is None
     assert read_settings(default_file()) == ClientSettings()
     (tmp_path / ".config").mkdir()
-    (tmp_path / ".config/kcat.conf").write_text("bootstrap.servers=b1\n")
-    assert read_settings(default_file()).brokers == (HostPort("b1", 9092),)
+    (tmp_path / ".config/kcat.conf").write_text("client.id=mine\n")
+    assert read_settings(default_file()).client_id == "mine"
 
 
 def test_a_file_that_is_no_file_of_properties_is_not_read_whole() -> None:

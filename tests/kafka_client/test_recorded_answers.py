@@ -21,10 +21,10 @@ from kafka_client.consume import Consumer
 from kafka_client.fetch import Position
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import (
-    DYNAMIC_TOPIC_CONFIG,
     LATEST,
     Committed,
     Offset,
+    TopicSettings,
     describe_topic_configs,
     end_offsets_of_epochs,
     fetch_committed,
@@ -88,11 +88,7 @@ def test_a_broker_of_this_release(path: Path) -> None:
         assert size == 583
         assert produce(cluster, TopicPartition("orders", 1), batch(0)) == 0
         found = describe_topic_configs(cluster, ["orders"])["orders"]
-        assert isinstance(found, dict)
-        assert {
-            name: setting.value
-            for name, setting in found.items()
-            if setting.source == DYNAMIC_TOPIC_CONFIG
-        } == {"retention.ms": "1000000000000"}
+        assert isinstance(found, TopicSettings)
+        assert found.set_here == {"retention.ms": "1000000000000"}
         assert fetch_committed(cluster, "g") == {ORDERS: Committed(3, -1, "m")}
         assert list_groups(cluster) == {"g": "" if path.stem == "2.4.1" else "Empty"}

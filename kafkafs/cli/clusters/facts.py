@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.errors import ClientError
 from kafka_client.requests import (
-    DYNAMIC_TOPIC_CONFIG,
     EARLIEST,
     LATEST,
+    TopicSettings,
     describe_topic_configs,
     fetch_committed,
 )
-from kafkafs.cli.common.clusters import (
-    ClusterAddress,
-    offsets_of,
-    partitions_of,
-    reason_of,
-)
+from kafkafs.cli.common.clusters import ClusterAddress, offsets_of, partitions_of, reason_of
 from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 
@@ -58,28 +52,16 @@ def partitions(
     return rows
 
 
-class TopicSettings(NamedTuple):
-    in_force: Mapping[str, str]
-    set_here: Mapping[str, str]
-
-
 def settings_of(
     cluster: Cluster, topics: Iterable[str], report: Report
 ) -> dict[str, TopicSettings | None]:
-    """Return the settings of topics. The value of a secret is left out."""
-    names = list(topics)
-    found = describe_topic_configs(cluster, names) if names else {}
-    settings: dict[str, TopicSettings | None] = {}
-    for topic in names:
-        each = found.get(topic)
+    """Return the settings of topics."""
+    settings: dict[str, TopicSettings | None] = dict.fromkeys(topics)
+    for topic, each in describe_topic_configs(cluster, settings).items():
         if isinstance(each, ClientError):
             report(each)
-        if each is None or isinstance(each, ClientError):
-            settings[topic] = None
-            continue
-        given = {name: setting.value for name, setting in each.items() if setting.value is not None}
-        here = {name for name in given if each[name].source == DYNAMIC_TOPIC_CONFIG}
-        settings[topic] = TopicSettings(given, {name: given[name] for name in sorted(here)})
+        elif topic in settings:
+            settings[topic] = each
     return settings
 
 

@@ -33,10 +33,8 @@ class TopicWriter:
 
     def _max_batch_bytes(self) -> int:
         found = describe_topic_configs(self._cluster, [self._topic])[self._topic]
-        setting = None if isinstance(found, ClientError) else found.get(_LIMIT)
-        if setting is None or setting.value is None:
-            return LogConfig().max_message_bytes
-        return int(setting.value)
+        in_force = {} if isinstance(found, ClientError) else found.in_force
+        return int(in_force.get(_LIMIT, LogConfig().max_message_bytes))
 
     def write(self, data: bytes) -> None:
         """Append whole lines, and return when all in-sync replicas have them.
