@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 from kafkafs.cli import main
 from storage import Record
 from storage import encode as encode_batch
+from storage.record.compression import ZSTD
 from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.header import TRANSACTIONAL_BIT
+from storage.record.header import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
 from storage.settings.messages import Struct
 from tests import oracle
@@ -341,6 +342,20 @@ def test_another_history_is_reported(broker: OneBroker) -> None:
     done = call(broker, "cat")
     assert (done.exit_code, done.stdout) == (3, lines(0, 10))
     assert "log differs from offset 7 on" in done.stderr
+
+
+def test_a_batch_that_no_reader_can_decode(broker: OneBroker) -> None:
+    """… has the right CRC, so the client takes it."""
+    header = parse_header(broker.batches[10])
+    garbage = [
+        (b"no stream", ZSTD, "zstd: a frame is truncated or invalid (offset 10)"),
+        (b"\x7f no record", 0, "a record's length does not fit its batch"),
+    ]
+    for records, codec, reason in garbage:
+        broker.batches[10] = pack(header._replace(attributes=codec), records)
+        done = call(broker, "cat")
+        assert (done.exit_code, done.stdout) == (3, lines(0, 10))
+        assert done.stderr == f"kafkafs: t:0: {reason}\n"
 
 
 # -- a broker that fails ---------------------------------------------------------------------------
