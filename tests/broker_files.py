@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
@@ -120,6 +121,14 @@ class BrokerPartition:
             at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
         return starts
 
+    def write_indexes(self) -> None:
+        """The indexes of the active segment, as a broker has them that rolls: none of them has more
+        than its last entry.
+        """
+        self.active.with_suffix(paths.INDEX).write_bytes(b"")
+        last = self.next_offset - 1 - self.bases[-1]
+        self.active.with_suffix(paths.TIMEINDEX).write_bytes(struct.pack(">qi", NOW_MS, last))
+
     def roll(self) -> None:
         self.bases.append(self.next_offset)
         if self.producers.by_id:
@@ -156,9 +165,11 @@ class BrokerPartition:
     # -- the past ------------------------------------------------------------------------------
 
     def _mark_deleted(self, base: int) -> None:
-        path = self.log(base)
-        path.rename(f"{path}{paths.DELETED}")
-        self.step()
+        for suffix in (paths.LOG, *paths.INDEX_SUFFIXES):
+            path = self.log(base).with_suffix(suffix)
+            if path.exists():
+                path.rename(f"{path}{paths.DELETED}")
+                self.step()
 
     def delete_head(self, count: int) -> None:
         """Retention: rename, and remove later (``remove_deleted``)."""
@@ -193,12 +204,22 @@ class BrokerPartition:
         newest = self.log(old[-1]).stat().st_mtime_ns
         os.utime(cleaned, ns=(newest, newest))
         self.step()
-        swap = Path(f"{final}{paths.SWAP}")
-        cleaned.rename(swap)
-        self.step()
+        new = [final]
+        for suffix in (paths.INDEX, paths.TIMEINDEX, paths.TXNINDEX):
+            found = [path for base in old if (path := self.log(base).with_suffix(suffix)).exists()]
+            if found:
+                new.append(final.with_suffix(suffix))
+                left = found if suffix == paths.TXNINDEX else found[-1:]
+                Path(f"{new[-1]}{paths.CLEANED}").write_bytes(b"".join(map(Path.read_bytes, left)))
+        for path in new:
+            Path(f"{path}{paths.CLEANED}").rename(f"{path}{paths.SWAP}")
+            self.step()
         for base in old:
             self._mark_deleted(base)
-        swap.rename(final)
+        for path in new[:-1]:
+            Path(f"{path}{paths.SWAP}").rename(path)
+            self.step()
+        Path(f"{new[-1]}{paths.SWAP}").rename(new[-1])
         # What was appended meanwhile is there too.
         self.records = [
             record for record in self.records if record in kept or record[0] > kept_until

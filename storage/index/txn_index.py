@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import NamedTuple
 
+from storage import paths
 from storage.errors import UnusableFile
 from storage.files import Files
 
@@ -96,6 +97,9 @@ class TxnIndex:
     ) -> None:
         """Reads the file; a missing one has no entries.  OSError from the disk.
 
+        A broker that swaps a segment in renames the log first.  So of a log that is only read the
+        file may still have the name that ends in ``.swap``, or get its own name just now.
+
         ``opener``: as a ``SegmentIndex`` has it.
         """
         self._files = files
@@ -107,9 +111,10 @@ class TxnIndex:
         self._length = 0
         self.entries: tuple[TxnEntry, ...] = ()
         try:
-            self._length, self.entries = _read(files, path)
-        except FileNotFoundError:
-            pass
+            for name in (path,) if writable else (path, path + paths.SWAP, path):
+                with contextlib.suppress(FileNotFoundError):
+                    self._length, self.entries = _read(files, name)
+                    break
         except UnusableFile:
             if writable:
                 raise

@@ -143,9 +143,10 @@ def as_if_finished(
     *_, rest = _sorted_out(files, directory, names)
     swapped = {paths.base_offset_of(name) for name in rest if name.endswith(_LOG_SWAP)}
     half = {paths.base_offset_of(name) for name in rest if name.endswith(paths.SWAP)} - swapped
+    left = [name.removesuffix(paths.SWAP) for name in rest]
     left = [
-        name.removesuffix(paths.SWAP)
-        for name in rest
+        name
+        for name in left
         if not (name.endswith(paths.INDEX) and paths.base_offset_of(name) in half)
     ]
     return left, frozenset(base for base in swapped if base is not None)

@@ -18,6 +18,7 @@ FOLLOW_CRASH = "tests/crash/test_follow_crash.py"
 LOST_WRITES = "tests/mount/test_lost_writes.py"
 HISTORY = "tests/storage/state/test_history.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
+FOLLOW_OPENING = "tests/storage/follow/test_follow_opening.py"
 FIRST_READ = "tests/storage/segment/test_first_read.py"
 RECOVERY = "tests/storage/recovery/test_recovery.py"
 REPLAY = "tests/storage/recovery/test_replay.py"
@@ -559,6 +560,14 @@ FAULTS = [
         "        is_same = not cut and recorded.fits(segments, log_start)",
         "An inode shows other bytes after a power cut.",
         (HISTORY,),
+    ),
+    Fault(
+        "transaction-index-that-is-being-renamed-is-empty",
+        "storage/index/txn_index.py",
+        "            for name in (path,) if writable else (path, path + paths.SWAP, path):",
+        "            for name in (path,):",
+        "What was aborted is shown beside a broker's cleaner.",
+        (FOLLOW_OPENING,),
     ),
     Fault(
         "history-same-nonce-where-the-last-stable-offset-has-gone-back",

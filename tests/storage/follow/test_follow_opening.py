@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
 from storage.follow.follow_directory import DirectoryFollower
 from tests.broker_files import Between, BrokerDirectory, BrokerPartition
 from tests.storage.logs import values
+from tests.storage.producers import Producer
 
 
 def _clean_last(partition: BrokerPartition) -> None:
@@ -131,3 +133,75 @@ def test_what_the_high_watermark_names_is_removed(
         broker.write_high_watermark(partition, partition.next_offset)
         follower.look(log)
         assert values(log) == partition.values
+
+
+def _with_aborted(broker: BrokerDirectory) -> BrokerPartition:
+    """Two sealed segments with indexes and the active one; an aborted transaction in the first."""
+    partition = broker.partition()
+    partition.append(b"kept")
+    producer = Producer(7, transactional=True)
+    partition.put(producer.batch(b"aborted"))
+    partition.put(producer.abort())
+    for value in (b"one", b"two"):
+        partition.write_indexes()
+        partition.roll()
+        partition.append(value)
+    return partition
+
+
+def _finish(directory: Path) -> None:
+    """What a broker makes of a swap of one segment when it starts."""
+    if not list(directory.glob(f"*{paths.CLEANED}")):
+        for path in directory.glob(f"*{paths.SWAP}"):
+            path.rename(path.with_suffix(""))
+
+
+class _Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """The writer was killed."""
+
+
+def test_what_is_aborted_stays_so_wherever_a_cleaner_is_with_its_names(tmp_path: Path) -> None:
+    """While the log is opened a cleaner comes as far as its ``step``-th change and is killed; the
+    broker that starts then finishes the swap.
+    """
+    first = 6  # the first rename of an old file
+    number, step, steps = 0, first, 0
+    while True:
+        broker = BrokerDirectory(tmp_path / f"{number} {step}")
+        partition = _with_aborted(broker)
+        left = step
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise _Stopped
+
+        def clean() -> None:
+            partition.step = count  # noqa: B023
+            with contextlib.suppress(_Stopped):
+                partition.clean(1, lambda offset, value: True)  # noqa: B023
+
+        files = Between(number)
+        files.begin(clean)
+        with LogManager.open(
+            str(broker.data), read_only=True, files=files, keeps_faulty=True
+        ) as manager:
+            follower = DirectoryFollower(manager)
+            files.end()
+            follower.look_for_partitions()
+            assert manager.topics.faulty == []
+            log = manager.log("t", 0)
+            for _ in range(2):
+                follower.look(log)
+                aborted = [entry.first_offset for entry in log.transactions.aborted()]
+                assert aborted == [1], (number, step)
+                _finish(partition.directory)
+        if left <= 0:
+            step += 1
+        elif step > first:
+            number, step, steps = number + 1, first, max(steps, step)
+        else:
+            break
+    assert number > 10
+    assert steps > 12
