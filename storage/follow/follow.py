@@ -492,8 +492,7 @@ class LogFollower:
         following.mtime_ns = now.st_mtime_ns
         active.next_offset = base
         active.sealed = True
-        log.segments = (*log.segments, following)
-        log.log_end_offset = base
+        log.sync_with_writer(segments=(*log.segments, following), log_end=base)
         self._tail.begin_segment()
         for listener in log.listeners:
             listener.rolled(log, active, following)
@@ -602,19 +601,19 @@ class LogFollower:
                 listener.swapping(log, old, new)
             else:
                 listener.removing(log, old)
-        first, due_ms = log.segments[0].base_offset, self._due_ms()
+        first = log.segments[0].base_offset
         # In this order another thread finds every aborted transaction at any moment.
-        log.retired = [*log.retired, *((due_ms, segment) for segment in lost)]
-        log.segments = (*new, *log.segments[count:])
-        log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+        log.release_later(lost, log.monotonic_ms())
+        segments = (*new, *log.segments[count:])
+        start = max(log.log_start_offset, segments[0].base_offset)
+        log.sync_with_writer(segments=segments, log_start=start, producers=producers)
         if producers is not None:
-            log.producers = producers
             log.transactions.replaced()
         elif log.producers.first_undecided_offset is not None:
             log.transactions.stabilize()
         if new and new[0].base_offset < first == log.log_start_offset:
             # It was loaded while a cleaner swapped its first segments.
-            log.log_start_offset = new[0].base_offset
+            log.sync_with_writer(log_start=new[0].base_offset)
         if new:
             for listener in log.listeners:
                 listener.swapped(log, old, new)
@@ -699,35 +698,28 @@ class LogFollower:
                 segment.note_renamed_to(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
-        log.segments = new
-        log.log_end_offset = log.active.next_offset
+        end = new[-1].next_offset
+        log.sync_with_writer(segments=new, log_end=end, producers=recovered.producers)
         log.counters.truncations += 1
-        log.producers = recovered.producers
         log.transactions.replaced()
-        # It falls only where the log is cut below it.
-        if new[0].base_offset == old[0].base_offset:
-            log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
-        else:
-            log.log_start_offset = new[0].base_offset
+        # The log start falls only if the log was cut below it.
+        is_same = new[0].base_offset == old[0].base_offset
+        start = min(log.log_start_offset, end) if is_same else new[0].base_offset
+        log.sync_with_writer(log_start=start)
         if self._tail.limit is not None:
             self._tail.hide_from(max(self._tail.limit(), log.log_start_offset))
         for _, segment in log.retired:
             if segment.identity == old[same].identity and segment.size > size:
                 # This cut took what an earlier one had left.
                 _give_up(segment)
-        due_ms = self._due_ms()
         for segment in old[same:]:
             # Other batches may have these offsets now.
             index = segment.txn_index
             index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
-        log.retired = [*log.retired, *((due_ms, segment) for segment in old[same:])]
+        log.release_later(old[same:], log.monotonic_ms())
         self._tail.mark_last()
         for listener in log.listeners:
             listener.truncated(log, old[same:], log.segments[same:], offset)
-
-    def _due_ms(self) -> int:
-        """The time, by the monotonic clock, up to which what leaves the log now can be read."""
-        return self.log.monotonic_ms() + self.log.config.file_delete_delay_ms
 
 
 def _facts(segment: Segment) -> tuple[int, int]:

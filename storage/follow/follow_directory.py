@@ -222,7 +222,7 @@ class DirectoryFollower:
             if start <= log.log_end_offset:
                 self._starting.discard(item)
                 if start > log.log_start_offset:
-                    log.log_start_offset = start
+                    log.sync_with_writer(log_start=start)
                     log.log_start_moved()
 
 

@@ -178,7 +178,8 @@ class LogTail:
             log.transactions.store_producers(segment, 0, update)
         if undecided is None and log.producers.first_undecided_offset is None:
             segment.stable_size = segment.size
-        log_end, log.log_end_offset = log.log_end_offset, segment.next_offset
+        log_end = log.log_end_offset
+        log.sync_with_writer(log_end=segment.next_offset)
         stabilized = bool(producers) and log.transactions.update_stable_sizes(undecided, log_end)
         for listener in log.listeners:
             listener.appended(log, segment, segment.size - len(data), data)
@@ -233,10 +234,9 @@ class LogTail:
         first = active.first_timestamp if size else -1
         active.restore(SegmentSummary(size, next_offset, active.mtime_ns, first, newest, newest_at))
         active.close_descriptors()
-        log.segments = segments
-        log.log_end_offset = max(next_offset, active.base_offset)
-        # What begins or is decided behind the end is read again when the end moves.
-        log.producers = self.producers_of(segments)
+        # Transactions that begin or end after the log end are read again when the end moves.
+        producers = self.producers_of(segments)
+        log.sync_with_writer(segments=segments, log_end=active.next_offset, producers=producers)
         log.transactions.stabilize()
 
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:

@@ -46,7 +46,7 @@ from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEnt
 from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
 from storage.state.history import History
-from storage.state.producer_state import ProducerUpdate
+from storage.state.producer_state import ProducerState, ProducerUpdate
 from storage.state.tiered import first_offset
 
 __all__ = ["Appended", "Log"]
@@ -665,9 +665,8 @@ class Log:
         for listener in self.listeners:
             listener.removing(self, removed)
         self.book.let_go(removed)
-        due_ms = now_ms + self.config.file_delete_delay_ms
         # In this order another thread finds every aborted transaction at any moment.
-        self.retired = [*self.retired, *((due_ms, segment) for segment in removed)]
+        self.release_later(removed, now_ms)
         self.segments = self.segments[count:]
         self.book.keep(removed)
         self._start_at(self.segments[0].base_offset)
@@ -700,9 +699,8 @@ class Log:
         assert end < len(self.segments), "the active segment is not deleted"
         for listener in self.listeners:
             listener.swapping(self, old, new)
-        due_ms = now_ms + self.config.file_delete_delay_ms
         # In this order another thread finds every aborted transaction at any moment.
-        self.retired = [*self.retired, *((due_ms, segment) for segment in old)]
+        self.release_later(old, now_ms)
         self.segments = (*self.segments[:first], *new, *self.segments[end:])
         self.book.keep(old)
         self.may_have_gaps = True
@@ -714,6 +712,11 @@ class Log:
         if not new.deleted:
             new.set_suffix("")
         self.durability.directory_unsynced = True
+
+    def release_later(self, segments: Iterable[Segment], now_ms: int) -> None:
+        """Retire segments: they are released file.delete.delay.ms after `now_ms` (monotonic)."""
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        self.retired = [*self.retired, *((due_ms, segment) for segment in segments)]
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
         """Release retired segments whose delay is over, ``most`` at a time; the paths to remove."""
@@ -751,6 +754,29 @@ class Log:
                 elif not segment.close_descriptors():
                     stay = True
         return stay
+
+    # -- changes by another process (`storage.follow`) -----------------------------------------
+
+    def sync_with_writer(
+        self,
+        *,
+        segments: Sequence[Segment] | None = None,
+        log_start: int | None = None,
+        log_end: int | None = None,
+        producers: ProducerState | None = None,
+    ) -> None:
+        """Take over what the writer of this log has changed. None: it is as before.
+
+        The caller updates the stable sizes, and calls the listeners.
+        """
+        if segments is not None:
+            self.segments = tuple(segments)
+        if log_start is not None:
+            self.log_start_offset = log_start
+        if log_end is not None:
+            self.log_end_offset = log_end
+        if producers is not None:
+            self.producers = producers
 
     # -- settings, end -------------------------------------------------------------------------
 

@@ -776,8 +776,8 @@ FAULTS = [
     Fault(
         "follow-transactions-behind-the-high-watermark",
         "storage/follow/follow_tail.py",
-        "        log.producers = self.producers_of(segments)\n",
-        "        _ = self.producers_of\n",
+        "        producers = self.producers_of(segments)\n",
+        "        producers = None\n",
         "until=high-watermark shows records of aborted transactions.",
         ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
     ),
