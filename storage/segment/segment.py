@@ -90,6 +90,17 @@ class _LogVanished(Exception):  # noqa: N818 - `Segment.lose` says what is wrong
 class Segment:
     """One segment of a partition.  Owned by one thread; leases let others read and flush it."""
 
+    # Attributes in slots: with more than 30 in a dict, each access would be slower.
+    __slots__ = (
+        *("base_offset", "config", "writable", "suffix", "sealed", "identity", "recently_used"),
+        *("_disk", "_directory", "_log_name", "_fd", "_leases", "_gone", "_synced_size"),
+        *("_offset_index", "_time_index", "_txn_index", "_entries", "_append_ready"),
+        *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
+        *("max_timestamp_offset", "mtime_ns", "is_dated", "_told_ns"),
+        *("_cut_pending", "_bytes_since_index_entry", "index_full"),
+        *("damages", "told_damages", "lost_bytes", "first_read"),
+    )
+
     # Whether the log is batches.  A subclass may read a log of another form: its offsets are
     # positions, and readers get its batches from ``expand`` only.
     holds_batches = True
