@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete the segments that retention would delete now.
 
-    Retention deletes whole segments: those below the log start, and those that retention.ms and
-    retention.bytes, or kafkafs.retention.policy, select. Without TOPIC, prune works on all topics.
-    It prints a line for each partition that loses segments. Another line for each partition with
-    data shows how many bytes each setting alone would free now, and when it will free more. prune
-    calculates the number of records from the offsets.
+    Retention deletes whole segments: those below the log start, and those that exceed retention.ms
+    or retention.bytes. Another kafkafs.retention.policy has another rule. Without TOPIC, prune
+    works on all topics. It prints a line for each partition that loses segments. Another line for
+    each partition with data shows how many bytes each setting alone would free now, and when it
+    will free more. prune calculates the number of records from the offsets.
 
     If DATA is mounted, the daemon deletes the segments. If DATA is not mounted, it must not be in
     use. prune then deletes the files before it ends. It ignores file.delete.delay.ms, because this
