@@ -178,12 +178,12 @@ def test_names(tree: Tree, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "codec"),
-    [(batch([b"x" * 1000]), 0), (batch([b"x" * 1_000_000]), 0), (batch([b""] * 100_000), 4)],
+    ("values", "codec"),
+    [([b"x" * 1000], 0), ([b"x" * 1_000_000], 0), ([b""] * 100_000, 4)],
     ids=["small", "large", "zstd"],
 )
-def test_batches(tree: Tree, one: bytes, codec: int) -> None:
-    stored = bytes(recompress(one, codec))
+def test_batches(tree: Tree, values: list[bytes], codec: int) -> None:
+    stored = bytes(recompress(batch(values), codec))
     data = whole(stored)
     assert busy_s(lambda: write_all(opened(tree, "t/.batches/0"), 0, data)) < MOST_S
 
