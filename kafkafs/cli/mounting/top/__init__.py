@@ -61,10 +61,11 @@ def command(
 ) -> None:
     """Show the activity of each topic of MOUNT, live.
 
-    For each topic, a line shows the records and bytes per second, the size, the number of records,
-    segments and open files, and a lag: how many records the slowest consumer group has not
-    committed yet. The lines above the topics show the whole mount, the times of flushes and fsyncs,
-    faults, and the jobs that wait or run. The lines below the topics show the newest events.
+    For each topic, a line shows the records and bytes per second, the size, and the number of
+    records, segments and open files. The line also shows a lag: how many records the slowest
+    consumer group has not committed yet. The lines above the topics show the whole mount, the times
+    of flushes and fsyncs, faults, and the jobs that wait or run. The lines below the topics show
+    the newest events.
 
     The key q ends the command, and h lists the keys. Instead of MOUNT, you can name a data
     directory that is mounted read-write.
