@@ -191,7 +191,7 @@ def lines(first: int = 0, end: int = COUNT) -> str:
 
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("cluster", "connection", "consume", "requests"):
-        monkeypatch.setattr(f"kafka_client.{module}.TIMEOUT_S", 0.3)
+        monkeypatch.setattr(f"kafka_client.{module}.TIMEOUT_S", 1.0)
 
 
 # -- what they print -------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ def test_a_broker_that_fails_ends_the_command(
             status, said = done.exit_code, done.stderr
     finally:
         ended.set()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < HANG_S
     assert (status, said.count("\n")) == (3, 1), said
     assert said.startswith("kafkafs: ")
     assert broker.asked().count("Produce") == (api == "Produce")
