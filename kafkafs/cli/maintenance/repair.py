@@ -125,16 +125,16 @@ def command(
     --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs. It also
     rebuilds producer snapshots that are missing or cannot be read. A mount also rebuilds files, but
     it looks only for missing files and for obvious mistakes. --indexes checks every entry. If a log
-    is damaged, its indexes stay as they are: repair the log first. FILE is a file of a segment.
-    DATA can be the directory of one partition.
+    is damaged, its indexes stay as they are: repair the log first.
+
+    FILE is a file of a segment. DATA can be the directory of one partition.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
-    *.cut files of an earlier repair alone give status 1 only with --salvage.
+    If *.cut files of an earlier repair are the only finding, the status is 0, or 1 with --salvage.
 
     Exit status 3: a partition cannot be opened, or --apply has left damage, or a loss that was not
-    accepted. With
-    --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the
-    indexes of a damaged log.
+    accepted. With --indexes, status 3 means that all topics are tiered, or that --apply did not
+    rebuild the indexes of a damaged log.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:

@@ -62,8 +62,8 @@ def command(
     The report covers all records that exist when the job starts, by topic and by partition. The
     size of a record is the size of its key and value. Quantiles are exact to 1 %. The number of
     different keys is exact up to some millions. A larger number is an estimate, exact to about 1 %,
-    and the report says so. The report also counts missing offsets. Offsets are missing at
-    transaction markers, at aborted transactions, and after compaction.
+    and the report says so. The report also counts missing offsets. Transaction
+    markers, aborted transactions and compaction leave missing offsets.
 
     CONDITION is the same as for `kafkafs cat`. Its times are in Spark's time zone, which is UTC
     unless --conf sets it. With a condition, the report omits the bytes of the logs, batches, codecs
