@@ -104,7 +104,7 @@ class LogFollower:
         if log.losses:
             self._claims = self._claimed()
         if limit is not None:
-            self._tail.hide_from(max(limit(), log.log_start_offset))
+            self._tail.hide_from(limit())
         self._tail.mark_last()
 
     def intact(self) -> bool:
@@ -707,7 +707,7 @@ class LogFollower:
         start = min(log.log_start_offset, end) if is_same else new[0].base_offset
         log.sync_with_writer(log_start=start)
         if self._tail.limit is not None:
-            self._tail.hide_from(max(self._tail.limit(), log.log_start_offset))
+            self._tail.hide_from(self._tail.limit())
         for _, segment in log.retired:
             if segment.identity == old[same].identity and segment.size > size:
                 # This cut took what an earlier one had left.

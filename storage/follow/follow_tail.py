@@ -216,17 +216,22 @@ class LogTail:
         return nothing
 
     def hide_from(self, limit: int) -> None:
-        """End the log, which was just loaded, before the first batch that reaches ``limit``."""
+        """End the log, which was just loaded, before the first batch that reaches ``limit``.
+
+        What holds the log start, or lies before it, is not hidden: nobody can delete records above
+        the high watermark, whatever the writer last wrote down.
+        """
         log = self.log
-        if log.log_end_offset <= limit:
+        log_start = log.log_start_offset
+        if log.log_end_offset <= max(limit, log_start):
             return
         segments = log.segments
-        count = sum(segment.base_offset <= limit for segment in segments)
+        count = sum(segment.base_offset <= max(limit, log_start) for segment in segments)
         segments = segments[: max(count, 1)]
         active = segments[-1]
         size, next_offset, newest, newest_at = 0, active.base_offset, -1, active.base_offset
         for position, header in active.batches():
-            if header.last_offset >= limit:
+            if header.last_offset >= limit and header.base_offset >= log_start:
                 break
             size, next_offset = position + header.size, header.last_offset + 1
             if header.max_timestamp > newest:

@@ -278,6 +278,22 @@ def test_a_log_ends_at_its_high_watermark(tmp_path: Path, end: int) -> None:
     followed.manager.close()
 
 
+@pytest.mark.parametrize("start", range(1, 4))
+def test_the_batch_of_the_log_start_is_below_the_high_watermark(tmp_path: Path, start: int) -> None:
+    """A broker writes down where records were deleted at once, and the high watermark later."""
+    followed = Followed(tmp_path / "data", until_high_watermark=True)
+    partition = followed.broker.partition()
+    partition.append(b"zero", b"one", b"two")
+    partition.append(b"three")
+    followed.broker.write_high_watermark(partition, 0)
+    partition.delete_records(start)
+    followed.open()
+    log = followed.manager.log("t", 0)
+    assert log.log_start_offset == start
+    assert log.log_end_offset == 3
+    followed.manager.close()
+
+
 def test_appends_wait_for_the_high_watermark(tmp_path: Path) -> None:
     followed = Followed(tmp_path / "data", until_high_watermark=True)
     partition = followed.broker.partition()
