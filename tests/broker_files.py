@@ -126,8 +126,11 @@ class BrokerPartition:
         than its last entry.
         """
         self.active.with_suffix(paths.INDEX).write_bytes(b"")
-        last = self.next_offset - 1 - self.bases[-1]
-        self.active.with_suffix(paths.TIMEINDEX).write_bytes(struct.pack(">qi", NOW_MS, last))
+        time_index = self._time_index(self.bases[-1], self.next_offset)
+        self.active.with_suffix(paths.TIMEINDEX).write_bytes(time_index)
+
+    def _time_index(self, base: int, end: int) -> bytes:
+        return struct.pack(">qi", NOW_MS, end - 1 - base)
 
     def roll(self) -> None:
         self.bases.append(self.next_offset)
@@ -207,10 +210,12 @@ class BrokerPartition:
         new = [final]
         for suffix in (paths.INDEX, paths.TIMEINDEX, paths.TXNINDEX):
             found = [path for base in old if (path := self.log(base).with_suffix(suffix)).exists()]
+            data = b"".join(map(Path.read_bytes, found))
             if found:
                 new.append(final.with_suffix(suffix))
-                left = found if suffix == paths.TXNINDEX else found[-1:]
-                Path(f"{new[-1]}{paths.CLEANED}").write_bytes(b"".join(map(Path.read_bytes, left)))
+                if suffix == paths.TIMEINDEX:
+                    data = self._time_index(old[0], end)
+                Path(f"{new[-1]}{paths.CLEANED}").write_bytes(data)
         for path in new:
             Path(f"{path}{paths.CLEANED}").rename(f"{path}{paths.SWAP}")
             self.step()
