@@ -18,6 +18,7 @@ FOLLOW_CRASH = "tests/crash/test_follow_crash.py"
 LOST_WRITES = "tests/mount/test_lost_writes.py"
 HISTORY = "tests/storage/state/test_history.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
+FOLLOW_DIRECTORY = "tests/storage/follow/test_follow_directory.py"
 FOLLOW_OPENING = "tests/storage/follow/test_follow_opening.py"
 FIRST_READ = "tests/storage/segment/test_first_read.py"
 RECOVERY = "tests/storage/recovery/test_recovery.py"
@@ -568,6 +569,14 @@ FAULTS = [
         "            for name in (path,):",
         "What was aborted is shown beside a broker's cleaner.",
         (FOLLOW_OPENING,),
+    ),
+    Fault(
+        "batch-of-the-log-start-is-hidden",
+        "storage/follow/follow_tail.py",
+        "            if header.last_offset >= limit and header.base_offset >= log_start:",
+        "            if header.last_offset >= limit:",
+        "A log ends before its start, and shows records that were deleted.",
+        (FOLLOW_DIRECTORY,),
     ),
     Fault(
         "history-same-nonce-where-the-last-stable-offset-has-gone-back",

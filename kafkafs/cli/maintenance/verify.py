@@ -38,8 +38,9 @@ def command(logs: Address, out: Output) -> None:
     transaction indexes, producer snapshots and checkpoints. Each fault is one line: file, position
     in bytes, offset, reason.
 
-    verify also names files that deletions, cleaners and recovery have left, and files of a killed
-    process that the next start replaces. These files are not faults.
+    verify also lists leftover files: files that a deletion, a cleaner or a recovery did not remove,
+    and files that a killed process left. The next start replaces the files of the killed process.
+    Leftover files are not faults.
 
     Exit status 1: there are faults.
     """

@@ -62,7 +62,7 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
 
     MOUNT must be an empty directory. With the mount option `nonempty`, MOUNT can contain files.
     DATA must be empty, or must contain files of Kafka or kafkafs. With the mount option `create`,
-    DATA need not exist, and can contain other files.
+    DATA can also be missing (the command then creates it), or contain other files.
 
     The command returns when the mount answers requests, and prints what is mounted. The daemon
     continues in the background. Exit status 78 means that a name, a permission or a setting is

@@ -193,7 +193,7 @@ def test_each_complete_line_is_one_record(mount: Mount, orders: Path) -> None:
 
 
 def test_the_lines_of_one_request_are_one_batch(mount: Mount, orders: Path) -> None:
-    """All complete lines of one FUSE request (one `write()` of up to 1 MiB less a page from one
+    """All complete lines of one FUSE request (one `write()` of up to 1 MiB minus a page from one
     buffer …) become consecutive records (one batch …)
     """
     with opened(orders) as fd:
