@@ -220,6 +220,12 @@ class Log:
         return self.log_end_offset if first is None else max(first, self.log_start_offset)
 
     @property
+    def is_start_decided(self) -> bool:
+        """Whether no open transaction has begun before the log start."""
+        first = self.producers.first_undecided_offset
+        return first is None or first >= self.log_start_offset
+
+    @property
     def is_new(self) -> bool:
         """Whether it never held a record: an offset is never given out twice."""
         return self.log_end_offset == 0 and not self.lost_end
@@ -575,12 +581,10 @@ class Log:
     def raise_log_start(self, offset: int) -> None:
         """Records below ``offset`` are deleted (``UnifiedLog.maybeIncrementLogStartOffset``).
 
-        Segments that hold nothing else stay until retention removes them.  OSError, CorruptRecord:
-        nothing has changed.
+        Segments that hold nothing else stay until retention removes them.
         """
         self.check_writable()
         assert self.log_start_offset < offset <= self.high_watermark
-        self.transactions.locate(self.producers.first_undecided_offset, offset)
         self.begin_at(offset)
 
     def begin_at(self, offset: int) -> None:
@@ -591,15 +595,7 @@ class Log:
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
-        """Tell the listeners that the log start lies inside a segment now.
-
-        It may lie inside an open transaction: what comes before it counts as stable, as nothing
-        reads it.
-        """
-        if self.producers.first_undecided_offset is not None:
-            self.transactions.stabilize()
-            for listener in self.listeners:
-                listener.stabilized(self)
+        """Tell the listeners that the log start lies inside a segment now."""
         for listener in self.listeners:
             listener.log_start_moved(self)
 
@@ -655,12 +651,10 @@ class Log:
 
         The log start moves to the next segment.  The caller renames their files at once
         (``mark_detached``); ``release_retired`` releases them file.delete.delay.ms after ``now_ms``
-        (monotonic).  OSError, CorruptRecord: nothing has changed.
+        (monotonic).
         """
         self.check_writable()
         assert 0 < count < len(self.segments)
-        start = max(self.log_start_offset, self.segments[count].base_offset)
-        self.transactions.locate(self.producers.first_undecided_offset, start)
         removed = self.segments[:count]
         for listener in self.listeners:
             listener.removing(self, removed)

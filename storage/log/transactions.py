@@ -34,8 +34,7 @@ class Transactions:
         self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
         self._aborted_version = 0
         self._aborted_lock = threading.Lock()
-        # Where open transactions begin: segment and position, by first offset, or by the log start
-        # where that is later.
+        # Where open transactions begin: segment and position, by first offset.
         self._undecided: dict[int, tuple[Segment, int]] = {}
 
     # -- which were aborted --------------------------------------------------------------------
@@ -105,7 +104,7 @@ class Transactions:
         """
         stable_end: int | None = None
         if any(batch.marker_type >= 0 for batch in update.batches):
-            stable_end = self.locate(update.first_undecided_offset, self._log.log_start_offset)
+            stable_end = self.locate(update.first_undecided_offset)
         known = len(active.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
@@ -125,18 +124,15 @@ class Transactions:
         self.store_producers(active, position, update)
         return position
 
-    def locate(self, undecided: int | None, log_start: int) -> int | None:
-        """Find where the last stable offset lies that a change is about to leave.
+    def locate(self, undecided: int | None) -> int | None:
+        """Find where the first undecided offset lies that a change is about to leave; returns it.
 
-        ``undecided``: the first undecided offset then.  So the change has nothing to read, which
-        might fail when it is done.  Returns the last stable offset where a transaction stays open.
-        OSError, CorruptRecord.
+        So the change has nothing to read, which might fail when it is done.  OSError,
+        CorruptRecord.
         """
-        if undecided is None:
-            return None
-        offset = max(undecided, log_start)
-        self._place_of(offset)
-        return offset
+        if undecided is not None:
+            self._place_of(undecided)
+        return undecided
 
     def store_producers(self, segment: Segment, position: int, update: ProducerUpdate) -> None:
         """Store the new state of producers: their batches are in ``segment`` at ``position``."""
@@ -146,11 +142,10 @@ class Transactions:
             if facts.is_transactional_data:
                 self._undecided.setdefault(facts.base_offset, (segment, position + facts.position))
         update.commit()
-        start = self._log.log_start_offset
         self._undecided = {
             offset: place
-            for first in self._log.producers.undecided_offsets
-            if (place := self._undecided.get(offset := max(first, start))) is not None
+            for offset in self._log.producers.undecided_offsets
+            if (place := self._undecided.get(offset)) is not None
         }
 
     def update_stable_sizes(self, undecided: int | None, log_end: int) -> bool:
@@ -185,10 +180,12 @@ class Transactions:
                 segment.stable_size = segment.size
 
     def _first_unstable(self) -> tuple[Segment, int] | None:
-        """Segment and position of the batch that holds the last stable offset, if one does."""
-        if self._log.producers.first_undecided_offset is None:
-            return None
-        return self._place_of(self._log.last_stable_offset)
+        """Segment and position of the first batch that is not decided, if there is one.
+
+        It may lie before the log start: whether its text counts is not known yet.
+        """
+        undecided = self._log.producers.first_undecided_offset
+        return None if undecided is None else self._place_of(undecided)
 
     def _place_of(self, offset: int) -> tuple[Segment, int] | None:
         """Segment and position of the first batch that reaches ``offset``, if there is one.
@@ -198,6 +195,9 @@ class Transactions:
         place = self._undecided.get(offset)
         if place is not None and place[0] in self._log.segments:
             return place
+        first = self._log.segments[0]
+        if offset <= first.base_offset and first.size:
+            return first, 0
         for segment in self._log.segments_from(offset):
             position = segment.position_of(offset)
             if position is not None:

@@ -100,15 +100,12 @@ FAULTS = [
         (TREE_TRANSACTIONS, TRANSACTIONS),
     ),
     Fault(
-        "log-start-within-a-transaction-not-told",
-        "storage/log/log.py",
-        "            self.transactions.stabilize()\n"
-        "            for listener in self.listeners:\n"
-        "                listener.stabilized(self)\n"
-        "        for listener",
-        "            self.transactions.stabilize()\n        for listener",
-        "delete-records into an open transaction: st_size is below 0.",
-        (TREE_TRANSACTIONS, "tests/kafkafs/tree/test_following.py"),
+        "log-start-within-a-transaction-not-awaited",
+        "kafkafs/tree/partition/partition_view.py",
+        "if layout.view.committed and not layout.log.is_start_decided:",
+        "if False:",
+        "delete-records into an open transaction: deleted records are shown when it ends.",
+        (TREE_TRANSACTIONS,),
     ),
     Fault(
         "first-undecided-is-the-last-one",

@@ -154,7 +154,7 @@ class ViewFile(Node):
         layout = self.view.layout
         if layout.end_unknown or not layout.timeline.positioned[1]:
             layout.find_end(time.monotonic() + MEASURE_S)
-        return self._attributes(generation.timeline.end - generation.origin)
+        return self._attributes(generation.size)
 
     def _attributes(self, size: int) -> Attributes:
         partition = self.partition

@@ -124,12 +124,16 @@ class Generation:
     inside of it.
 
     `lost`: (from, to) of the text that another process has cut off, ascending.
+
+    `awaited`: the offset of its first record, while it shows nothing and the position of that
+    record is not known: an open transaction has begun before it.
     """
 
     __slots__ = (
         "_kept",
         "_made",
         "_own_end",
+        "awaited",
         "first_valid",
         "keep_bytes",
         "lost",
@@ -155,6 +159,7 @@ class Generation:
         self.nonce = nonce
         self.origin = start if origin is None else origin
         self.first_valid = start
+        self.awaited: int | None = None
         self.keep_bytes = KEPT if keep_bytes is None else keep_bytes
         self._made = timeline.rewrites
         self._own_end = start
@@ -166,7 +171,15 @@ class Generation:
     @property
     def size(self) -> int:
         """Bytes of the file, deleted ones included."""
-        return self.timeline.end - self.origin
+        # The end may lag behind the origin while `begin_at` moves both.
+        return max(self.timeline.end - self.origin, 0)
+
+    def begin_at(self, position: int, *, is_known: bool) -> None:
+        """Begin at the first position where the awaited record can be; `is_known`: where it is."""
+        self.origin = self.first_valid = position
+        self._own_end = max(self._own_end, position)
+        if is_known:
+            self.awaited = None
 
     @property
     def is_current(self) -> bool:

@@ -22,7 +22,7 @@ import contextlib
 import errno
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from kafkafs.line_index import NEVER, Extent, LineStore, SegmentBatches, SegmentLines
@@ -236,14 +236,34 @@ class Layout:
                     raise BlockingIOError
             for extent in unmeasured:
                 self._measure(extent, until)
+            awaited = {each.awaited for each in tuple(self.timeline.open)}
+            starts = {each: self._measured_position(each) for each in awaited if each is not None}
             with self.lock:
-                self._caught_up(extents)
+                self._caught_up(extents, starts)
 
-    def _caught_up(self, extents: Sequence[Extent]) -> None:
-        """Find the end, if these have the positions and all are measured. Under the lock."""
+    def _measured_position(self, offset: int) -> int:
+        """As `position`, where extents that have grown have not moved the others yet."""
+        extent, _ = self._positioned_at(offset)
+        starts, extents = self.timeline.positioned
+        start = starts[0] + sum(each.text_length for each in extents[: extents.index(extent)])
+        if extent.segment.base_offset >= offset:
+            return start
+        return start + text_before(extent, offset)[0]
+
+    def _caught_up(self, extents: Sequence[Extent], starts: Mapping[int, int]) -> None:
+        """Find the end, if these have the positions and all are measured. Under the lock.
+
+        `starts`: by offset, the positions of the records that generations await.
+        """
         # Where another thread has found it, the owner goes on without the lock.
         same = self.end_unknown and self.timeline.positioned[1] == extents
         if same and all(extent.complete for extent in extents):
+            for generation in self.timeline.open:
+                if generation.awaited is not None:
+                    position = starts.get(generation.awaited)
+                    if position is None:
+                        return  # it was opened meanwhile
+                    generation.begin_at(position, is_known=self.log.is_start_decided)
             self.timeline.position(len(self.timeline.unpositioned))
             self.end_unknown = False
 

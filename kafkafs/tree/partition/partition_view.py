@@ -68,13 +68,17 @@ class PartitionView:
         layout = self.layout
         while (current := self._current) is None:
             layout.measure(until)
+            layout.catch_up(until)
             rewrites = layout.timeline.rewrites
             position = layout.position(layout.log.log_start_offset)
             with layout.lock:
-                same = layout.is_ready and rewrites == layout.timeline.rewrites
+                is_known = layout.is_ready and not layout.end_unknown
+                same = is_known and rewrites == layout.timeline.rewrites
                 # One that another thread has made meanwhile may be attached already.
                 if same and self._current is None:
                     self._current = Generation(layout.timeline, self.nonce, position)
+                    if layout.view.committed and not layout.log.is_start_decided:
+                        self._current.awaited = layout.log.log_start_offset
                     layout.begin_base(position)
         return current
 

@@ -99,23 +99,40 @@ def test_uncommitted_records_are_shown_at_once_where_that_is_asked_for(tmp_path:
         assert tree.read("t/0") == b"x\n"
 
 
-def test_records_are_deleted_into_an_open_transaction(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("end", [ABORT, COMMIT])
+@pytest.mark.parametrize("start", range(6))
+def test_records_are_deleted_into_an_open_transaction(
+    tmp_path: Path, start: int, end: int, is_known: bool
+) -> None:
+    """`is_known`: the kernel knows the file, which shows nothing yet; it stays the same file."""
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
         log = tree.log()
+        append(log, b"zero")
         one = Producer(log, 1)
         one.send(b"one", b"two")
         one.send(b"three")
-        append(log, b"behind")
-        assert tree.read("t/0") == b""
-        delete_records(tree.fs.mount.manager, log, 2, Task())
-        file = tree.file()
-        assert tree.attributes(file).size == 0
-        assert tree.read("t/0") == b""
-        assert log.active.stable_size == log.active.position_of(2)
-        one.end(COMMIT)
-        assert tree.attributes(file).size == len(b"three\nbehind\n")
-        assert tree.read("t/0") == b"three\nbehind\n"
+        append(log, b"four", b"five")
+        assert tree.read("t/0") == b"zero\n"
+        delete_records(tree.fs.mount.manager, log, start, Task())
+        file = tree.file() if is_known else None
+        if file is not None:
+            before = b"" if start else b"zero\n"
+            assert tree.attributes(file).size == len(before)
+            assert tree.read(file) == before
+        one.end(end)
+        values = [b"zero", b"one", b"two", b"three", b"four", b"five"]
+        shown = b"".join(
+            value + b"\n"
+            for offset, value in enumerate(values)
+            if offset >= start and (end == COMMIT or offset not in (1, 2, 3))
+        )
+        for each in (tree.file(), file or tree.file()):
+            assert tree.attributes(each).size == len(shown)
+            assert tree.read(each) == shown
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.read("t/0") == shown
 
 
 @pytest.mark.parametrize("large", [False, True])
