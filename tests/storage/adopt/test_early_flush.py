@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from storage.adopt.adopt import adopt
 from storage.errors import NoThread, TaskCancelled
 from storage.files import Files
 from storage.task import Task
+from storage.threads import submit
 from tests.storage.logs import NOW_MS, NOW_NS, opened, values
 from tests.storage.staging import adopted, left, staged
 
@@ -64,12 +67,18 @@ def no_thread(*_: object) -> None:
     raise NoThread
 
 
+def and_wait(pool: ThreadPoolExecutor, run: Callable[[], None]) -> Future[None]:
+    """Run it in the pool, to its end: while a flush runs no other is begun."""
+    future = submit(pool, run)
+    future.exception()
+    return future
+
+
 @pytest.mark.parametrize("threads", [True, False])
 def test_much_is_on_the_disk_before_all_is_appended(
     data: Path, monkeypatch: pytest.MonkeyPatch, threads: bool
 ) -> None:
-    if not threads:
-        monkeypatch.setattr(storage.adopt.early_flush, "submit", no_thread)
+    monkeypatch.setattr(storage.adopt.early_flush, "submit", and_wait if threads else no_thread)
     with opened(data) as manager:
         task = Watched(manager)
         adopt(manager, staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
