@@ -102,9 +102,12 @@ class Transactions:
         OSError from the disk, CorruptRecord where a marker leaves a transaction open whose begin
         cannot be read: nothing is appended.
         """
-        stable_end: int | None = None
+        undecided: int | None = None
         if any(batch.marker_type >= 0 for batch in update.batches):
-            stable_end = self.locate(update.first_undecided_offset)
+            undecided = update.first_undecided_offset
+        if undecided is not None:
+            # So that nothing has to be read, which might fail, when the batches are in the log.
+            self._place_of(undecided)
         known = len(active.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
@@ -118,21 +121,11 @@ class Transactions:
                     self._aborted_version += 1
                     self._aborted = (), {}
             raise
-        if stable_end is not None and stable_end <= self._log.log_end_offset:
+        if undecided is not None and undecided <= self._log.log_end_offset:
             # Where no batch has had this offset, these have.
-            self._undecided.setdefault(stable_end, (active, position))
+            self._undecided.setdefault(undecided, (active, position))
         self.store_producers(active, position, update)
         return position
-
-    def locate(self, undecided: int | None) -> int | None:
-        """Find where the first undecided offset lies that a change is about to leave; returns it.
-
-        So the change has nothing to read, which might fail when it is done.  OSError,
-        CorruptRecord.
-        """
-        if undecided is not None:
-            self._place_of(undecided)
-        return undecided
 
     def store_producers(self, segment: Segment, position: int, update: ProducerUpdate) -> None:
         """Store the new state of producers: their batches are in ``segment`` at ``position``."""

@@ -121,7 +121,7 @@ class Segment:
         self._disk = files
         self._directory = directory
         self._log_name = log_name
-        # What the names of the files end in.
+        # The end of the files' names, e.g. ``.deleted``; "" for those of the log.
         self.suffix = ""
         # Whether nothing is appended.
         self.sealed = False

@@ -1,4 +1,4 @@
-"""What a process knows of a segment after it has read the segment's files."""
+"""The facts about a segment that a process has read from the segment's files."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def kept_ms(directory: Path) -> int:
 def kill_while_it_writes(broker: Broker, first_ms: int, acknowledged: int) -> None:
     """Change a setting many times at once, and kill the broker after some acknowledgements."""
     client = clients.admin(broker)
-    # A client that was told of no controller, as the broker has just begun, does not ask again.
+    # If the broker that has just begun names no controller, the client does not ask again.
     until(lambda: client.list_topics(timeout=clients.SECONDS).controller_id >= 0)
     changes: list[Future[None]] = []
     for retention_ms in range(first_ms, first_ms + IN_FLIGHT):

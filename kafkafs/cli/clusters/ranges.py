@@ -1,8 +1,8 @@
 """Finds the offsets of `@START..END` in a cluster. `start_names` has the grammar.
 
 The offsets are those that a data directory with the same records has. A time is looked up by the
-broker. To count the last records, the end of the log is read, since offsets have gaps. What is read
-is printed, unless it is large.
+broker. To count the last records, the end of the log is read, since offsets have gaps. The pieces
+that are read are also printed, unless they are large.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Log:
         self._partition = partition
         self._first = first
         self._bound = bound
-        # What was read to find the last records, up to the end; nothing if it is large.
+        # The pieces up to the end that were read to count records; empty if they are large.
         self.pieces: list[Piece] = []
         self._room = _KEPT_BYTES
 

@@ -106,7 +106,7 @@ class PartitionTarget:
     def written(self, guess: int) -> None:
         """A write has ended; the kernel takes the file to be `guess` bytes long."""
         generation = self._generation
-        if generation.timeline.end - generation.origin != guess:
+        if generation.size != guess:
             # Else a stat before the kernel has taken the answer would make the guess a valid size.
             self.partition.drop_sizes()
 

@@ -242,13 +242,13 @@ class Layout:
                 self._caught_up(extents, starts)
 
     def _measured_position(self, offset: int) -> int:
-        """As `position`, where extents that have grown have not moved the others yet."""
-        extent, _ = self._positioned_at(offset)
+        """Return the position that a record gets when extents that have grown move those behind
+        them. Errors as `position`.
+        """
         starts, extents = self.timeline.positioned
-        start = starts[0] + sum(each.text_length for each in extents[: extents.index(extent)])
-        if extent.segment.base_offset >= offset:
-            return start
-        return start + text_before(extent, offset)[0]
+        extent, start = self._positioned_at(offset)
+        moved = starts[0] + sum(each.text_length for each in extents[: extents.index(extent)])
+        return self.position(offset) + moved - start
 
     def _caught_up(self, extents: Sequence[Extent], starts: Mapping[int, int]) -> None:
         """Find the end, if these have the positions and all are measured. Under the lock.

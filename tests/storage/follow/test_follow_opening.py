@@ -150,7 +150,7 @@ def _with_aborted(broker: BrokerDirectory) -> BrokerPartition:
 
 
 def _finish(directory: Path) -> None:
-    """What a broker makes of a swap of one segment when it starts."""
+    """Finish the swap of one segment, as a broker does when it starts."""
     if not list(directory.glob(f"*{paths.CLEANED}")):
         for path in directory.glob(f"*{paths.SWAP}"):
             path.rename(path.with_suffix(""))
