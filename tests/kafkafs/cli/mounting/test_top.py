@@ -530,8 +530,8 @@ def test_a_compaction_is_shown_with_its_progress(place: Place, here: Terminal) -
     (topic / ".control/roll").write_text("run\n")
     (topic / ".control/compaction").write_text("run\n")
     begin(here, place, "-d", "0.2")
-    lines = here.wait_for("compaction orders running")
-    assert any("KiB" in line and "%" in line for line in lines if "compaction" in line)
+    progress = re.compile("compaction orders running.*%.*KiB of .*KiB")
+    here.wait(lambda lines: any(map(progress.search, lines)))
     (topic / ".control/compaction").write_text("cancel\n")
     here.wait(lambda lines: not any("compaction orders running" in line for line in lines))
     here.key("q")
@@ -607,7 +607,9 @@ def test_scrolling(place: Place, here: Terminal) -> None:
     begin(here, place, "-d", "0.2", "--partitions")
     everything = [f"t/{number}" for number in range(60)]
     here.key("n")
-    page = names(here.wait(lambda lines: names(lines)[:1] == ["t/0"]))
+    # The last line is drawn last.
+    lines = here.wait(lambda lines: lines[-1].startswith(f"1-{len(names(lines))} of 60"))
+    page = names(lines)
     assert page == everything[: len(page)]
     assert 10 < len(page) < 40
     for key, first in (
