@@ -126,9 +126,9 @@ OPTIONS = (
     _choice(
         "until",
         ("log-end", "high-watermark"),
-        "Where each log ends in the mount. With log-end (the default), it ends after its last "
-        "batch. With high-watermark, it ends at the last high watermark that its broker has "
-        "written to a checkpoint. All in-sync replicas have the records below the high watermark. "
+        "Where each log ends in the mount. With log-end (the default), a log ends after its last "
+        "batch. With high-watermark, a log ends at the last high watermark that its broker has "
+        "written to a checkpoint: all in-sync replicas have the records below this offset. "
         "high-watermark requires ro.",
     ),
     _choice(
@@ -140,16 +140,16 @@ OPTIONS = (
     _choice(
         "out_of_range",
         ("reset", "error"),
-        "How to look up a name 0@OFFSET if OFFSET is not in the log. With reset (the default), the "
-        "file begins at the start or the end of the log. With error, the lookup fails with "
-        "ERANGE.",
+        "How to look up a name such as 0@4711 if the log does not have this offset. With reset "
+        "(the default), the file begins at the start or the end of the log. With error, the lookup "
+        "fails with ERANGE.",
     ),
     _choice(
         "follow_gaps",
         ("newlines", "error"),
-        "With newlines (the default), a read of deleted bytes of .follow/N returns newlines. But "
-        "one read fails with ESTALE if the next bytes of a reader are deleted while the reader has "
-        "the file open. With error, a read of deleted bytes always fails with ESTALE.",
+        "How reads of .follow/N end if their bytes were deleted. With newlines (the default), such "
+        "reads return newlines. A reader that had the file open when its next bytes were deleted "
+        "first gets ESTALE once. With error, all such reads fail with ESTALE.",
     ),
     MountOption(
         "allow_other",
@@ -186,9 +186,9 @@ OPTIONS = (
     ),
     MountOption(
         "memory",
-        "Requests of users take memory in the daemon. This is the limit for each kind of memory: "
-        "decompressed batches, text rendered ahead, and unfinished lines of one user. The default "
-        "is 64MiB. The minimum is 1MiB.",
+        "Limit for the memory that requests take in the daemon. The limit applies to each kind of "
+        "memory: decompressed batches, text rendered ahead, and unfinished lines of one user. The "
+        "default is 64MiB. The minimum is 1MiB.",
         "memory",
         None,
         "SIZE",

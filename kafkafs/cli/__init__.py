@@ -61,7 +61,7 @@ _SECTIONS = (
             "create": "Create a topic.",
             "delete": "Delete topics. For a while, undelete can restore them.",
             "undelete": "Restore a deleted topic.",
-            "config": "Show settings, and change those of a topic.",
+            "config": "Show settings, or change the settings of a topic.",
         },
     ),
     Section(
@@ -69,10 +69,10 @@ _SECTIONS = (
         f"{__name__}.records",
         {
             "cat": "Print records.",
-            "tail": "Print the last lines of partitions; with -f, also new lines.",
+            "tail": "Print the last lines of partitions. With -f, also print new lines.",
             "append": "Append lines or record batches from standard input.",
             "consume": "Read topics as a consumer, alone or in a group.",
-            "groups": "List consumer groups with their lag; reset their offsets.",
+            "groups": "List consumer groups with their lag, or reset their offsets.",
         },
     ),
     Section(
@@ -92,7 +92,7 @@ _SECTIONS = (
             "detach": "Turn a broker's directory into a directory of kafkafs.",
             "handover": "Hand topics over to a stopped broker.",
             "convert": "Rewrite old message formats as v2.",
-            "dump": "Print the files of a log, as DumpLogSegments does.",
+            "dump": "Print the files of a log, like Kafka's DumpLogSegments.",
         },
     ),
     Section(

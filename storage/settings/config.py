@@ -223,8 +223,8 @@ class LogConfig:
     segment_jitter_ms: int = _setting(
         0,
         _long(0),
-        "Each segment is closed earlier than `segment.ms`, by a random time of at most this "
-        "length, so that not all logs begin a new segment at once.",
+        "Each segment is closed earlier than `segment.ms` says, by a random time of at most this "
+        "length. So not all logs begin a new segment at once.",
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", _HOUR_MS),
     )
@@ -244,7 +244,7 @@ class LogConfig:
     flush_messages: int = _setting(
         LONG_MAX,
         _long(1),
-        "Number of records after which a log is flushed to the disk. With 1, each append is on the "
+        "After this number of records, a log is flushed to the disk. With 1, each append is on the "
         "disk before `write()` returns.",
         "log.flush.interval.messages",
     )
@@ -288,15 +288,15 @@ class LogConfig:
     max_decompressed_message_bytes: int = _setting(
         INT_MAX - 8,
         whole_number(1, INT_MAX - 8),
-        "The largest size of a decompressed record. A log with a larger record in a compressed "
-        "batch is not compacted until you raise this setting.",
+        "The largest size of a decompressed record. If a compressed batch of a log has a larger "
+        "record, the log is not compacted until you raise this setting.",
         "max.decompressed.message.bytes",
     )
     delete_retention_ms: int = _setting(
         _DAY_MS,
         _long(0),
-        "Time for which tombstones and transaction markers stay in the log after they were "
-        "compacted. A tombstone is a record with a key and a null value: it deletes the key.",
+        "A tombstone is a record with a key and a null value: it deletes the key. After "
+        "compaction, tombstones and transaction markers stay in the log for this time.",
         "log.cleaner.delete.retention.ms",
     )
     min_compaction_lag_ms: int = _setting(
@@ -321,8 +321,8 @@ class LogConfig:
     file_delete_delay_ms: int = _setting(
         60_000,
         _long(0),
-        "Time for which the files of deleted and replaced segments stay as `*.deleted`, for "
-        "processes that still read them. During this time a deleted topic can be undeleted.",
+        "The files of deleted and replaced segments stay as `*.deleted` for this time, because "
+        "processes may still read them. During this time, a deleted topic can be undeleted.",
         "log.segment.delete.delay.ms",
     )
     compression_type: str = _setting(
@@ -376,8 +376,8 @@ class LogConfig:
     remote_storage_enable: bool = _setting(
         False,
         _boolean,
-        "Whether a topic of a broker is tiered: part of its log is in remote storage. A change "
-        "takes effect at the next start. No effect on other topics.",
+        "`true`: this topic of a broker is tiered, so part of its log is in remote storage. A "
+        "change takes effect at the next start. No effect on topics that kafkafs has created.",
     )
     remote_log_copy_disable: bool = _setting(False, _boolean, _NO_TIERS)
     remote_log_delete_on_disable: bool = _setting(False, _boolean, _NO_TIERS)
@@ -414,7 +414,8 @@ class BrokerConfig:
     num_partitions: int = _setting(
         1,
         _int(1),
-        "Number of partitions of a new topic, if the command gives no number. `mkdir` gives none.",
+        "Number of partitions of a new topic, if the command that creates it gives no number. "
+        "`mkdir` never gives a number.",
     )
     delete_topic_enable: bool = _setting(
         True, _boolean, "With `false`, topics cannot be deleted: `rmdir` fails with EPERM."
@@ -472,9 +473,9 @@ class BrokerConfig:
         None,
         _int(1),
         "Minutes for which a committed offset is kept after its commit. If this is not set, "
-        "committed offsets are kept for ever. There is one exception: in a broker's directory, the "
-        "broker's value applies if `server.properties` is known (10080 if the broker has none). "
-        "After `kafkafs detach`, it no longer applies.",
+        "committed offsets are kept for ever. There is one exception: in a broker's directory "
+        "whose `server.properties` is known, the broker's value applies until `kafkafs detach`. If "
+        "the broker has no value, this is 10080.",
     )
     offsets_retention_check_interval_ms: int = _setting(
         600_000,
@@ -502,14 +503,14 @@ class BrokerConfig:
     kafkafs_staged_retention_ms: int = _setting(
         _DAY_MS,
         _long(-1),
-        "Spark writes batches to staged files before the daemon appends them. Staged files that no "
-        "request names are removed after this time. -1: never.",
+        "Spark writes batches to staged files before the daemon appends them. If no request to the "
+        "daemon names a staged file, the file is removed after this time. -1: never.",
     )
     kafkafs_txn_retention_ms: int = _setting(
         30 * _DAY_MS,
         _long(-1),
-        "Time for which kafkafs remembers the `txnId` of a write of Spark and the name of an "
-        "import. During this time, a repeated write or import appends nothing. -1: for ever.",
+        "kafkafs remembers the `txnId` of a Spark write, and the name of an import, for this time. "
+        "During this time, a repeated write or import appends nothing. -1: for ever.",
     )
     kafkafs_reserve_bytes: int = _setting(
         16 << 20,

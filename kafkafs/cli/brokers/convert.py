@@ -30,12 +30,12 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
     Old formats are the message formats v0 and v1 (Kafka 0.8 to 0.10), and the logs of Kafka 0.7.
     Offsets, keys, values, timestamps, codecs and the times of the files do not change. The logs of
-    Kafka 0.7 have byte positions instead of offsets. These positions become the offsets.
+    Kafka 0.7 have byte positions instead of offsets: these positions become the offsets.
 
-    convert removes the old files after the new files are on the disk, so a kill at any time loses
-    nothing. After a kill, run the command again. convert needs as much free disk space as the
-    largest segment. For logs of Kafka 0.7, it needs as much as the largest partition. Damaged logs,
-    and tiered topics of a broker, stay as they are, and convert names them.
+    convert removes the old files only when the new files are on the disk. So if convert is killed,
+    nothing is lost: run the command again. convert needs as much free disk space as the largest
+    segment, or for logs of Kafka 0.7 as the largest partition. convert does not change damaged logs
+    and tiered topics of a broker, but prints their names.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

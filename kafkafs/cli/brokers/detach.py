@@ -43,19 +43,22 @@ def command(
 ) -> None:
     """Turn a broker's directory into a directory of kafkafs. The directory must not be in use.
 
-    In a broker's directory, kafkafs creates no topics and partitions, because the broker would set
-    them aside at its next start, as …-stray. After detach, kafkafs can create them. detach stores
-    the broker's topic settings in kafkafs-broker.properties. Then it adds the suffix .detached to
-    meta.properties and to the metadata log, so that no broker starts on the directory. If the
-    broker's server.properties exists, name it first: `kafkafs config DATA --broker-config FILE`.
+    In a broker's directory, kafkafs cannot create topics or partitions, because the broker would
+    not know them: at its next start, it would rename their directories to …-stray. After detach,
+    kafkafs can create topics and partitions.
 
-    detach prints a line for each topic whose settings are not known. kafkafs deletes and compacts
-    nothing of such a topic until you set its settings. detach also names the tiered topics, with
-    the offsets that are only in remote storage. These topics stay read-only until you set
+    detach stores the broker's topic settings in kafkafs-broker.properties. Then it adds the suffix
+    .detached to meta.properties and to the metadata log, so that no broker starts on the directory.
+    If you have the broker's server.properties, name it before you run detach: `kafkafs config DATA
+    --broker-config FILE`.
+
+    detach prints a line for each topic whose settings are not known. Until you set the settings of
+    such a topic, kafkafs deletes and compacts nothing in it. detach also names the tiered topics,
+    with the offsets that are only in remote storage. These topics stay read-only until you set
     remote.storage.enable=false on them.
 
-    --undo restores the names, unless topics or partitions have been created since then. Appended
-    records stay.
+    --undo restores the names, so that the broker can use the directory again. Records that were
+    appended after detach stay. If topics or partitions were created after detach, --undo fails.
     """
     from storage.directory import detach
     from storage.directory.lock import alone

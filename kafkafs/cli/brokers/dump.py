@@ -95,7 +95,7 @@ def _like_kafkas() -> Iterator[None]:
 @click.option(
     "--index-sanity-check",
     is_flag=True,
-    help="Check an index only for faults that make a broker rebuild it.",
+    help="Check an index only for those faults that make a broker rebuild the index.",
 )
 @click.option(
     "--max-message-size",
@@ -146,9 +146,9 @@ def _like_kafkas() -> Iterator[None]:
 def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 
-    dump prints the lines of Apache Kafka's DumpLogSegments, and has the same options. dump needs no
-    mount, takes no lock and changes nothing, so the directory may be in use. The .log of an index
-    must be in the same directory.
+    dump prints the same lines as Apache Kafka's tool DumpLogSegments, and has the same options.
+    dump needs no mount, takes no lock and changes nothing, so the directory may be in use. To print
+    an index, dump needs its .log file in the same directory.
     """
     from kafkafs.dump.by_suffix import SUFFIXES, dump, suffix_of
     from kafkafs.dump.java import file_name

@@ -35,14 +35,14 @@ _SERVER = "--bootstrap-server localhost:9092"
     "--dry-run",
     is_flag=True,
     help=(
-        "Only print what would be done, what prevents it, and which commands to run at the "
-        "broker. The directories may be in use."
+        "Only print what would be done, what prevents the handover, and which commands to run at "
+        "the broker. The directories may be in use."
     ),
 )
 @click.option(
     "--link/--copy",
     default=False,
-    help="Make hard links to files that never change, or copy these files.",
+    help="Make hard links to the files that never change (--link), or copy these files (--copy).",
 )
 @click.option("--abort", is_flag=True, help="Abort the transactions that are open in DATA.")
 @output_options("`dry_run` and `lines` (the messages)")
@@ -59,23 +59,25 @@ def command(
 ) -> None:
     """Hand topics of DATA over to a stopped broker. DATA must not be in use.
 
-    BROKER_DIR is the broker's log directory. The topics must exist in it, with the same number of
-    partitions, and must never have had a record there. Without TOPIC, handover takes all topics of
-    DATA except Kafka's own. handover checks every byte.
+    handover copies topics into BROKER_DIR, the broker's log directory. The topics must already
+    exist there, with the same number of partitions, and must never have had a record there. Without
+    TOPIC, handover copies all topics of DATA except Kafka's own. handover checks every byte.
 
-    --dry-run prints the commands that create the topics at the broker and set their settings. Run
-    these commands, stop the broker, run handover, and start the broker. Without --abort, handover
-    does not change DATA. Later, DATA and the broker are independent: records that are written to
-    one of them do not appear in the other.
+    First run handover with --dry-run: it prints the commands that create the topics at the broker,
+    with their settings. Run these commands, stop the broker, run handover, and start the broker.
+    From then on, DATA and the broker are independent: records that are written to one of them do
+    not appear in the other.
 
-    With --link, handover does not copy the logs of closed segments. Instead, both directories have
-    a hard link to the same file, so they must be on one file system. handover still copies a log if
-    another user owns its file, or if its batches have a leader epoch above 0. The leader epoch
-    counts the leaders that a partition has had. --abort ends the open transactions of DATA: it
-    writes ABORT markers into DATA.
+    With --link, handover makes hard links to the log files of closed segments instead of copies.
+    Both directories must then be on one file system. handover still copies a log file that another
+    user owns, or whose batches have a leader epoch above 0. The leader epoch counts the leaders
+    that a partition has had.
 
-    If handover is interrupted, it undoes its changes. If handover is killed, the next run undoes
-    the changes and starts again. Until that run, no broker starts on BROKER_DIR.
+    handover refuses topics with open transactions. --abort ends these transactions: it writes ABORT
+    markers into DATA. Without --abort, handover does not change DATA.
+
+    If an error occurs, or after Ctrl-C, handover undoes its changes. If handover is killed, the
+    next run undoes the changes and starts again. Until that run, no broker starts on BROKER_DIR.
     """
     from kafkafs.cli.common.progress import long_work
     from storage.handover.handover import hand_over

@@ -39,7 +39,6 @@ _FIGURES = (
     epilog=examples(
         "kafkafs compact --dry-run data",
         "kafkafs compact mnt/users",
-        "kafkafs compact data users:0 prices",
     ),
 )
 @logs_argument()
@@ -53,15 +52,15 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Keep only the latest record of each key. The command does at once what the daemon's cleaner
     does.
 
-    Without TOPIC, compact works on all topics whose cleanup.policy has compact, except Kafka's own.
-    It compacts a log even if only a few bytes are not compacted yet. Offsets do not change. The
-    active segment, to which records are appended, stays as it is. compact prints a line for each
-    partition.
+    Without TOPIC, the command compacts all topics whose cleanup.policy has compact, except Kafka's
+    own. It compacts a log even if only a few bytes are not compacted yet. Offsets do not change.
+    The active segment, to which records are appended, stays as it is. The command prints a line for
+    each partition.
 
-    If DATA is mounted, the daemon compacts the logs, partition by partition, as for
-    .control/compaction. Ctrl-C then cancels this work. If DATA is not mounted, it must not be in
-    use. compact then deletes the old files before it ends. It ignores file.delete.delay.ms, because
-    this delay is for readers of a mount.
+    If DATA is mounted, the daemon compacts one partition after the other, as for
+    .control/compaction. Ctrl-C cancels this work. If DATA is not mounted, it must not be in use.
+    The command then deletes the old files before it ends. The delay of file.delete.delay.ms does
+    not apply, because it is for readers of a mount.
 
     Exit status 0: all partitions were compacted. After Ctrl-C, unfinished partitions stay as they
     were.

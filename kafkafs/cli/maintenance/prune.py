@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     epilog=examples(
         "kafkafs prune --dry-run data",
         "kafkafs prune mnt/orders",
-        "kafkafs prune data orders:0 payments",
     ),
 )
 @logs_argument()
@@ -54,15 +53,17 @@ if TYPE_CHECKING:
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete the segments that retention would delete now.
 
-    Retention deletes whole segments: those below the log start, and those that exceed retention.ms
-    or retention.bytes. Another kafkafs.retention.policy has another rule. Without TOPIC, prune
-    works on all topics. It prints a line for each partition that loses segments. Another line for
-    each partition with data shows how many bytes each setting alone would free now, and when it
-    will free more. prune calculates the number of records from the offsets.
+    Retention deletes whole segments: those that exceed retention.ms or retention.bytes, and those
+    before the log start (the first offset of the log). Another kafkafs.retention.policy can have
+    another rule. Without TOPIC, prune works on all topics. It prints a line for each partition from
+    which it deletes segments. prune calculates the number of records from the offsets.
+
+    For each partition with data, another line shows how many bytes each setting alone would free,
+    and when. An example: `orders:1: 336B are in 4 segments; retention.bytes=1 frees 252B now`.
 
     If DATA is mounted, the daemon deletes the segments. If DATA is not mounted, it must not be in
-    use. prune then deletes the files before it ends. It ignores file.delete.delay.ms, because this
-    delay is for readers of a mount. The command works on a full disk.
+    use. prune then deletes the files before it ends. The delay of file.delete.delay.ms does not
+    apply, because it is for readers of a mount. prune also works on a full disk.
 
     Exit status 3: a partition failed. prune continues with the others. Ctrl-C leaves unfinished
     partitions as they were.

@@ -44,13 +44,18 @@ _NOTHING = "nothing to restore"
 )
 @words_argument(f"{LOGS}|FILE...", Logs(Topic(partition=True), first=FILE))
 @allow_empty_option
-@click.option("--apply", "applies", is_flag=True, help="Do what repair prints without this option.")
+@click.option(
+    "--apply",
+    "applies",
+    is_flag=True,
+    help=("Repair the directory. Without this option, repair only prints what it would do."),
+)
 @click.option(
     "--indexes",
     "wants_indexes",
     is_flag=True,
     help=(
-        "Only rebuild indexes: those of all partitions, of some partitions, or of the segment of "
+        "Only rebuild indexes: of all partitions, of the given partitions, or of the segment of "
         "FILE."
     ),
 )
@@ -65,8 +70,7 @@ _NOTHING = "nothing to restore"
     "wants_purge",
     is_flag=True,
     help=(
-        "Remove the *.cut and *.bad files. With --purge but without --salvage, repair does not "
-        "check the logs."
+        "Remove the *.cut and *.bad files. Without --salvage, repair then does not check the logs."
     ),
 )
 @click.option("--accept-loss", is_flag=True, help="Accept the loss of damaged and missing records.")
@@ -77,9 +81,9 @@ _NOTHING = "nothing to restore"
     type=Topic(then="="),
     metavar="TOPIC:PARTITION=OFFSET",
     help=(
-        "Set the first offset of a partition whose log start is unknown. TOPIC:PARTITION=first "
-        "sets the offset of its first record. The word first alone does this for all such "
-        "partitions. May be repeated."
+        "Set the log start (the first offset) of a partition whose log start is unknown. "
+        "TOPIC:PARTITION=first sets the offset of the first record in the log. The word first "
+        "alone does this for all such partitions. May be repeated."
     ),
 )
 @output_options(
@@ -104,37 +108,38 @@ def command(
     The directory must not be in use. There is one exception: with --salvage or --indexes, and
     without --apply, it may be in use.
 
-    repair cuts off the bytes that a mount would cut off, and bytes after the last batch of a
-    segment. It stores these bytes, except zeros, in *.cut files beside the log.
+    repair cuts off the same bytes that a mount would cut off after a crash, and also bytes after
+    the last batch of any segment. It stores these bytes, except zeros, in *.cut files beside the
+    log.
 
-    If a mount shows records after a damaged batch, repair does not change the log, and prints the
-    number of these records. With --salvage or --accept-loss, repair ends the log at the damaged
+    If a damaged batch is followed by records that a mount can read, repair does not change the log,
+    and prints the number of these records. Two options make repair end the log at the damaged
     batch. --salvage then restores the valid batches after the damaged one, with their offsets.
     --accept-loss leaves these batches in the *.cut files.
 
-    If flushed records are missing at the end of a log, kafkafs refuses appends to it, because new
-    records would get the offsets of the lost records. If the file of a segment is missing or
-    shorter than it was, reads of the missing records fail. After --accept-loss, appends work, and
-    readers skip the lost records.
+    If flushed records are missing at the end of a log, kafkafs refuses appends to this log: new
+    records would get the offsets of the lost records. If the file of a segment is missing or too
+    short, reads of the missing records fail. After --accept-loss, appends work, and readers skip
+    the lost records.
 
-    Standard error lists everything that was found. Standard output lists everything that was done.
-    Without --apply, it lists everything that would be done. Tiered topics of a broker stay as they
-    are, and standard error names them. If a partition cannot be opened, repair names it, and
-    repairs the other partitions.
+    Standard error lists what repair has found. Standard output lists what repair has done or,
+    without --apply, what it would do. repair does not change tiered topics of a broker (part of
+    their log is in remote storage), but names them on standard error. If a partition cannot be
+    opened, repair names this partition, and repairs the others.
 
-    --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs. It also
-    rebuilds producer snapshots that are missing or cannot be read. A mount also rebuilds files, but
-    it looks only for missing files and for obvious mistakes. --indexes checks every entry. If a log
-    is damaged, its indexes stay as they are: repair the log first.
+    --indexes checks every entry of the .index, .timeindex and .txnindex files, and rebuilds the
+    files that differ from the logs. A mount finds only missing files and obvious mistakes.
+    --indexes also rebuilds producer snapshots that are missing or cannot be read. If a log is
+    damaged, repair the log first: until then, --indexes does not change its indexes.
 
     FILE is a file of a segment. DATA can be the directory of one partition.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
-    If *.cut files of an earlier repair are the only finding, the status is 0, or 1 with --salvage.
+    *.cut files of an earlier repair count only with --salvage.
 
-    Exit status 3: a partition cannot be opened, or --apply has left damage, or a loss that was not
-    accepted. With --indexes, status 3 means that all topics are tiered, or that --apply did not
-    rebuild the indexes of a damaged log.
+    Exit status 3: a partition cannot be opened, or damage or a loss remains after --apply. With
+    --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the
+    indexes of a damaged log.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:

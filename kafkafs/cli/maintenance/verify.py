@@ -19,7 +19,6 @@ from storage.plural import counted
         "kafkafs verify data",
         "kafkafs verify data orders payments:0",
         "kafkafs verify mnt/orders/0",
-        "kafkafs verify --json data > report.json",
     ),
 )
 @logs_argument(may_be_partition=True)
@@ -35,12 +34,12 @@ def command(logs: Address, out: Output) -> None:
     TOPIC, it checks the whole data directory. DATA can also be the directory of one partition.
 
     verify checks the CRC of each batch, each record in any codec and format, offsets, indexes,
-    transaction indexes, producer snapshots and checkpoints. Each fault is one line: file, position
-    in bytes, offset, reason.
+    transaction indexes, producer snapshots and checkpoints. kafkafs or a broker of any version may
+    have written these files. Each fault is one line: file, position in bytes, offset, reason.
 
     verify also lists leftover files: files that a deletion, a cleaner or a recovery did not remove,
-    and files that a killed process left. The next start replaces the files of the killed process.
-    Leftover files are not faults.
+    and files of a killed process. At the next start, kafkafs replaces the files of the killed
+    process. Leftover files are not faults.
 
     Exit status 1: there are faults.
     """

@@ -62,11 +62,12 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
 
     MOUNT must be an empty directory. With the mount option `nonempty`, MOUNT can contain files.
     DATA must be empty, or must contain files of Kafka or kafkafs. With the mount option `create`,
-    DATA can also be missing (the command then creates it), or contain other files.
+    DATA can also contain other files. If DATA is missing, this option creates it.
 
-    The command returns when the mount answers requests, and prints what is mounted. The daemon
-    continues in the background. Exit status 78 means that a name, a permission or a setting is
-    wrong. Until somebody corrects it, every attempt fails.
+    The command starts a daemon, which serves the mount. When the mount answers requests, the
+    command prints what is mounted, and returns. The daemon continues in the background. Exit status
+    78 means that a name, a permission or a setting is wrong. Every attempt fails until somebody
+    corrects the mistake.
     """
     mount(data_dir, mount_point, parsed_options(options), foreground=foreground)
 

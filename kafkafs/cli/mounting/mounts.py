@@ -21,11 +21,13 @@ from kafkafs.quantities import TimeMs
 def command(out: Output) -> None:
     """List the mounts of kafkafs on this machine.
 
-    Each line has the data directory, the mount point, the process id and the start time of the
-    daemon, the state, and the mount options. A dash stands for a value that only the user who runs
-    the daemon can see. The state is serving, dead (the daemon was killed), stopped (by SIGSTOP) or
-    stuck (the daemon does not answer within 5 s). To clear a dead mount, run `kafkafs mount` or
-    `kafkafs umount` on its mount point.
+    Each line has the data directory, the mount point, the process id of the daemon and its start
+    time, the state, and the mount options. A dash stands for a value that you cannot see, because
+    another user runs the daemon.
+
+    The state is serving, dead (the daemon was killed), stopped (by SIGSTOP) or stuck (the daemon
+    does not answer within 5 s). To clear a dead mount, run `kafkafs mount` or `kafkafs umount` on
+    its mount point.
     """
     from kafkafs.fuse.live_mounts import live_mounts
     from kafkafs.fuse.mount_point import MountError

@@ -84,20 +84,21 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
 @words_argument("DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", Logs(Topic(then=":")))
 @click.pass_context
 def command(context: click.Context, reset: str | None, words: Sequence[str]) -> None:
-    """Write messages to standard output, as a server of Kafka 0.7 answers a fetch.
+    """Write messages to standard output, as a server of Kafka 0.7 answers a fetch. The directory
+    may be in use.
 
-    OFFSET is a number, earliest or latest. BYTES limits the size of the messages. The first message
-    is complete even if it is larger. The last message can be incomplete. If you name one partition,
-    the response is a MessageSetSend. If you name several, it is a MultiMessageSetSend. You can also
+    OFFSET is a number, earliest or latest. BYTES limits the size of all messages of the partition
+    together, so the last message can be incomplete. But the first message is always complete, even
+    if it is larger than BYTES. If you name one partition, the response is a MessageSetSend of
+    Kafka's source code. If you name several partitions, it is a MultiMessageSetSend. You can also
     give MOUNT/TOPIC/PARTITION:OFFSET:BYTES.
 
     A message is the value of a record. fetch leaves out control records, and the records of aborted
     and open transactions. Messages have no offsets, so fetch prints the number of messages and the
-    next offset to standard error. If OFFSET is outside of the log, and --reset is not given, the
-    response has error code 1. Standard error then has a line with OffsetOutOfRange, and the exit
-    status is 1.
+    next offset to standard error.
 
-    fetch also works while the directory is in use. fetch changes nothing in it.
+    If OFFSET is outside of the log, --reset says where to read. Without --reset, the response has
+    error code 1 and the exit status is 1, and standard error has a line with OffsetOutOfRange.
     """
     from storage.convert.fetch import encode_multi_response
     from storage.directory.manager import LogManager

@@ -32,9 +32,8 @@ def command(path: str, out: Output) -> None:
 
     The command shows the progress of the job. When the job ends, the command prints the outcome:
     lines with a name and a value. If no job runs, the command prints the outcome of the last job.
-    Ctrl-C ends the command, but the job continues. To end the job: `echo cancel > FILE`.
-
-    Exit status 3: the job failed or was cancelled.
+    Ctrl-C ends only the command, not the job. To end the job, type `echo cancel > FILE`. If the job
+    failed or was cancelled, the exit status is 3.
     """
     check_paths([path])
     try:

@@ -76,25 +76,26 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
     """Append each line of standard input as a record. Without PARTITION, the key of a record
     chooses its partition.
 
-    With --view kv, a line is KEY TAB VALUE, as in .kv of a mount. With --view jsonl, a line is a
-    JSON object, as in .jsonl of a mount. The path MOUNT/TOPIC/.kv/PARTITION selects --view kv.
+    With `--view kv`, a line is KEY TAB VALUE, as in .kv of a mount. With `--view jsonl`, a line is
+    a JSON object, as in .jsonl of a mount. A path such as MOUNT/TOPIC/.kv/PARTITION also selects
+    the view.
 
-    With --view batches, standard input has record batches for one partition: the bytes of a .log
-    file of any format. The batches get new offsets. Batches of the formats v0 and v1 become batches
-    of v2. The codec stays, unless the topic's compression.type sets another one. If a producer has
-    already written a batch, append does not write this batch again.
+    With `--view batches`, standard input is record batches for one partition, such as the bytes of
+    a .log file. The batches get new offsets. Batches of the old formats v0 and v1 become batches of
+    v2. The codec stays, unless the topic's compression.type sets another codec. If the log already
+    has a batch (the same producer and sequence numbers), append does not write this batch again.
 
     DATA must be mounted, or must not be in use. append writes the records as they arrive, through
     the mount if there is one. When the command ends, the records are on the disk.
 
-    If a line or a batch is refused, all earlier lines or batches are in the log, but none of the
-    later ones is. Standard error has the number of the refused line or batch, and the reason. The
-    exit status is 3.
+    If a line or a batch is refused, append stops there: the log has all earlier lines or batches,
+    and no later ones. Standard error has the number of the refused line or batch, and the reason.
+    The exit status is 3.
 
-    kafka://HOST:PORT/TOPIC[:PARTITION] appends to a cluster, with acks=all. --view batches does not
-    work for a cluster. If the connection is lost before the acknowledgement, append cannot know
-    whether the lines are in the topic. The command then ends with exit status 3, and does not send
-    these lines again.
+    kafka://HOST:PORT/TOPIC[:PARTITION] appends to a cluster, with acks=all. For a cluster, `--view
+    batches` does not work. If the connection is lost before the cluster has acknowledged some
+    lines, append cannot know whether these lines are in the topic. append then does not send them
+    again, and ends with exit status 3.
     """
     if is_cluster(words[0]):
         _append_to_cluster(words, client, view)

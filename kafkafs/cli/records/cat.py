@@ -97,31 +97,32 @@ def command(
     decoding: Decoding | None,
     client: Client,
 ) -> None:
-    """Print the records of partitions. Print the partitions of a topic one after the other.
+    """Print the records of partitions, one partition after the other. The directory may be in use.
 
     @START..END selects records, as in the file names of a mount. START and END can be an offset,
-    -10 (the tenth record before the end), a time, -15m (15 minutes ago), start or end. The record
-    at END is not printed. Without @START, cat prints all records that exist when it begins to read
-    the partition. You can also give paths below a mount: mnt/orders/0@-10, mnt/orders/.jsonl/0.
+    -10 (the tenth record before the end), a time, -15m (15 minutes ago), start or end. cat does not
+    print the record at END. Without @START, cat prints all records that exist when it begins to
+    read the partition. You can also give paths below a mount: mnt/orders/0@-10,
+    mnt/orders/.jsonl/0.
 
-    CONDITION is an SQL condition. It can contain =, <>, <, <=, >, >=, AND, OR, NOT, BETWEEN, IN,
-    LIKE and IS [NOT] NULL. Its columns are topic, partition, offset, timestamp ('2026-11-22T08:00',
-    '-15m'), timestampType, key, value and header('NAME'). X'61' is a value as hexadecimal bytes.
+    With --where, cat prints only the records for which CONDITION is true. CONDITION is an SQL
+    condition. It can contain =, <>, <, <=, >, >=, AND, OR, NOT, BETWEEN, IN, LIKE and IS [NOT]
+    NULL. Its columns are topic, partition, offset, timestamp, timestampType, key, value and
+    header('NAME'). Write a time as '2026-11-22T08:00' or '-15m', and bytes in hexadecimal as X'61'.
     Times without a time zone are local.
 
-    --decode prints JSON lines with keys and values decoded by their Avro schemas. With the schema
-    `auto`, the record has the id of the schema: in a header, or in a frame (a zero byte and the id)
-    before the key or the value. cat looks for the id in the topic _schemas of the same directory,
-    where a Confluent Schema Registry stores its schemas. If cat cannot decode a value, it prints
-    the value as --view jsonl does, and adds the field `valueError`.
+    --decode prints JSON lines with keys and values decoded by their Avro schemas. By default, each
+    record names its schema by an id: in a header, or in the first bytes of the key or the value (a
+    zero byte and the id). cat looks up this id in the topic _schemas of the same directory, where a
+    Confluent Schema Registry stores its schemas. If cat cannot decode a value, it prints the value
+    as `--view jsonl` does, and adds the field `valueError`.
 
-    kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. --decode reads
-    the topic _schemas of the cluster. With -f, cat prints the records of all partitions as they
-    arrive. cat ends with exit status 3 if records were deleted before it could read them, or if the
-    cluster does not let it read a topic. In both cases, cat prints all other records.
+    kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. --decode then
+    reads the topic _schemas of the cluster. With -f, cat prints the records of all partitions as
+    they arrive. If records were deleted before cat could read them, or if the cluster does not let
+    cat read a topic, cat prints all other records, and ends with exit status 3.
 
-    cat also works while the directory is in use. If cat reaches damaged records, it ends with exit
-    status 3.
+    If cat finds damaged records, it ends with exit status 3.
     """
     if is_cluster(words[0]):
         if decoding is not None:

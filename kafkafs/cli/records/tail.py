@@ -163,8 +163,8 @@ class _File:
     *("-F", "--retry", "by_name"),
     is_flag=True,
     help=(
-        "Like -f, but also wait for files that do not exist yet, and for files whose topic or "
-        "mount is removed. When the same file returns, continue at the same place."
+        "Like -f, but also wait for files that do not exist yet, and for files whose topic was "
+        "deleted or whose mount has ended. If the same file comes back, continue at the same place."
     ),
 )
 @click.option(
@@ -172,14 +172,14 @@ class _File:
     metavar="SECONDS",
     type=float,
     expose_value=False,
-    help="No effect: each append wakes the command.",
+    help="No effect, because each append wakes the command.",
 )
 @click.option("-q", "--quiet", "--silent", is_flag=True, help="Never print file names.")
 @click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Always print file names. The default is to print them if there are several files.",
+    help="Always print file names. By default, tail prints them only if there are several files.",
 )
 @click.option(
     "--pid", type=click.IntRange(min=1), help="With -f: end when the process with this id ends."
@@ -202,14 +202,14 @@ def command(
     For a topic, tail prints all partitions that exist now. FILE is a file of a partition in the
     mount, in any view: mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
 
-    The options are those of tail(1). Each append wakes this command, so it prints a new line at
-    once. tail(1) looks for new lines once a second. If old records are deleted or compacted, this
-    command neither skips nor repeats a line. It refuses files outside of a mount: for these files,
-    use tail(1).
+    kafkafs tail has the options of tail(1). With -f, it prints a new line at once, because each
+    append wakes it; tail(1) looks for new lines only once a second. Even if old records are deleted
+    or compacted, kafkafs tail skips and repeats no line. For files outside of a mount, use tail(1).
 
-    Some files have an end (N@START..END, snapshots). If all files have an end, tail -f exits with
-    status 0 when it has reached all ends. If a topic is deleted or the file system is unmounted,
-    tail -f exits with status 3. tail -F waits until the topic or the mount is back.
+    Some files have an end: snapshots, and names such as 0@10..20. If all files have an end, `tail
+    -f` exits with status 0 when it has reached all ends. If a topic is deleted or the file system
+    is unmounted, `tail -f` exits with status 3, but `tail -F` waits until the topic or the mount is
+    back.
     """
     follow = follow or by_name
     if pid is not None and not follow:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--only-due",
     is_flag=True,
-    help="Compact only logs that the daemon, by their settings, would compact now.",
+    help="Compact only the logs that the daemon would compact now, according to their settings.",
 )
 @job_options(sizes=True)
 def command(
@@ -43,12 +43,12 @@ def command(
     """Keep only the latest record of each key, as the daemon's cleaner does, with Spark.
 
     Without TOPIC, the job compacts all topics whose cleanup.policy has compact. It compacts a log
-    even if only a few bytes are not compacted yet. Each partition is one task. If DATA is mounted,
-    the daemon puts the new segments into the log. The job keeps the same records as the daemon's
-    cleaner, at the same offsets.
+    even if only a few bytes are not compacted yet. The job keeps the same records as the daemon's
+    cleaner, at the same offsets. Each partition is one task of Spark. If DATA is mounted, the
+    daemon replaces the old segments of the log by the new ones.
 
-    Exit status 3: a partition could not be compacted. The job compacts a partition in one or more
-    rounds. A round that fails changes nothing.
+    The job compacts a partition in one or more rounds. A round that fails changes nothing. Exit
+    status 3: a partition could not be compacted.
     """
     from kafkafs.spark.jobs import compact
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--follow",
     is_flag=True,
-    help="Export new records until somebody stops the job. The exit status is then 0.",
+    help="Continue to export new records until somebody stops the job. The exit status is then 0.",
 )
 @click.option(
     "--interval",
@@ -73,11 +73,11 @@ def command(
 ) -> None:
     """Write topics of DATA as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/ (UTC).
 
-    Each record is written once. The next run continues where the last run stopped, even if the last
-    run was killed. The state is in OUT/_kafkafs.
+    Each record is written once: a run continues where the last run stopped, even if the last run
+    was killed. OUT/_kafkafs stores how far the runs have come.
 
-    CONDITION is the same as for `kafkafs cat`. Its times are in Spark's time zone, which is UTC
-    unless --conf sets it. Later runs need the same condition.
+    CONDITION (of --where) is the same as for `kafkafs cat`. Its times are in Spark's time zone:
+    UTC, unless --conf sets another one. Later runs need the same condition.
     """
     from kafkafs.spark.jobs import export
 

@@ -35,8 +35,8 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     "--value",
     metavar="COLUMN",
     help=(
-        "Column of the values. The default is value. With '*', a value is all other columns as "
-        "JSON."
+        "Column of the values. The default is value. With '*', a value is a JSON object of all "
+        "other columns."
     ),
 )
 @click.option(
@@ -51,7 +51,9 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
 )
 @click.option("--partition", type=click.IntRange(0), help="Append all records to this partition.")
 @click.option(
-    "--by-key", is_flag=True, help="Choose partitions by key, and ignore the column partition."
+    "--by-key",
+    is_flag=True,
+    help=("Choose the partition by the key, and ignore the column `partition`."),
 )
 @click.option(
     "--partitions",
@@ -64,22 +66,23 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     "name",
     metavar="NAME",
     help=(
-        "Name of the import. kafkafs recognizes a second run by this name. The default is a hash "
-        "of the topic, the files, their sizes and times, and the options for reading them."
+        "Name of the import. An import with the same name is the same import, and appends nothing. "
+        "The default is a hash of the topic, the files, their sizes and times, and the options for "
+        "reading them."
     ),
 )
 @job_options(sizes=True)
 def command(data_dir: str, dry_run: bool, **options: Any) -> None:
-    """Append files to TOPIC as one transaction, once. Each line of text, or each row, becomes a
+    """Append files to TOPIC, once, as one transaction. Each line of text, or each row, becomes a
     record.
 
-    FILE may be a directory or a pattern. A line of text becomes the value of its record. Rows of
+    FILE may be a directory or a pattern. A line of text becomes the value of a record. Rows of
     Parquet, JSON or CSV can have the columns `key`, `value`, `headers`, `timestamp` and
-    `partition`. If a record has no partition, Kafka's partitioner chooses the partition by the key.
-    If DATA is mounted, the daemon appends the records.
+    `partition`. If a row has no partition, the key chooses the partition, as in Kafka. If DATA is
+    mounted, the daemon appends the records.
 
-    A second run of the same import appends nothing. kafkafs remembers an import for the time in
-    kafkafs.txn.retention.ms.
+    If you run the same import again, it appends nothing. kafkafs remembers an import for the time
+    in the setting kafkafs.txn.retention.ms.
     """
     from kafkafs.spark.jobs import import_
     from kafkafs.spark.jobs.import_records import ImportOptions

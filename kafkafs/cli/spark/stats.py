@@ -59,15 +59,17 @@ def command(
 ) -> None:
     """Count records, bytes, batches, codecs, sizes, keys, tombstones, rates and gaps.
 
-    The report covers all records that exist when the job starts, by topic and by partition. The
-    size of a record is the size of its key and value. Quantiles are exact to 1 %. The number of
-    different keys is exact up to some millions. A larger number is an estimate, exact to about 1 %,
-    and the report says so. The report also counts missing offsets. Transaction
-    markers, aborted transactions and compaction leave missing offsets.
+    The report has figures for each topic and partition, of all records that exist when the job
+    starts. The size of a record is the size of its key and value. Quantiles are exact to 1 %. The
+    number of different keys is exact up to some millions. A larger number is an estimate with an
+    error of about 1 %, and the report says so.
 
-    CONDITION is the same as for `kafkafs cat`. Its times are in Spark's time zone, which is UTC
-    unless --conf sets it. With a condition, the report omits the bytes of the logs, batches, codecs
-    and missing offsets.
+    The report also counts missing offsets: offsets without a record. Transaction markers, aborted
+    transactions and compaction leave them.
+
+    CONDITION (of --where) is the same as for `kafkafs cat`. Its times are in Spark's time zone:
+    UTC, unless --conf sets another one. With a condition, the report does not have the bytes of the
+    logs, batches, codecs and missing offsets.
     """
     from kafkafs.spark.jobs import stats
 

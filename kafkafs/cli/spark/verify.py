@@ -24,9 +24,7 @@ def command(data_dir: str, selection: Selection, dry_run: bool, **spark: Any) ->
 
     The job checks the CRC of each batch, each record, each index entry, offsets, transactions,
     snapshots and checkpoints. Each fault is one line: file, position in bytes, offset, reason. The
-    job takes no lock and writes nothing.
-
-    Exit status 1: there are faults.
+    job takes no lock and writes nothing. The exit status is 1 if there are faults.
     """
     from kafkafs.spark.jobs import verify
 

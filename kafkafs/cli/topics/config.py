@@ -61,22 +61,23 @@ def command(
     metadata_log_dir: str | None,
     out: Output,
 ) -> None:
-    """Show settings, or change those of TOPIC. NAME=VALUE sets a value, NAME= restores the default.
+    """Show settings, or change the settings of TOPIC: NAME=VALUE sets a value, NAME= restores the
+    default.
 
-    A setting that is set on the topic is printed as NAME=VALUE. All other settings in force are
-    printed as `# NAME=VALUE (source)`. Without TOPIC, config prints the settings in
-    kafkafs.properties, and the defaults. config can show settings while the
-    directory is in use.
+    config prints each setting that is set on the topic as NAME=VALUE. It prints the other settings
+    in force as `# NAME=VALUE (source)`. The source says where the value comes from. Without TOPIC,
+    config prints the settings in kafkafs.properties, and the defaults. config can show settings
+    while the directory is in use.
 
-    config changes settings only if the directory is mounted, or is not in use. config checks all
-    changes together, by Kafka's rules. If one change is wrong, config makes none of them. In a
-    mount, the changes take effect at once. config does not open the logs. Times can have units (7d,
-    12h, 30m, 5s). Sizes can have units, too (10GiB, 512MiB, 64KiB).
+    config can change settings if the directory is mounted, or is not in use. In a mount, the
+    changes take effect at once. config checks all changes together, by Kafka's rules. If one change
+    is wrong, config makes none of them. Times can have units (7d, 12h, 30m, 5s). Sizes can have
+    units, too (10GiB, 512MiB, 64KiB).
 
-    In a broker's directory, the topic settings come from the broker's metadata log. After
-    --broker-config has named the broker's file, they also come from that file. If kafkafs does not
-    know which records of a topic the broker would keep, it deletes nothing of that topic and does
-    not compact it. mount and .kafkafs/topics report such topics.
+    In a broker's directory, kafkafs reads the topic settings from the broker's metadata log. The
+    broker's defaults are in its server.properties: name this file once with --broker-config. If
+    kafkafs does not know which records of a topic the broker would keep, it deletes and compacts
+    nothing of that topic. mount and .kafkafs/topics report such topics.
     """
     address, changes = _parsed(context, words)
     named = {

@@ -42,9 +42,10 @@ def command(
 ) -> None:
     """Create TOPIC, with partitions and settings. MOUNT/TOPIC is accepted, too.
 
-    The topic belongs to the user who runs the command. Its mode is 0777 without the bits of the
-    umask. create checks all settings together, by Kafka's rules. If a name or a setting is wrong,
-    or if the topic exists, nothing is created. No process sees the topic without its settings.
+    The topic belongs to the user who runs the command. The mode of the topic is 0777 without the
+    bits of the umask. create checks all settings together, by Kafka's rules. If a name or a setting
+    is wrong, or if the topic exists, create fails and creates nothing. The topic and its settings
+    appear at the same time.
 
     DATA must be mounted, or must not be in use. If it is mounted, the daemon creates the topic, but
     only for the user who mounted DATA. Other users create a topic with mkdir.

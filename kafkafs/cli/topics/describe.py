@@ -43,11 +43,11 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
     """Show the partitions of topics, and the settings that are set on the topics.
 
     log_start is the offset of the first record. log_end is the offset that the next record gets.
-    All in-sync replicas have the log up to high_watermark. Without TOPIC, describe shows all topics
-    except Kafka's own. describe also works while the directory is in use.
+    high_watermark is the offset up to which all in-sync replicas have the log. Without TOPIC,
+    describe shows all topics except Kafka's own. describe also works while the directory is in use.
 
-    After the table, describe prints a line TOPIC NAME=VALUE for each setting that is set on a
-    topic. The lines that begin with # are the same as in `kafkafs ls`.
+    After the table, describe prints a line `TOPIC NAME=VALUE` for each setting that is set on a
+    topic. The last lines are the same notes as in `kafkafs ls`, and begin with #.
 
     For a cluster, kafka://HOST:PORT/TOPIC, describe also shows the leader, replicas, in-sync
     replicas and last_stable: the offset where the oldest open transaction begins. It does not show

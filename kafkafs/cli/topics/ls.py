@@ -64,16 +64,17 @@ _Limits = Mapping[str, str] | None
 def command(
     logs: Address | ClusterAddress, internal: bool, rates: bool, client: Client, out: Output
 ) -> None:
-    """List topics with partitions, records, size, time of the last append, cleanup policy and
-    retention. With TOPIC, list its partitions with records, size and timestamp of the last record.
+    """List topics with their number of partitions and records, size, time of the last append,
+    cleanup policy and retention. With TOPIC, list the partitions of the topic, with their number of
+    records, size and timestamp of the last record.
 
     ls also works while the directory is in use. ls calculates the number of records from the
-    offsets. The column `retention` shows what retention keeps: `all`, a time (7d), a size
-    (10.0GiB), or both (7d+10.0GiB).
+    offsets. The column `retention` shows how much retention keeps: a time (7d), a size (10.0GiB),
+    both (7d+10.0GiB), or `all`.
 
-    The last lines begin with #. They name partitions that cannot be opened, lost records, and
-    deleted topics (with their ids) that can be undeleted. They also name topics that keep
-    everything because their settings are not known.
+    The last lines are notes, and begin with #. They name partitions that cannot be opened, lost
+    records, and the deleted topics that you can undelete, with their ids. They also name topics
+    whose settings are not known: kafkafs deletes nothing from these topics.
 
     For a cluster, kafka://HOST:PORT, ls shows no sizes and no times.
     """

@@ -37,10 +37,10 @@ def command(
 ) -> None:
     """Restore a deleted topic with its records, settings, owners and modes.
 
-    A topic can be restored for the time in its setting file.delete.delay.ms, even after a restart.
-    `kafkafs ls` lists the topics that can be restored. If the name is in use again, first delete
-    the topic that uses it. If the command is killed, the topic is already restored, or it can still
-    be restored.
+    After its deletion, a topic can be restored for the time in its setting file.delete.delay.ms,
+    even if the daemon was restarted. `kafkafs ls` lists the topics that can be restored. If a new
+    topic has the same name, delete the new topic first. If the command is killed, nothing is lost:
+    the topic is already restored, or you can run the command again.
 
     DATA must be mounted, or must not be in use. If it is mounted, the daemon restores the topic.
     """

@@ -45,8 +45,8 @@ METRICS = {
         Metric(
             "known_inodes",
             "gauge",
-            "Inodes that the daemon stores: those that the kernel knows. Of names like N@START, "
-            "the daemon stores only the open files and the last 1,024 other files.",
+            "Inodes in the memory of the daemon: those that the kernel knows. For names like "
+            "N@START, these are only the open files and the last 1,024 other files.",
         ),
         Metric("events", "counter", "Lines written to .kafkafs/log."),
         Metric("segment_descriptors", "gauge", "Number of open descriptors of segment files."),
@@ -54,12 +54,13 @@ METRICS = {
         Metric(
             "reserved_descriptors",
             "gauge",
-            "Descriptors that are reserved for other files. They are a part of process_max_fds.",
+            "Descriptors that are reserved for files other than segments. They are a part of "
+            "process_max_fds.",
         ),
         Metric(
             "descriptor_evictions",
             "counter",
-            "Times that a segment closed its files because another segment needed descriptors.",
+            "How often a segment closed its files because another segment needed descriptors.",
         ),
     ),
     "partitions": (
@@ -104,8 +105,8 @@ METRICS = {
         Metric(
             "group_lag",
             "gauge",
-            "Records from the committed offset of a group to the high watermark. Only for "
-            "partitions with a committed offset.",
+            "Number of offsets from the committed offset of a group to the high watermark. Only "
+            "for partitions with a committed offset.",
             ("group", "topic", "partition"),
         ),
     ),
@@ -116,7 +117,7 @@ METRICS = {
         Metric(
             "refused_appends",
             "counter",
-            "Appends that failed. The reason is the error of the storage or of the system.",
+            "Appends that failed. The reason is an error of kafkafs or of the system.",
             ("reason",),
         ),
         Metric(
@@ -129,15 +130,15 @@ METRICS = {
             "writes that flush.messages flushed.",
         ),
         Metric("flush_failures", "counter", "Flushes that failed."),
-        Metric("segment_rolls", "counter", "Times that a log began a new segment."),
-        Metric("truncations", "counter", "Times that the writer of a log truncated the log."),
+        Metric("segment_rolls", "counter", "How often a log began a new segment."),
+        Metric("truncations", "counter", "How often the writer of a log truncated the log."),
     ),
     "retention": (
         Metric("retention_passes", "counter", "Scheduled runs of retention over all topics."),
         Metric(
             "retentions",
             "counter",
-            "Times that retention or delete-records removed segments from a log.",
+            "How often retention or delete-records removed segments from a log.",
         ),
         Metric("deleted_segments", "counter", "Segments that retention or delete-records removed."),
         Metric("deleted_bytes", "counter", "Bytes of log in the removed segments."),
@@ -160,8 +161,8 @@ METRICS = {
         Metric(
             "topic_dirty_ratio",
             "gauge",
-            "Share of bytes that are not compacted yet, in the partition of the topic with the "
-            "largest share. Only for compacted topics.",
+            "Share of bytes that are not compacted yet, in that partition of the topic where this "
+            "share is largest. Only for compacted topics.",
             ("topic",),
         ),
     ),
@@ -178,7 +179,7 @@ METRICS = {
             "Bytes that the job has to do in its present phase. 0 if not known yet.",
             _JOB,
         ),
-        Metric("duty_failures", "counter", "Times that the duty failed.", ("duty",)),
+        Metric("duty_failures", "counter", "How often the duty failed.", ("duty",)),
         Metric(
             "failing_duties",
             "gauge",
@@ -243,18 +244,20 @@ METRICS = {
         Metric(
             "plain_cache_limit_bytes",
             "gauge",
-            "Limit for the decompressed batches: the mount option memory. One larger batch at a "
-            "time can exceed the limit.",
+            "Limit for the decompressed batches: the mount option memory. A single batch can be "
+            "larger than the limit, but only one such batch at a time is in memory.",
         ),
         Metric(
             "read_ahead_bytes",
             "gauge",
-            "Bytes of text rendered ahead for open files that are read in order.",
+            "Bytes of text that is ready for the next reads of open files, if they are read in "
+            "order.",
         ),
         Metric(
             "unfinished_bytes",
             "gauge",
-            "Bytes of lines without a newline, and of incomplete batches, that open files hold.",
+            "Bytes of unfinished input of open files: lines without a newline, and incomplete "
+            "batches.",
         ),
         Metric(
             "unfinished_limit_bytes",

@@ -50,10 +50,10 @@ def command(place: str | None, out: Output) -> None:
     the data directory, it checks the file system, space, lock, clock, settings, private topics, and
     whether other users may write the directory.
 
-    Each check prints a line: ok, wrong, or a hint about something that works but could work better.
-    The line below a problem or a hint is the command to type. doctor itself changes nothing. Each
-    check runs in its own process, and doctor waits at most 20 s for it. So doctor can report a
-    mount or a disk that hangs.
+    Each check prints a line: ok, wrong or hint. A hint is about something that works but could work
+    better. Below a problem or a hint is the command to type: doctor itself changes nothing. Each
+    check runs in its own process, and doctor waits for at most 20 s. So doctor can report a mount
+    or a disk that hangs.
 
     Exit status 1: something is wrong. Hints do not count.
     """

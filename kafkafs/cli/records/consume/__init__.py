@@ -58,7 +58,8 @@ _COUNT = click.IntRange(min=1)
     "file",
     type=FILE,
     help=(
-        "Like -g, but store the offsets in FILE, for one consumer at a time. For read-only mounts."
+        "Like -g, but store the committed offsets in FILE. For read-only mounts. Only one consumer "
+        "at a time can use FILE."
     ),
 )
 @view_option
@@ -107,7 +108,8 @@ _COUNT = click.IntRange(min=1)
     "--dead-letter",
     type=Topic(),
     help=(
-        "A topic in the same mount. --on-failure skip appends the records of skipped batches to it."
+        "With `--on-failure skip`: append the records of skipped batches to this topic of the same "
+        "mount."
     ),
 )
 @words_argument(LOGS)
@@ -131,10 +133,11 @@ def command(
 ) -> None:
     """Read topics or partitions of a mount. Without TOPIC, read all topics that exist at the start.
 
-    Without -g, consume prints the existing records, in order within each partition. With -g, it
-    begins at the committed offsets of the group, and commits its progress. Consumers of the same
-    group share the partitions. A new consumer gets its share when the others have finished their
-    batches. If a consumer ends or is killed, the others get its share at once.
+    Without -g, consume prints the existing records, in order within each partition. With -g,
+    consume belongs to a consumer group: it begins at the group's committed offsets, and commits its
+    progress. The consumers of a group share the partitions. A new consumer gets its share when the
+    others have finished their batches. If a consumer ends or is killed, the others get its share at
+    once.
 
     --exec runs COMMAND for each batch. COMMAND gets the lines on standard input, and the variables
     KAFKAFS_TOPIC, KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its
@@ -142,15 +145,12 @@ def command(
     record is handled at least once.
 
     With -g but without --exec, consume commits records when the program that reads its output has
-    taken them. If this program fails before it has handled the records, no program gets them again.
-    So each record is handled at most once. If each record must be handled at least once, run the
-    program with --exec.
-
-    With --decode, consume prints the same lines as `kafkafs cat --decode`. With --exec, COMMAND
-    gets these lines.
+    read them. If this program then fails before it has handled the records, no program gets them
+    again. So each record is handled at most once. If each record must be handled at least once, use
+    --exec.
 
     After Ctrl-C or SIGTERM, consume finishes the batch, commits it, and exits with status 130 or
-    143. After a second signal, consume does not wait for the batch.
+    143. After a second signal, consume exits without waiting for the batch.
     """
     from kafkafs.cli.records.consume.consumer import Consumer, Rules
     from kafkafs.cli.records.consume.dead_letters import DeadLetters

@@ -21,7 +21,6 @@ _COMMANDS = {
     epilog=examples("kafkafs groups data", "kafkafs groups mnt billing"),
 )
 def command() -> None:
-    """List consumer groups, and set their committed offsets.
-
-    `kafkafs groups DATA` is `kafkafs groups ls DATA`.
+    """List consumer groups, and set their committed offsets. `kafkafs groups DATA` is short for
+    `kafkafs groups ls DATA`.
     """

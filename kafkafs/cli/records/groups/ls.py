@@ -33,7 +33,6 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
     epilog=examples(
         "kafkafs groups ls data",
         "kafkafs groups ls mnt billing",
-        "kafkafs groups ls --json /var/lib/kafka/data",
         "kafkafs groups ls kafka://broker:9092 billing",
     ),
 )
@@ -43,13 +42,13 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
 @output_options("`groups` or, with GROUP, `offsets`; and `notes`", times=True)
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], client: Client, out: Output) -> None:
-    """List groups with the number of their committed offsets, the lag, and the time of the last
-    commit. With GROUP, list its partitions with committed offset, high watermark, lag and time of
-    the commit.
+    """List groups with their number of committed offsets, their lag, and the time of the last
+    commit. With GROUP, list the partitions of the group, with committed offset, high watermark, lag
+    and time of the commit.
 
     The lag is the high watermark minus the committed offset, as in kafka-consumer-groups. The
-    directory may be in use, also by a broker. A line that begins with # says that partitions of
-    __consumer_offsets are missing in the directory.
+    directory may be in use, also by a broker. If the directory does not have all partitions of
+    __consumer_offsets, a line that begins with # says so: other brokers may have more groups.
 
     For a cluster, kafka://HOST:PORT, the command lists the state of each group, but no times of
     commits.

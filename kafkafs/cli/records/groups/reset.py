@@ -52,8 +52,8 @@ _Partition = tuple[str, int]
     metavar="START",
     required=True,
     help=(
-        "earliest, latest, an offset, a change of the committed offset (+100, -100), or a time "
-        "(-15m)."
+        "The new offset: earliest, latest, an offset, a time (-15m), or a number to add to the "
+        "committed offset (+100, -100)."
     ),
 )
 @output_options("a list of objects with `topic`, `partition` and `offset`")
@@ -64,9 +64,9 @@ def command(
     """Set the committed offsets of a group in topics or partitions. Without TOPIC, set them in all
     topics except Kafka's own.
 
-    The command sets nothing if a consumer of the group has claimed one of the partitions, or if a
-    partition does not have the new offset. DATA must be mounted, or must not be in use. The command
-    refuses a broker's directory.
+    The command fails and sets nothing if a consumer of the group is using one of the partitions, or
+    if the new offset is outside the log of a partition. DATA must be mounted, or must not be in
+    use. The command refuses a broker's directory.
     """
     logs = resolve(context, words, needs="files")
     try:
