@@ -5,6 +5,10 @@ of its transaction, also an empty one, in what is being cleaned.  Where there is
 and the caller lets it go a delete.retention.ms later.  An aborted transaction whose marker stays
 because of batches keeps its entry in the transaction index of the segment that the marker is in.
 
+An aborted transaction ends at the last offset of its entry, even if its marker is missing: the
+cleaners of older brokers removed a marker if a later record had the same key (KAFKA-14055).  Here
+the cleaner differs from Kafka's, which deletes what the producer wrote up to its next ABORT marker.
+
 Each pass over a log has one ``CleanedTransactions``.
 """
 
@@ -50,17 +54,23 @@ class CleanedTransactions:
         for entry in entries:
             heapq.heappush(self._coming, (entry.first_offset, entry))
 
-    def _begin_up_to(self, offset: int) -> None:
-        while self._coming and self._coming[0][0] <= offset:
+    def _aborted_at(self, batch: BatchHeader) -> tuple[TxnEntry, bool] | None:
+        """Return the aborted transaction that a batch, which comes next, is in."""
+        while self._coming and self._coming[0][0] <= batch.last_offset:
             _, entry = heapq.heappop(self._coming)
-            self._aborted.setdefault(entry.producer_id, (entry, False))
+            open_one = self._aborted.get(entry.producer_id)
+            if open_one is None or open_one[0].last_offset < entry.first_offset:
+                self._aborted[entry.producer_id] = entry, False
+        open_one = self._aborted.get(batch.producer_id)
+        if open_one is None or open_one[0].last_offset < batch.base_offset:
+            return None
+        return open_one
 
     def is_aborted(self, batch: BatchHeader) -> bool:
         """Whether a batch of data, which comes next, belongs to an aborted transaction."""
-        self._begin_up_to(batch.last_offset)
+        open_one = self._aborted_at(batch)
         if not batch.is_transactional:
             return False
-        open_one = self._aborted.get(batch.producer_id)
         if open_one is None:
             self._committed.add(batch.producer_id)
             return False
@@ -72,11 +82,11 @@ class CleanedTransactions:
 
         ``marker``: None where the batch is empty or ends no transaction.
         """
-        self._begin_up_to(batch.last_offset)
+        open_one = self._aborted_at(batch)
         if batch.records_count == 0:
             return True
         if marker is not None and marker.type == ABORT:
-            open_one = self._aborted.pop(batch.producer_id, None)
+            self._aborted.pop(batch.producer_id, None)
             if open_one is None or not open_one[1]:
                 return True
             self.index.append(open_one[0])

@@ -453,6 +453,14 @@ FAULTS = [
         (TRANSACTIONS, CLEANER),
     ),
     Fault(
+        "cleaner-aborts-what-follows-a-missing-marker",
+        "storage/compaction/transactions.py",
+        "        if open_one is None or open_one[0].last_offset < batch.base_offset:\n",
+        "        if open_one is None or open_one[0].last_offset < 0:\n",
+        "The cleaner deletes committed records after an aborted transaction without a marker.",
+        (TRANSACTIONS,),
+    ),
+    Fault(
         "newer-kafka-is-trusted",
         "storage/settings/broker_settings.py",
         "    if metadata.later is not None:\n",

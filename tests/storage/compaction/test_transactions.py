@@ -69,3 +69,21 @@ def test_transactions_of_several_producers_and_times() -> None:
     assert not pass_.can_go(control(25, 8), ABORTS)
     assert pass_.can_go(control(32), ABORTS)
     assert [entry.last_offset for entry in pass_.index] == [20, 25]
+
+
+def test_an_aborted_transaction_ends_at_its_offset_where_its_marker_is_missing() -> None:
+    """The cleaners of older brokers removed a marker if a later record had the same key."""
+    first, second = TxnEntry(7, 10, 12, 13), TxnEntry(7, 15, 17, 18)
+    pass_ = CleanedTransactions()
+    pass_.add_aborted([first, second])
+    assert pass_.is_aborted(header(10))
+    assert not pass_.is_aborted(header(13))
+    assert not pass_.can_go(control(14), COMMITS)
+    assert pass_.is_aborted(header(15))
+    assert not pass_.can_go(control(17), ABORTS)
+    assert pass_.take_index() == [second]
+
+    pass_.add_aborted([TxnEntry(7, 20, 22, 23)])
+    assert pass_.is_aborted(header(20))
+    assert pass_.can_go(control(25), ABORTS), "the marker is another transaction's"
+    assert pass_.take_index() == []
