@@ -44,8 +44,8 @@ def command(
     """Turn a broker's directory into a directory of kafkafs. The directory must not be in use.
 
     In a broker's directory, kafkafs cannot create topics or partitions, because the broker would
-    not know them: at its next start, it would rename their directories to …-stray. After detach,
-    kafkafs can create topics and partitions.
+    not know them: at its next start, the broker would rename their directories to …-stray. After
+    detach, kafkafs can create them.
 
     detach stores the broker's topic settings in kafkafs-broker.properties. Then it adds the suffix
     .detached to meta.properties and to the metadata log, so that no broker starts on the directory.

@@ -19,7 +19,8 @@ view_option = click.option(
     type=click.Choice(VIEWS),
     default=VIEWS[0],
     help=(
-        "Format of the records: only their values, or the format of the directory .VIEW in a mount."
+        "Format of the records. values: only their values. kv, jsonl, batches: as in the "
+        "directories .kv, .jsonl and .batches of a mount."
     ),
 )
 

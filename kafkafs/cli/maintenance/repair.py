@@ -105,8 +105,8 @@ def command(
 ) -> None:
     """Read every byte of a data directory, and print what would repair it. --apply repairs it.
 
-    The directory must not be in use. There is one exception: with --salvage or --indexes, and
-    without --apply, it may be in use.
+    The directory must not be in use. There is one exception: without --apply, you can use --salvage
+    and --indexes while the directory is in use.
 
     repair cuts off the same bytes that a mount would cut off after a crash, and also bytes after
     the last batch of any segment. It stores these bytes, except zeros, in *.cut files beside the

@@ -83,7 +83,7 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
     With `--view batches`, standard input is record batches for one partition, such as the bytes of
     a .log file. The batches get new offsets. Batches of the old formats v0 and v1 become batches of
     v2. The codec stays, unless the topic's compression.type sets another codec. If the log already
-    has a batch (the same producer and sequence numbers), append does not write this batch again.
+    has a batch of the same producer with the same sequence numbers, append skips the batch.
 
     DATA must be mounted, or must not be in use. append writes the records as they arrive, through
     the mount if there is one. When the command ends, the records are on the disk.

@@ -202,9 +202,10 @@ def command(
     For a topic, tail prints all partitions that exist now. FILE is a file of a partition in the
     mount, in any view: mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
 
-    kafkafs tail has the options of tail(1). With -f, it prints a new line at once, because each
-    append wakes it; tail(1) looks for new lines only once a second. Even if old records are deleted
-    or compacted, kafkafs tail skips and repeats no line. For files outside of a mount, use tail(1).
+    kafkafs tail has the options of tail(1). With -f, kafkafs tail prints a new line at once,
+    because each append wakes the command. tail(1) looks for new lines only once a second. If old
+    records are deleted or compacted, kafkafs tail does not skip or repeat a line. For files outside
+    of a mount, use tail(1).
 
     Some files have an end: snapshots, and names such as 0@10..20. If all files have an end, `tail
     -f` exits with status 0 when it has reached all ends. If a topic is deleted or the file system

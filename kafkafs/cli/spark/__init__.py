@@ -32,6 +32,6 @@ def command() -> None:
     print how to install it.
 
     DATA is a data directory. It can be mounted, or belong to a running broker. For jobs that only
-    read, it can also be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path
+    read, DATA can also be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path
     below MOUNT names a topic or a partition.
     """

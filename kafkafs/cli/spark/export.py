@@ -71,7 +71,8 @@ def command(
     dry_run: bool,
     **spark: Any,
 ) -> None:
-    """Write topics of DATA as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/ (UTC).
+    """Write topics of DATA as Parquet files into OUT/topic=TOPIC/date=YYYY-MM-DD/. The date is the
+    day of the record in UTC.
 
     Each record is written once: a run continues where the last run stopped, even if the last run
     was killed. OUT/_kafkafs stores how far the runs have come.

@@ -38,7 +38,6 @@ _Limits = Mapping[str, str] | None
     epilog=examples(
         "kafkafs ls data",
         "kafkafs ls mnt --rates",
-        "kafkafs ls mnt/orders --json",
         "kafkafs ls kafka://broker:9092",
     ),
 )
@@ -68,9 +67,9 @@ def command(
     cleanup policy and retention. With TOPIC, list the partitions of the topic, with their number of
     records, size and timestamp of the last record.
 
-    ls also works while the directory is in use. ls calculates the number of records from the
-    offsets. The column `retention` shows how much retention keeps: a time (7d), a size (10.0GiB),
-    both (7d+10.0GiB), or `all`.
+    The directory may be in use. ls calculates the number of records from the offsets, so it also
+    counts records that compaction has removed. The column `retention` shows how much retention
+    keeps: a time (7d), a size (10.0GiB), both (7d+10.0GiB), or `all`.
 
     The last lines are notes, and begin with #. They name partitions that cannot be opened, lost
     records, and the deleted topics that you can undelete, with their ids. They also name topics

@@ -62,16 +62,16 @@ def command(
 
     Each topic has a line with the records and bytes per second, the size, and the number of
     records, segments and open files. The line also shows the lag: how many records the slowest
-    consumer group has not committed yet. The lines above the topics show the whole mount: figures,
-    the times of flushes and fsyncs, faults, and the jobs that wait or run. The lines below the
+    consumer group has not committed yet. The lines above the topics are about the whole mount:
+    rates, times of flushes and fsyncs, faults, and jobs that wait or run. The lines below the
     topics show the newest events.
 
     The key q ends the command, and h lists the keys. Instead of MOUNT, you can name a data
     directory that is mounted read-write.
 
-    top reads the figures of the mount every DURATION. A rate is the mean since the last reading.
-    With many thousand partitions, one reading takes long. top then reads less often, and takes at
-    most a twentieth of the daemon's time.
+    top reads the figures of the mount every DURATION (see --delay). A rate is the mean since the
+    last reading. With many thousand partitions, top reads less often, so that it takes at most a
+    twentieth of the daemon's time.
 
     Exit status 3: MOUNT is not mounted, or the mount does not answer when top starts.
     """

@@ -90,7 +90,7 @@ _COUNT = click.IntRange(min=1)
     "--batch-bytes",
     type=ByteCount(least="1"),
     default="1MiB",
-    help="Largest number of bytes in a batch that has more than one record.",
+    help="Largest number of bytes in a batch. A larger record is a batch of its own.",
 )
 @click.option(
     "--batch-wait",
@@ -150,7 +150,7 @@ def command(
     --exec.
 
     After Ctrl-C or SIGTERM, consume finishes the batch, commits it, and exits with status 130 or
-    143. After a second signal, consume exits without waiting for the batch.
+    143. A second signal stops the batch, too: with --exec, COMMAND gets this signal.
     """
     from kafkafs.cli.records.consume.consumer import Consumer, Rules
     from kafkafs.cli.records.consume.dead_letters import DeadLetters
