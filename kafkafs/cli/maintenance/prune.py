@@ -65,8 +65,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     use. prune then deletes the files before it ends. The delay of file.delete.delay.ms does not
     apply, because it is for readers of a mount. prune also works on a full disk.
 
-    Exit status 3: a partition failed. prune continues with the others. Ctrl-C leaves unfinished
-    partitions as they were.
+    If prune fails for a partition, it continues with the others, and the exit status is 3. Ctrl-C
+    leaves unfinished partitions as they were.
     """
     report = _Report(out)
     with one_line_errors():

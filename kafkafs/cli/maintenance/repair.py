@@ -134,8 +134,8 @@ def command(
 
     FILE is a file of a segment. DATA can be the directory of one partition.
 
-    Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
-    *.cut files of an earlier repair count only with --salvage.
+    Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index. If
+    repair finds only *.cut files of an earlier repair, the status is 1 only with --salvage.
 
     Exit status 3: a partition cannot be opened, or damage or a loss remains after --apply. With
     --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the

@@ -48,7 +48,7 @@ def command(context: click.Context, words: Sequence[str], client: Client, out: O
 
     The lag is the high watermark minus the committed offset, as in kafka-consumer-groups. The
     directory may be in use, also by a broker. If the directory does not have all partitions of
-    __consumer_offsets, a line that begins with # says so: other brokers may have more groups.
+    __consumer_offsets, a line that begins with # says so. Other brokers may then have more groups.
 
     For a cluster, kafka://HOST:PORT, the command lists the state of each group, but no times of
     commits.
