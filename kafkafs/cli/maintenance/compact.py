@@ -59,8 +59,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
     If DATA is mounted, the daemon compacts one partition after the other, as if you had written
     `run` to .control/compaction. Ctrl-C cancels this work. If DATA is not mounted, it must not be
-    in use. The command then deletes the old files before it ends. The delay of file.delete.delay.ms
-    does not apply, because it is for readers of a mount.
+    in use. The command then deletes the old files at once: the delay of file.delete.delay.ms is
+    only for readers of a mount.
 
     Exit status 0: all partitions were compacted. After Ctrl-C, unfinished partitions stay as they
     were.

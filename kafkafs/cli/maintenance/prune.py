@@ -62,8 +62,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     and when. An example: `orders:1: 336B are in 4 segments; retention.bytes=1 frees 252B now`.
 
     If DATA is mounted, the daemon deletes the segments. If DATA is not mounted, it must not be in
-    use. prune then deletes the files before it ends. The delay of file.delete.delay.ms does not
-    apply, because it is for readers of a mount. prune also works on a full disk.
+    use. prune then deletes the files at once: the delay of file.delete.delay.ms is only for readers
+    of a mount. prune also works on a full disk.
 
     If prune fails for a partition, it continues with the others, and the exit status is 3. Ctrl-C
     leaves unfinished partitions as they were.
