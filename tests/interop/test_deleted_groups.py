@@ -169,7 +169,7 @@ def delete_all_kinds(
 
 
 def mend(broker: Broker, partition: int) -> None:
-    """Compact the partition: the tombstones stay, and the records that they delete are removed."""
+    """Type what docs/kafka.md says: what the tombstones delete goes, and they stay."""
     properties = broker.base / "server.properties"
     assert kafkafs("config", broker.data, "--broker-config", properties).returncode == 0
     with mount_of(broker.base) as mount:
