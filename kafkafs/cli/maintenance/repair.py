@@ -132,7 +132,8 @@ def command(
     --indexes also rebuilds producer snapshots that are missing or cannot be read. If a log is
     damaged, repair the log first: until then, --indexes does not change its indexes.
 
-    FILE is a file of a segment. DATA can be the directory of one partition.
+    With --indexes, you can give FILE, a file of a segment. DATA can then also be the directory of
+    one partition.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index. If
     repair finds only *.cut files of an earlier repair, the status is 1 only with --salvage.
