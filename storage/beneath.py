@@ -2,12 +2,12 @@
 
 The writer of a data directory may be less trusted than its reader: a link there, in the place of a
 file or of a directory on the way to it, would lead a daemon that runs as root to any file of the
-machine.  So what lies in a directory is opened by ``openat2`` with RESOLVE_BENEATH and
+machine. So what lies in a directory is opened by `openat2` with RESOLVE_BENEATH and
 RESOLVE_NO_SYMLINKS; where the kernel has no such call, or a container forbids it, component by
-component, each with O_NOFOLLOW.  The directory itself may be reached through links: the user who
+component, each with O_NOFOLLOW. The directory itself may be reached through links: the user who
 names it is trusted.
 
-Not here: what kind of file was found (``files``).
+Not here: what kind of file was found (`files`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _AT_FDCWD = -100
 _RESOLVE = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
 
 Opener = Callable[[int, str, int, int], int]
-"""(descriptor of a directory, path relative to it, flags, mode) -> descriptor.  OSError: ELOOP
-where a component is a symbolic link, EXDEV where the path leads out of the directory.
+"""(descriptor of a directory, path relative to it, flags, mode) -> descriptor. Errors: OSError:
+ELOOP where a component is a symbolic link, EXDEV where the path leads out of the directory.
 """
 
 _opening = threading.Lock()
 
 
 class Beneath:
-    """One directory.  It is opened when it is first needed, also after ``close``."""
+    """One directory. It is opened when it is first needed, also after `close`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Beneath:
 
     @property
     def fd(self) -> int:
-        """Its descriptor, only for looking up names.  OSError where it cannot be opened."""
+        """Its descriptor, only for looking up names. Errors: OSError where it cannot be opened."""
         if self._fd < 0:
             with _opening:
                 if self._fd < 0:
@@ -55,7 +55,7 @@ class Beneath:
         return self._fd
 
     def open(self, relative: str, flags: int, mode: int = 0) -> int:
-        """Open a path below it, closed on exec; ``.`` is the directory itself."""
+        """Open a path below it, closed on exec; `.` is the directory itself."""
         return opener()(self.fd, relative, flags | os.O_CLOEXEC, mode)
 
     def __reduce__(self) -> tuple[type[Beneath], tuple[str]]:
@@ -63,7 +63,7 @@ class Beneath:
         return Beneath, (self.path,)
 
     def close(self) -> None:
-        """Close the descriptor.  No other thread may be using it."""
+        """Close the descriptor. No other thread may be using it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class Beneath:
 
 @functools.cache
 def opener() -> Opener:
-    """``by_openat2`` where it works, else ``by_component``."""
+    """`by_openat2` where it works, else `by_component`."""
     try:
         os.close(by_openat2(_AT_FDCWD, ".", os.O_PATH | os.O_CLOEXEC, 0))
     except OSError:
@@ -91,7 +91,7 @@ def _syscall() -> Callable[[int, int, bytes, bytes, int], int]:
 
 
 def by_openat2(directory: int, relative: str, flags: int, mode: int) -> int:
-    """An ``Opener``: one call, during which no component can be replaced."""
+    """Return an `Opener`: one call, during which no component can be replaced."""
     call, path = _syscall(), os.fsencode(relative)
     if b"\0" in path:
         raise ValueError("embedded null byte")
@@ -107,7 +107,7 @@ def by_openat2(directory: int, relative: str, flags: int, mode: int) -> int:
 
 
 def by_component(directory: int, relative: str, flags: int, mode: int) -> int:
-    """An ``Opener``: each directory on the way is opened, then the next one from there."""
+    """Return an `Opener`: each directory on the way is opened, then the next one from there."""
     *parents, name = relative.split("/")
     if ".." in (*parents, name):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), relative)

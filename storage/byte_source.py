@@ -16,11 +16,11 @@ class ByteSource(Protocol):
         ...
 
     def size(self) -> int:
-        """How many bytes there are now."""
+        """Return how many bytes there are now."""
         ...
 
     def read_at(self, position: int, size: int) -> bytes | memoryview:
-        """``size`` bytes from ``position``; fewer only at the end."""
+        """`size` bytes from `position`; fewer only at the end."""
         ...
 
 

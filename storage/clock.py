@@ -1,8 +1,8 @@
 """The two clocks of a machine.
 
 The wall clock stamps records and decides what Kafka compares with record times: retention, lags,
-delete horizons, the expiry of producers.  It jumps when it is set, so it measures no interval and
-no delay: the monotonic clock does, whose beginning means nothing.
+delete horizons, the expiry of producers. It jumps when it is set, so it measures no interval and no
+delay: the monotonic clock does, whose beginning means nothing.
 """
 
 from __future__ import annotations

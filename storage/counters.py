@@ -1,9 +1,9 @@
 """What the logs of a data directory have done since it was opened, counted.
 
 Plain numbers, which the thread that owns the logs adds to as things happen; that costs some ten
-nanoseconds.  Another thread that reads them gets each one as it was at some moment.
+nanoseconds. Another thread that reads them gets each one as it was at some moment.
 
-Not here: what a log is like now (``Log``), and where the numbers are shown.
+Not here: what a log is like now (`Log`), and where the numbers are shown.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogCounters:
     retentions: int = 0
     """How often segments have left a log by retention or because its start was moved."""
     segments_deleted: int = 0
-    """Those that retention has taken out of a log, of ``bytes_deleted`` together."""
+    """Those that retention has taken out of a log, of `bytes_deleted` together."""
     bytes_deleted: int = 0
     flushes: Durations = field(default_factory=Durations)
     """Those that succeeded."""

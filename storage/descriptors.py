@@ -1,13 +1,13 @@
 """The descriptors that segments hold open, and a budget for them.
 
-The process may have a limited number of descriptors (RLIMIT_NOFILE).  Segments may hold all but a
+The process may have a limited number of descriptors (RLIMIT_NOFILE). Segments may hold all but a
 *reserve*, which is for what the process opens and closes again: new partitions, checkpoints,
-flushes, cleaned files.  Where a segment wants one more, the one that was not used for longest lets
+flushes, cleaned files. Where a segment wants one more, the one that was not used for longest lets
 go of its own, and opens its files again when it needs them.
 
 A segment keeps what it could not get back: descriptors of a file whose bytes may not be on the disk
 yet (Linux reports a failed write once to each open file, and to nobody where none is open), and of
-one whose name is gone.  Where all others keep theirs, one of them is synced first.
+one whose name is gone. Where all others keep theirs, one of them is synced first.
 
 A descriptor is closed when its last user lets go of it, so that any thread may take one away from a
 segment that another thread is reading.
@@ -29,7 +29,7 @@ from storage.files import Files
 from storage.waiting import before_waiting
 
 # One lock for all segments: it guards counters for a few instructions, and the disk accesses that
-# must not mix, an open and a rename.  Reentrant: who opens a file may look at another one.
+# must not mix, an open and a rename. Reentrant: who opens a file may look at another one.
 lock = threading.RLock()
 
 _RESERVE = 48, 1024
@@ -62,11 +62,11 @@ class Holder(Protocol):
         ...
 
     def evict(self) -> bool:
-        """Let go of the descriptors; False where it keeps them.  Under the lock."""
+        """Let go of the descriptors; False where it keeps them. Under the lock."""
         ...
 
     def sync_early(self) -> None:
-        """Bring to the disk what was written.  OSError."""
+        """Bring to the disk what was written. Errors: OSError."""
         ...
 
 
@@ -95,13 +95,13 @@ class Descriptor(int):
 
 
 def limit() -> int:
-    """How many descriptors this process may have."""
+    """Return how many descriptors this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
 def reserve() -> int:
-    """How many of them segments leave alone."""
+    """Return how many of them segments leave alone."""
     return _reserve_of(limit())
 
 
@@ -111,35 +111,35 @@ def _reserve_of(may_have: int) -> int:
 
 
 def budget() -> int:
-    """How many descriptors segments may hold."""
+    """Return how many descriptors segments may hold."""
     may_have = limit()
     return may_have - _reserve_of(may_have)
 
 
 def count() -> int:
-    """How many descriptors segments hold."""
+    """Return how many descriptors segments hold."""
     return len(_open)
 
 
 def opened() -> int:
-    """How often any segment of this process has opened a file."""
+    """Return how often any segment of this process has opened a file."""
     return _opened
 
 
 def evictions() -> int:
-    """How often a segment has let go of its descriptors for another one."""
+    """Return how often a segment has let go of its descriptors for another one."""
     return _evictions
 
 
 def is_short() -> bool:
-    """Whether segments hold more than they may: what they have written should be synced."""
+    """Return whether segments hold more than they may: what they have written should be synced."""
     return count() > budget()
 
 
 def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descriptor:
-    """Open a file for a holder; others let go of theirs for it.  ``open_it`` runs under the lock.
+    """Open a file for a holder; others let go of theirs for it. `open_it` runs under the lock.
 
-    OSError; BlockingIOError where one of them has to be synced and the caller may not wait.
+    Errors: OSError; BlockingIOError where one of them has to be synced and the caller may not wait.
     """
     may_have = limit()
     kept = _reserve_of(may_have)
@@ -192,7 +192,7 @@ def _sync_and_evict_one(wanting: Holder) -> bool:
 
 
 def forget(holder: Holder) -> None:
-    """Note that a holder has let go of its descriptors by itself.  Under the lock."""
+    """Note that a holder has let go of its descriptors by itself. Under the lock."""
     _holders.pop(holder, None)
 
 

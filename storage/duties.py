@@ -2,8 +2,8 @@
 
 A *duty* is work for a partition, a topic or the directory: to flush, to write checkpoints, to apply
 retention, to compact, to check, to remove what was deleted, to close old descriptors, to save
-indexes.  A duty that fails is tried again at its next turn, for ever, so no fault lasts longer than
-its cause.  A line is logged when a duty begins to fail, when it fails in another way than before,
+indexes. A duty that fails is tried again at its next turn, for ever, so no fault lasts longer than
+its cause. A line is logged when a duty begins to fail, when it fails in another way than before,
 and when it succeeds again.
 
 Any thread may report a duty; two never report the same one at once.
@@ -36,7 +36,7 @@ def _warn(message: str, traceback: str = "") -> None:
 
 
 class Duties:
-    """The duties of one data directory.  ``say`` logs a line, by default to the module's logger."""
+    """The duties of one data directory. `say` logs a line, by default to the module's logger."""
 
     def __init__(self) -> None:
         self.say: Say = _warn

@@ -1,8 +1,8 @@
-"""The errors of a commit log.  A bug of our own is an ``AssertionError`` instead.
+"""The errors of a commit log. A bug of our own is an `AssertionError` instead.
 
-``StorageError`` and its subclasses say where the fault is: path, position (bytes in that file) and
-offset (count of records in the partition).  What the disk itself refuses (ENOSPC, EIO, EMFILE, …)
-stays an ``OSError``.
+`StorageError` and its subclasses say where the fault is: path, position (bytes in that file) and
+offset (count of records in the partition). What the disk itself refuses (ENOSPC, EIO, EMFILE, …)
+stays an `OSError`.
 
 A torn tail found in recovery is an outcome, not an error, and has no class here.
 """
@@ -17,7 +17,7 @@ import os
 
 
 class StorageError(Exception):
-    """Base of all; ``str()`` is the message and what is known of path, position and offset."""
+    """Base of all; `str()` is the message and what is known of path, position and offset."""
 
     _facts: tuple[tuple[str, str], ...] = (
         ("file", "path"),
@@ -43,7 +43,7 @@ class StorageError(Exception):
         return self.told()
 
     def told(self, *hidden: str) -> str:
-        """As ``str()``, without the facts of the names ``hidden``."""
+        """As `str()`, without the facts of the names `hidden`."""
         facts = [
             f"{name} {value}"
             for name, attribute in self._facts
@@ -54,20 +54,20 @@ class StorageError(Exception):
 
 class UnusableFile(OSError):
     """A link, a pipe, a device, a directory or far too large a file in the place of a file; errno
-    EIO, as for what the disk cannot give.  It is neither followed nor waited for.
+    EIO, as for what the disk cannot give. It is neither followed nor waited for.
     """
 
 
 class IgnoredEntry(FileExistsError):
-    """An ignored entry of another user has the name (``directory/top_level``); errno EEXIST."""
+    """An ignored entry of another user has the name (`directory/top_level`); errno EEXIST."""
 
 
 class CutShort(OSError):
-    """Another process has cut the file that is appended to; errno EIO.  Nothing was written."""
+    """Another process has cut the file that is appended to; errno EIO. Nothing was written."""
 
 
 class NoThread(OSError):
-    """The system lets no further thread start; errno ENOMEM.  Its work has not begun."""
+    """The system lets no further thread start; errno ENOMEM. Its work has not begun."""
 
     def __init__(self) -> None:
         super().__init__(errno.ENOMEM, "cannot start a thread")
@@ -82,7 +82,7 @@ class LogWouldEnd(CorruptRecord):
 
 
 class CorruptCheckpoint(StorageError):
-    """A small file of the log that cannot be read; ``line`` counts from 1, None for the whole."""
+    """A small file of the log that cannot be read; `line` counts from 1, None for the whole."""
 
     def __init__(self, message: str, *, path: str, line: int | None = None) -> None:
         where = message if line is None else f"line {line}: {message}"
@@ -109,9 +109,9 @@ class OffsetOutOfRange(StorageError):
 
 
 class RecordTooLarge(StorageError):
-    """A record whose batch exceeds ``max.message.bytes``; ``size`` and ``limit`` in bytes.
+    """A record whose batch exceeds `max.message.bytes`; `size` and `limit` in bytes.
 
-    ``line`` is the record's number, from 1, in the request that held it, where it had several.
+    `line` is the record's number, from 1, in the request that held it, where it had several.
     """
 
     def __init__(self, size: int, limit: int, *, line: int | None = None) -> None:
@@ -131,7 +131,7 @@ class InvalidTimestamp(InvalidRecord):
 
 
 class ProducerError(InvalidRecord):
-    """A batch that does not follow what its producer wrote before; ``producer_id`` says whose."""
+    """A batch that does not follow what its producer wrote before; `producer_id` says whose."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class InvalidTxnState(ProducerError):
 
 
 class InvalidTopic(StorageError):
-    """A topic name that Kafka does not allow (``Topic.java``)."""
+    """A topic name that Kafka does not allow (`Topic.java`)."""
 
 
 class TopicExists(StorageError):
@@ -186,7 +186,7 @@ class FaultyPartition(StorageError):
 
 
 class LogLocked(StorageError):
-    """Another process, ``pid`` if that is known, has the data directory open."""
+    """Another process, `pid` if that is known, has the data directory open."""
 
     def __init__(self, pid: int | None, *, path: str | None = None) -> None:
         holder = "another process" if pid is None else f"process {pid}"
@@ -238,7 +238,7 @@ def refusal_of(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """An error in words: an OSError's with its file, and without its number."""
+    """Return an error in words: an OSError's with its file, and without its number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
     return os.strerror(errno.ENOMEM) if isinstance(error, MemoryError) else str(error)

@@ -1,26 +1,26 @@
 """The one seam to the operating system.
 
-Everything that ``storage`` does to a disk passes through an instance of ``Files``.  Tests replace
-it to crash, fill, delay or corrupt the disk.  The methods are as thin as the system calls allow,
-because the append path runs through them.
+Everything that `storage` does to a disk passes through an instance of `Files`. Tests replace it to
+crash, fill, delay or corrupt the disk. The methods are as thin as the system calls allow, because
+the append path runs through them.
 
 Rules:
 
-- Paths are ``str``.  Positions and sizes are bytes.  Failures are ``OSError``, as the system gave
-  them; where descriptors run out (EMFILE, ENFILE) the message names the limit.
-- ``pwrite`` writes all or raises; what an interrupted ``pwrite`` leaves in the file is unknown.
-- ``Files`` follows no symbolic link in any part of a path, except for its own root (a data
-  directory): what is below the root is opened beneath its descriptor (``beneath``).  A caller with
-  a path outside of the root that may lead through links resolves it first.
+- Paths are `str`. Positions and sizes are bytes. Failures are `OSError`, as the system gave them;
+  where descriptors run out (EMFILE, ENFILE) the message names the limit.
+- `pwrite` writes all or raises; what an interrupted `pwrite` leaves in the file is unknown.
+- `Files` follows no symbolic link in any part of a path, except for its own root (a data
+  directory): what is below the root is opened beneath its descriptor (`beneath`). A caller with a
+  path outside of the root that may lead through links resolves it first.
 - A new file or directory gives nobody but its owner what the directory that it is made in does not
-  give: that directory's mode is the one place that says who may read what lies there.  What root
+  give: that directory's mode is the one place that says who may read what lies there. What root
   writes there belongs to the directory's owner, who could not read it else.
 - Only regular files are opened, without waiting: a link, a pipe, a socket, a device or a directory
   is UnusableFile.
-- With ``top_owners``, entries of other users at the top of the root do not exist: reading one is
+- With `top_owners`, entries of other users at the top of the root do not exist: reading one is
   FileNotFoundError, and making one of that name is IgnoredEntry.
-- Nothing survives a power cut before ``fsync`` or ``fdatasync`` (bytes and length) or
-  ``sync_directory`` (names) has returned.
+- Nothing survives a power cut before `fsync` or `fdatasync` (bytes and length) or `sync_directory`
+  (names) has returned.
 - No file is mapped into memory: another process may cut it, and reading it is SIGBUS then.
 
 Not here: what the files mean, retries, caching of descriptors.
@@ -47,10 +47,10 @@ from storage.errors import IgnoredEntry, LogLocked, UnusableFile
 from storage.room import Room, T
 
 Kind = Literal["file", "directory", "other"]
-"""What a name names; a link is ``other``, whatever it leads to."""
+"""What a name names; a link is `other`, whatever it leads to."""
 
 LARGEST_WHOLE = 1 << 30
-"""Bytes: ``read_whole`` reads no more."""
+"""Bytes: `read_whole` reads no more."""
 
 # Opening a pipe does not wait for its other end; no effect on regular files.
 _AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY
@@ -76,14 +76,14 @@ Identity = tuple[int, int, int]
 _FLOCK = struct.Struct("@hhqqi0q")
 _libc = ctypes.CDLL(None, use_errno=True)
 # fcntl locks never conflict inside one process, and closing *any* descriptor of a file drops the
-# process's lock on it.  So here are the files that this process has locked: (device, inode) -> fd.
+# process's lock on it. So here are the files that this process has locked: (device, inode) -> fd.
 _locked_here: dict[tuple[int, int], int] = {}
 # No other thread may lock the file between a look there and the opening.
 _looking = threading.Lock()
 
 
 def _with_reason(error: OSError, path: str) -> OSError:
-    """``error``; where descriptors ran out, with the limit in its message."""
+    """`error`; where descriptors ran out, with the limit in its message."""
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         reason = f"{os.strerror(errno.EMFILE)}: this process may open {limit} files (RLIMIT_NOFILE)"
@@ -99,31 +99,33 @@ def _with_reason(error: OSError, path: str) -> OSError:
 
 
 def unusable(path: str, mode: int) -> UnusableFile:
-    """The error for a path that is no regular file, by its ``st_mode``."""
+    """Return the error for a path that is no regular file, by its `st_mode`."""
     kind = _KINDS.get(stat.S_IFMT(mode), "an unknown kind of file")
     return UnusableFile(errno.EIO, f"found {kind} instead of a regular file; not opened", path)
 
 
 def _inherited(parent: os.stat_result | None) -> int:
-    """The permission bits that something new may have: its owner's, and for others those of the
-    directory that it is made in.
+    """Return the permission bits that something new may have: its owner's, and for others those of
+    the directory that it is made in.
     """
     return 0o7700 | (0 if parent is None else parent.st_mode & 0o077)
 
 
 def _is_roots_new(found: os.stat_result) -> bool:
-    """Whether root, who this process is, has just made the file, so that it may be given away."""
+    """Return whether root, who this process is, has just made the file, so that it may be given
+    away.
+    """
     is_empty = found.st_size == 0 and found.st_nlink == 1
     return is_empty and found.st_uid == 0 == os.geteuid()
 
 
 def is_temporary(name: str) -> bool:
-    """Whether ``replace_atomically`` gives a file this name before it renames it."""
+    """Return whether `replace_atomically` gives a file this name before it renames it."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 class _Parent:
-    """The directory that a path lies in, open during a ``with`` block; an OSError raised there gets
+    """The directory that a path lies in, open during a `with` block; an OSError raised there gets
     the whole path.
     """
 
@@ -150,7 +152,7 @@ class _Parent:
 
 
 def _named(error: OSError, path: str) -> OSError:
-    """The error with the path that the caller gave."""
+    """Return the error with the path that the caller gave."""
     if isinstance(error, IgnoredEntry):
         return error  # it names the path
     if error.errno == errno.ELOOP:
@@ -160,12 +162,12 @@ def _named(error: OSError, path: str) -> OSError:
 
 
 class Files:
-    """The real disk below a data directory, ``root``.  Any thread may call anything.
+    """The real disk below a data directory, `root`. Any thread may call anything.
 
-    ``parallel``: how many calls at a time pay, where each waits for long.  ``in_order``: whether
-    names appear in the order in which their writer makes them.  ``room``: has the reserve that
-    ``with_reserve`` gives up on a full disk.  ``top_owners``: the users whose entries at the top of
-    the root count; None: all users.
+    `parallel`: how many calls at a time pay, where each waits for long. `in_order`: whether names
+    appear in the order in which their writer makes them. `room`: has the reserve that
+    `with_reserve` gives up on a full disk. `top_owners`: the users whose entries at the top of the
+    root count; None: all users.
     """
 
     parallel = 1
@@ -181,8 +183,8 @@ class Files:
     def _place(self, path: str, *, makes: bool = False) -> tuple[Beneath, str]:
         """Return the directory beneath which a path is opened, and the rest of the path.
 
-        ``makes``: the caller makes the path.  Errors: FileNotFoundError, IgnoredEntry, by
-        ``top_owners``.
+        `makes`: the caller makes the path. Errors: FileNotFoundError, IgnoredEntry, by
+        `top_owners`.
         """
         root, relative = self._split(path)
         if self.top_owners is not None and root is self._top and relative != ".":
@@ -212,16 +214,17 @@ class Files:
         return _EVERYTHING, os.path.abspath(path)[1:] or "."
 
     def close_root(self) -> None:
-        """Close the descriptor of ``root`` until a call needs it.  No thread may be in a call."""
+        """Close the descriptor of `root` until a call needs it. No thread may be in a call."""
         if self._top is not _EVERYTHING:
             self._top.close()
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        """A descriptor of a regular file, closed on exec.
+        """Return a descriptor of a regular file, closed on exec.
 
-        UnusableFile where it is none; the errors EMFILE and ENFILE name the limit and the path.
+        Errors: UnusableFile where it is none; the errors EMFILE and ENFILE name the limit and the
+        path.
         """
         makes = bool(flags & os.O_CREAT)
         root, relative = self._place(path, makes=makes)
@@ -264,7 +267,7 @@ class Files:
 
     @contextlib.contextmanager
     def held_open(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """``open``; the descriptor is closed when the block ends."""
+        """`open`; the descriptor is closed when the block ends."""
         fd = self.open(path, flags)
         try:
             yield fd
@@ -275,7 +278,7 @@ class Files:
         os.close(fd)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write all of ``data`` at ``position``."""
+        """Write all of `data` at `position`."""
         written = os.pwrite(fd, data, position)
         if written == len(data):
             return
@@ -285,7 +288,7 @@ class Files:
                     written += os.pwrite(fd, rest, position + written)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        """``size`` bytes from ``position``; fewer only at the file's end."""
+        """`size` bytes from `position`; fewer only at the file's end."""
         data = os.pread(fd, size, position)
         if len(data) == size or not data:
             return data
@@ -300,7 +303,7 @@ class Files:
         return b"".join(parts)
 
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a file from ``start`` to ``end`` that are no holes, in order.
+        """Yield the parts of a file from `start` to `end` that are no holes, in order.
 
         All of it is one part where the file system knows no holes.
         """
@@ -319,7 +322,7 @@ class Files:
             start = hole
 
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """Fill ``buffer`` from ``position``; the count, less than its size only at the end."""
+        """Fill `buffer` from `position`; the count, less than its size only at the end."""
         size = len(buffer)
         done = os.preadv(fd, [buffer], position)
         if done == size or not done:
@@ -334,7 +337,7 @@ class Files:
         return done
 
     def preadv_once(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """As ``preadv`` in one call: O_DIRECT cannot go on within a block."""
+        """As `preadv` in one call: O_DIRECT cannot go on within a block."""
         return os.preadv(fd, [buffer], position)
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
@@ -367,7 +370,7 @@ class Files:
         os.fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
-        """As ``fsync``, without times: bytes and length survive a power cut."""
+        """As `fsync`, without times: bytes and length survive a power cut."""
         os.fdatasync(fd)
 
     # -- room ----------------------------------------------------------------------------------
@@ -389,19 +392,19 @@ class Files:
             os.close(fd)
 
     def space(self, path: str) -> os.statvfs_result:
-        """The space of the file system of ``path``."""
+        """Return the space of the file system of `path`."""
         return os.statvfs(path)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Take disk space for the first ``size`` bytes of a file, and make it as long at least."""
+        """Take disk space for the first `size` bytes of a file, and make it as long at least."""
         os.posix_fallocate(fd, 0, size)
 
     # -- names ---------------------------------------------------------------------------------
 
-    # ``exists``, ``is_directory`` and ``file_stat`` open nothing.
+    # `exists`, `is_directory` and `file_stat` open nothing.
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a name, also of a link that leads nowhere."""
+        """Return whether there is such a name, also of a link that leads nowhere."""
         try:
             self._look(path)
         except OSError:
@@ -428,7 +431,7 @@ class Files:
             raise _named(error, path) from None
 
     def identity(self, file: str | int) -> Identity:
-        """The identity of the file of this path or descriptor.
+        """Return the identity of the file of this path or descriptor.
 
         Where the path is just being given to another file, it may be one that no file has.
         """
@@ -443,9 +446,9 @@ class Files:
         return statx.born_ns(file)
 
     def mount_id(self, directory: str) -> str:
-        """A name of the mount that a directory lies on.
+        """Return a name of the mount that a directory lies on.
 
-        The next mount of the same file system has another name.  Before Linux 6.8 it may have the
+        The next mount of the same file system has another name. Before Linux 6.8 it may have the
         same one: mountinfo's numbers are used again.
         """
         return statx.mount_id(directory)
@@ -471,7 +474,7 @@ class Files:
             os.close(fd)
 
     def _is_counted(self, entry: os.DirEntry[str]) -> bool:
-        """Whether an entry at the top belongs to one of ``top_owners``."""
+        """Return whether an entry at the top belongs to one of `top_owners`."""
         owners = self.top_owners
         try:
             return owners is None or entry.stat(follow_symlinks=False).st_uid in owners
@@ -545,7 +548,7 @@ class Files:
             os.utime(parent.name, ns=(ns, ns), dir_fd=parent.fd, follow_symlinks=False)
 
     def sync_directory(self, path: str) -> None:
-        """Make the creations, renames and removals of names in ``path`` survive a power cut."""
+        """Make the creations, renames and removals of names in `path` survive a power cut."""
         fd = self._open_directory(path)
         try:
             self.fsync(fd)
@@ -555,7 +558,9 @@ class Files:
     # -- whole small files ---------------------------------------------------------------------
 
     def read_whole(self, path: str) -> bytes:
-        """All bytes of a file; FileNotFoundError, UnusableFile for more than LARGEST_WHOLE."""
+        """Return all bytes of a file; FileNotFoundError, UnusableFile for more than
+        LARGEST_WHOLE.
+        """
         fd = self.open(path, os.O_RDONLY)
         try:
             size = self.size(fd)
@@ -567,13 +572,12 @@ class Files:
             self.close(fd)
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a file so that it is as it was or holds ``data``, also after a power cut.
+        """Write a file so that it is as it was or holds `data`, also after a power cut.
 
-        Writes a new file beside it, with a name that nobody can guess (``is_temporary``), fsyncs
-        it, renames it to ``path``, and fsyncs the directory (Kafka's ``CheckpointFile.java``).
-        ``sync=False`` leaves both fsyncs out, for what can be made again; a power cut may then
-        leave an empty file.  Uses the reserve: such files say how far a log is, and what is
-        deleted.
+        Writes a new file beside it, with a name that nobody can guess (`is_temporary`), fsyncs it,
+        renames it to `path`, and fsyncs the directory (Kafka's `CheckpointFile.java`). `sync=False`
+        leaves both fsyncs out, for what can be made again; a power cut may then leave an empty
+        file. Uses the reserve: such files say how far a log is, and what is deleted.
         """
         self.with_reserve(lambda: self._replace_atomically(path, data, sync=sync))
 
@@ -582,7 +586,7 @@ class Files:
         self.with_reserve(lambda: self._replace_atomically(path, data, sync=True, mode=0o600))
 
     def replace_if_room(self, path: str, data: bytes) -> None:
-        """As ``replace_atomically``, for what can wait: OSError (ENOSPC) as ``check_room``."""
+        """As `replace_atomically`, for what can wait: OSError (ENOSPC) as `check_room`."""
         self.check_room()
         self._replace_atomically(path, data, sync=True)
 
@@ -608,12 +612,12 @@ class Files:
     # -- the lock ------------------------------------------------------------------------------
 
     def lock(self, path: str) -> int:
-        """Take Kafka's ``.lock``: a POSIX record lock over the whole file, created if missing.
+        """Take Kafka's `.lock`: a POSIX record lock over the whole file, created if missing.
 
-        Returns a descriptor for ``unlock``.  LogLocked, with the holder's pid, where another
-        process has it (a broker's ``FileChannel.tryLock`` is the same kind of lock) or this
-        process already.  The lock is the process's: a child does not inherit it, and closing any
-        other descriptor of the file drops it.
+        Returns a descriptor for `unlock`. LogLocked, with the holder's pid, where another process
+        has it (a broker's `FileChannel.tryLock` is the same kind of lock) or this process already.
+        The lock is the process's: a child does not inherit it, and closing any other descriptor of
+        the file drops it.
         """
         with _looking:
             return self._lock(path)
@@ -643,14 +647,14 @@ class Files:
             self.close(fd)
 
     def unlock(self, fd: int) -> None:
-        """Give up a lock of ``lock``; the file stays."""
+        """Give up a lock of `lock`; the file stays."""
         with _looking:
             status = os.fstat(fd)
             _locked_here.pop((status.st_dev, status.st_ino), None)
             self.close(fd)
 
     def locked_by(self, path: str) -> int | None:
-        """The pid of the process, maybe this one, that holds the lock of ``path``, or None."""
+        """Return the pid of the process, maybe this one, that holds the lock of `path`, or None."""
         with _looking:
             try:
                 status = self.file_stat(path)
@@ -670,12 +674,12 @@ class Files:
             raise LogLocked(os.getpid(), path=path)
 
     def is_locked(self, path: str) -> bool:
-        """Whether another process has locked this file with ``lock``."""
+        """Return whether another process has locked this file with `lock`."""
         return self.locked_by(path) not in (None, os.getpid())
 
     @staticmethod
     def _lock_holder(fd: int) -> int | None:
-        """The pid of the process that holds the lock, or None."""
+        """Return the pid of the process that holds the lock, or None."""
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
         return None if kind == fcntl.F_UNLCK else int(pid)

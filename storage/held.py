@@ -1,7 +1,7 @@
 """Copies of files' bytes in memory, within a budget.
 
-What is in memory counts by its bytes.  What exceeds the budget goes, the oldest first, unless it
-was used since its last turn.  What a thread still reads stays until that thread is done.
+What is in memory counts by its bytes. What exceeds the budget goes, the oldest first, unless it was
+used since its last turn. What a thread still reads stays until that thread is done.
 
 Not here: reading the files, and what the bytes mean.
 """
@@ -23,7 +23,7 @@ class Holder(Protocol):
 
 
 class HeldBytes:
-    """Who holds how many bytes.  ``budget``: of all together, unless one exceeds it alone."""
+    """Who holds how many bytes. `budget`: of all together, unless one exceeds it alone."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -32,7 +32,7 @@ class HeldBytes:
         self.total = 0
 
     def admit(self, holder: Holder, size: int) -> None:
-        """Count ``size`` bytes of a holder, and let others go that exceed the budget."""
+        """Count `size` bytes of a holder, and let others go that exceed the budget."""
         with self._lock:
             self.total += size - self._held.pop(holder, 0)
             self._held[holder] = size

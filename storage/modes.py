@@ -11,10 +11,10 @@ Ownership = tuple[int, int, int]
 
 
 def within(given: Ownership, limit: Ownership) -> int:
-    """The permission bits of ``given`` that give nobody more than ``limit`` gives him.
+    """Return the permission bits of `given` that give nobody more than `limit` gives him.
 
     A class of the one may have members in several classes of the other; such a member gets what all
-    of them have.  root, whom no bits bind, is not looked at.
+    of them have. root, whom no bits bind, is not looked at.
     """
     mode, uid, gid = given
     limit_mode, limit_uid, limit_gid = limit
@@ -30,7 +30,7 @@ def within(given: Ownership, limit: Ownership) -> int:
 
 
 def of_directory(uid: int, gid: int, topic: Ownership, partition: Ownership) -> int:
-    """The permission bits of a partition's directory that belongs to ``uid`` and ``gid``, who
+    """Return the permission bits of a partition's directory that belongs to `uid` and `gid`, who
     always may do all.
 
     Others read it who may reach the partition through its topic's directory, and read it there.
@@ -42,5 +42,5 @@ def of_directory(uid: int, gid: int, topic: Ownership, partition: Ownership) -> 
 
 
 def of_file(directory_mode: int) -> int:
-    """The permission bits of the files in a directory with these."""
+    """Return the permission bits of the files in a directory with these."""
     return 0o600 | directory_mode & 0o044

@@ -1,12 +1,11 @@
 """Names on disk: topics, partition directories, segment files.
 
-``<topic>-<partition>/<20 digits><suffix>``, in Kafka 0.7 ``<digits>.kafka``.  A directory on its
-way out or in has a longer name, ``<topic>-<partition>.<32 hex>-<kind>`` with kind ``delete``,
-``stray`` or ``future``; in the first two the topic is cut so that the whole name fits into 255
-characters.
+`<topic>-<partition>/<20 digits><suffix>`, in Kafka 0.7 `<digits>.kafka`. A directory on its way out
+or in has a longer name, `<topic>-<partition>.<32 hex>-<kind>` with kind `delete`, `stray` or
+`future`; in the first two the topic is cut so that the whole name fits into 255 characters.
 
-Sources: ``Topic.java``, ``LocalLog.java`` (parseTopicPartitionName, logDeleteDirName),
-``LogFileUtils.java``.  Pure: no file is touched.
+Sources: `Topic.java`, `LocalLog.java` (parseTopicPartitionName, logDeleteDirName),
+`LogFileUtils.java`. Pure: no file is touched.
 
 Stricter than Kafka where no broker makes other names: a partition number has no sign and no leading
 zero, and its topic has a valid name.
@@ -43,7 +42,7 @@ DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 CUT = ".cut"
-# A small file that could not be read (``bad_file``).
+# A small file that could not be read (`bad_file`).
 BAD = ".bad"
 # Finished batches that wait for the log's owner to adopt them.
 STAGED = ".staged"
@@ -60,15 +59,15 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-# The partitions whose log start is lost (``checkpoints``).
+# The partitions whose log start is lost (`checkpoints`).
 LOST_STARTS = "kafkafs.lost-log-starts"
-# The process that has it open and shows it (``owner_file``).
+# The process that has it open and shows it (`owner_file`).
 OWNER = "kafkafs.owner"
-# Whose the consumer groups are (``groups/owners.py``).
+# Whose the consumer groups are (`groups/owners.py`).
 GROUP_OWNERS = "kafkafs.groups"
-# The owner and the mode of the mount's root (``directory/root_owner.py``).
+# The owner and the mode of the mount's root (`directory/root_owner.py`).
 ROOT_OWNER = "kafkafs.root"
-# In a partition's directory: an fsync has failed, and its files are not trusted (``rescue``).
+# In a partition's directory: an fsync has failed, and its files are not trusted (`rescue`).
 UNSYNCED = "kafkafs.unsynced"
 
 # Where a broker keeps what its cluster has decided.
@@ -77,7 +76,7 @@ METADATA_LOG = "__cluster_metadata-0"
 DETACHED = ".detached"
 # Directories of a broker that are no partitions of ours; its log manager skips the first two.
 BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG, METADATA_LOG + DETACHED})
-# The topics that a cluster makes for itself (``Topic.java``); they mean something only beside its
+# The topics that a cluster makes for itself (`Topic.java`); they mean something only beside its
 # others.
 CONSUMER_OFFSETS = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
@@ -90,10 +89,10 @@ ABOUT = ".kafkafs"
 GROUPS = ".groups"
 # What that broker had set on its topics.
 DETACHED_SETTINGS = "kafkafs-broker.properties"
-# In the directory of a deleted topic's first partition (``deletion_file``).
+# In the directory of a deleted topic's first partition (`deletion_file`).
 DELETION = "kafkafs.deletion"
-# In a broker's directory while topics are handed over to it (``handover``): a directory, beside
-# which no broker starts.
+# In a broker's directory while topics are handed over to it (`handover`): a directory, beside which
+# no broker starts.
 HANDOVER = "kafkafs.handover"
 
 MAX_TOPIC_LENGTH = 249
@@ -133,8 +132,8 @@ def check_topic_name(topic: str) -> None:
 
 
 def check_new_name(topic: str) -> None:
-    """As ``check_topic_name``; PolicyViolation, with the reason, where users may not make a topic
-    of that name.  One that is there is a topic as any other.
+    """As `check_topic_name`; PolicyViolation, with the reason, where users may not make a topic of
+    that name. One that is there is a topic as any other.
     """
     check_topic_name(topic)
     if topic in INTERNAL_TOPICS or partition_directory(topic, 0) == METADATA_LOG:
@@ -149,8 +148,8 @@ def check_new_name(topic: str) -> None:
 
 
 def check_takes_records(topic: str) -> None:
-    """PolicyViolation for the topic of groups' positions, in which a broker understands none but
-    its own records: ``groups`` alone writes it.
+    """Errors: PolicyViolation for the topic of groups' positions, in which a broker understands
+    none but its own records: `groups` alone writes it.
     """
     if topic == CONSUMER_OFFSETS:
         raise PolicyViolation(
@@ -160,8 +159,8 @@ def check_takes_records(topic: str) -> None:
 
 
 def check_may_change(topic: str) -> None:
-    """PolicyViolation for the topic of groups' positions, whose records and settings ``groups``
-    alone changes.
+    """Errors: PolicyViolation for the topic of groups' positions, whose records and settings
+    `groups` alone changes.
     """
     if topic == CONSUMER_OFFSETS:
         raise PolicyViolation(
@@ -172,7 +171,7 @@ def check_may_change(topic: str) -> None:
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether ``check_topic_name`` accepts the name."""
+    """Return whether `check_topic_name` accepts the name."""
     try:
         check_topic_name(topic)
     except InvalidTopic:
@@ -181,14 +180,14 @@ def is_topic_name(topic: str) -> bool:
 
 
 def partition_directory(topic: str, partition: int) -> str:
-    """The name of a partition's directory."""
+    """Return the name of a partition's directory."""
     return f"{topic}-{partition}"
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
     """(topic, partition) of a directory's name, or None where it names none.
 
-    The last ``-`` divides: a topic may contain others.
+    The last `-` divides: a topic may contain others.
     """
     topic, dash, number = name.rpartition("-")
     if not dash or not is_topic_name(topic) or _PARTITION.fullmatch(number) is None:
@@ -198,14 +197,14 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
 
 
 def is_partition_directory(name: str) -> bool:
-    """Whether a directory's name is a partition's, and not one that only a broker uses."""
+    """Return whether a directory's name is a partition's, and not one that only a broker uses."""
     return name not in BROKERS_OWN and parse_partition_directory(name) is not None
 
 
 def partitions_in(entries: Iterable[tuple[str, bool]]) -> dict[str, list[int]]:
-    """The numbers of the partitions in a data directory, rising, by topic.
+    """Return the numbers of the partitions in a data directory, rising, by topic.
 
-    ``entries``: its names, and whether each is a directory.
+    `entries`: its names, and whether each is a directory.
     """
     found: dict[str, list[int]] = {}
     for name, is_directory in entries:
@@ -216,13 +215,13 @@ def partitions_in(entries: Iterable[tuple[str, bool]]) -> dict[str, list[int]]:
 
 
 def deleted_directory_name(topic: str, partition: int) -> str:
-    """A new name, different each time, for the directory of a partition being deleted."""
+    """Return a new name, different each time, for the directory of a partition being deleted."""
     suffix = f"-{partition}.{uuid.uuid4().hex}-delete"
     return topic[: MAX_NAME_LENGTH - len(suffix)] + suffix
 
 
 def parse_aside_directory(name: str) -> AsideDirectory | None:
-    """What a ``-delete``, ``-stray`` or ``-future`` directory was, or None where it is none.
+    """What a `-delete`, `-stray` or `-future` directory was, or None where it is none.
 
     A broker refuses to start on a name that ends so and does not parse.
     """
@@ -234,24 +233,26 @@ def parse_aside_directory(name: str) -> AsideDirectory | None:
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """A segment file's name: its base offset in 20 digits, and a suffix of this module."""
+    """Return a segment file's name: its base offset in 20 digits, and a suffix of this module."""
     return f"{base_offset:020d}{suffix}"
 
 
 def base_offset_of(name: str) -> int | None:
-    """The number before the first dot of a segment file's name; None where it is no such file."""
+    """Return the number before the first dot of a segment file's name; None where it is no such
+    file.
+    """
     return _offset_in(_BASE_OFFSET.match(name))
 
 
 def log_bases(names: Iterable[str]) -> list[int]:
-    """The base offsets of the segments whose logs are among these files, rising."""
+    """Return the base offsets of the segments whose logs are among these files, rising."""
     return sorted(
         base for name in names if name.endswith(LOG) and (base := base_offset_of(name)) is not None
     )
 
 
 def old_base_offset_of(name: str) -> int | None:
-    """The number that names a segment file of Kafka 0.7; None where it is no such file.
+    """Return the number that names a segment file of Kafka 0.7; None where it is no such file.
 
     0.7 writes 20 digits; its documentation, and copies made by hand, have other counts.
     """
@@ -266,7 +267,7 @@ def _offset_in(match: re.Match[str] | None) -> int | None:
 
 
 def is_log(name: str) -> bool:
-    """Whether a file's name is that of a segment's log, of any format."""
+    """Return whether a file's name is that of a segment's log, of any format."""
     if name.endswith(LOG):
         return base_offset_of(name) is not None
     return old_base_offset_of(name) is not None

@@ -90,7 +90,7 @@ class PlainForms:
         return len(self._turns)
 
     def get(self, key: Key) -> Form | None:
-        """The form, if it is kept."""
+        """Return the form, if it is kept."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -132,7 +132,8 @@ class PlainForms:
                 self._drop(key)
 
     def make(self, key: Key, sizes: tuple[int, int], decode: Callable[[int], Form]) -> Form:
-        """The form of that key: the one that is kept, or what `decode` makes, as `with_room`.
+        """Return the form of that key: the one that is kept, or what `decode` makes, as
+        `with_room`.
 
         A form of more than AT_ONCE bytes is kept, for all who read.
         """
@@ -156,12 +157,12 @@ class PlainForms:
         return self._in_room(key, sizes, make)
 
     def with_room(self, sizes: tuple[int, int], work: Callable[[int], T]) -> T:
-        """The result of `work(limit)`, which makes a form of at most `limit` bytes, or raises
-        TooLarge: it is called once more then.
+        """Return the result of `work(limit)`, which makes a form of at most `limit` bytes, or
+        raises TooLarge: it is called once more then.
 
         `sizes`: which size the form most likely does not exceed, and which never
-        (`record.plain.decoded_sizes`). BlockingIOError where that is more than AT_ONCE and the
-        caller may not wait; OSError (ENOMEM) after too long a wait.
+        (`record.plain.decoded_sizes`). Errors: BlockingIOError where that is more than AT_ONCE and
+        the caller may not wait; OSError (ENOMEM) after too long a wait.
         """
         return self._in_room(None, sizes, work)
 
@@ -250,7 +251,7 @@ class PlainForms:
         return next(of_kind, None)
 
     def _is_large(self, size: int) -> bool:
-        """Whether a form is over the budget by itself."""
+        """Return whether a form is over the budget by itself."""
         return size > self.budget
 
     def _drop(self, key: Key) -> None:

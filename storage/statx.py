@@ -29,7 +29,7 @@ def born_ns(file: str | int) -> int:
 
 
 def mount_id(directory: str) -> str:
-    """A name of the mount that a directory lies on: unique since Linux 6.8."""
+    """Return a name of the mount that a directory lies on: unique since Linux 6.8."""
     answer = ctypes.create_string_buffer(_STATX_SIZE)
     if _statx(_AT_FDCWD, os.fsencode(directory), 0, _STATX_MNT_ID_UNIQUE, answer):
         number = ctypes.get_errno()
@@ -41,7 +41,7 @@ def mount_id(directory: str) -> str:
 
 
 def _number_in_mountinfo(directory: str) -> str:
-    """The mount's number in /proc/self/mountinfo, and its device."""
+    """Return the mount's number in /proc/self/mountinfo, and its device."""
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:

@@ -1,11 +1,11 @@
 """Long work: how far it is, whether it is cancelled, and the steps that only the owner may take.
 
 Work that waits for the disk or computes for long (compaction, retention, verification) runs in a
-worker thread.  It gets a ``Task``: what touches a log's state goes through ``by_owner``, which runs
-it on the thread that owns the logs; between two steps the work calls ``check``, which raises if it
-was cancelled.  Any thread may read a task, as a control file or a progress bar does.
+worker thread. It gets a `Task`: what touches a log's state goes through `by_owner`, which runs it
+on the thread that owns the logs; between two steps the work calls `check`, which raises if it was
+cancelled. Any thread may read a task, as a control file or a progress bar does.
 
-Where the worker's thread owns the logs, as on the command line, ``by_owner`` is a plain call.
+Where the worker's thread owns the logs, as on the command line, `by_owner` is a plain call.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ByOwner(Protocol):
 
 
 def call(function: Callable[[], T]) -> T:
-    """``ByOwner`` where this thread owns the logs."""
+    """`ByOwner` where this thread owns the logs."""
     return function()
 
 
 class Task:
-    """See the module.  ``done`` and ``total`` count bytes (0: not known yet); ``phase`` names, for
-    people, what is being done.  ``bytes_per_second``: its limit; None: none.
+    """See the module. `done` and `total` count bytes (0: not known yet); `phase` names, for people,
+    what is being done. `bytes_per_second`: its limit; None: none.
     """
 
     def __init__(
@@ -59,19 +59,21 @@ class Task:
         self._passed = 0
 
     def begin(self, phase: str, total: int) -> None:
-        """Begin a phase of ``total`` bytes.  TaskCancelled."""
+        """Begin a phase of `total` bytes. Errors: TaskCancelled."""
         self.check()
         self.phase = phase
         self.done = 0
         self.total = total
 
     def advance(self, size: int) -> None:
-        """Count ``size`` bytes as done; wait where that was too fast.  TaskCancelled."""
+        """Count `size` bytes as done; wait where that was too fast. Errors: TaskCancelled."""
         self.done += size
         self.pace(size)
 
     def pace(self, size: int) -> None:
-        """Wait as ``advance``, for bytes that are no progress: written ones.  TaskCancelled."""
+        """Wait as `advance`, for bytes that are no progress: written ones. Errors:
+        TaskCancelled.
+        """
         if self._rate is not None:
             self._throttle(size, self._rate)
         self.check()
@@ -97,6 +99,6 @@ class Task:
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """TaskCancelled if the work is cancelled."""
+        """Errors: TaskCancelled if the work is cancelled."""
         if self._cancelled.is_set():
             raise TaskCancelled("cancelled")

@@ -1,7 +1,7 @@
-"""Starts threads.  A limit of processes or of memory may allow no more of them.
+"""Starts threads. A limit of processes or of memory may allow no more of them.
 
-``NoThread`` is raised then, at once, before any of the work has begun.  Work that is only shared
-among threads goes on in the threads that there are (``side_by_side``).
+`NoThread` is raised then, at once, before any of the work has begun. Work that is only shared among
+threads goes on in the threads that there are (`side_by_side`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STACK = 2 << 20
 def check_room() -> None:
     """NoThread where a thread could be created but would find no memory to begin.
 
-    CPython waits for ever for such a thread to begin.  Only a limit of the address space causes it.
+    CPython waits for ever for such a thread to begin. Only a limit of the address space causes it.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return
@@ -41,7 +41,7 @@ def check_room() -> None:
 
 
 def start(thread: threading.Thread) -> None:
-    """Start a thread.  NoThread."""
+    """Start a thread. Errors: NoThread."""
     check_room()
     try:
         thread.start()
@@ -50,7 +50,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def submit(pool: Executor, function: Callable[[], R]) -> Future[R]:
-    """Let a pool call a function.  NoThread: it is never called."""
+    """Let a pool call a function. Errors: NoThread: it is never called."""
     refused = False
 
     def call() -> R:
@@ -69,8 +69,8 @@ def submit(pool: Executor, function: Callable[[], R]) -> Future[R]:
 def side_by_side(
     function: Callable[[T], R], items: Iterable[T], threads: int, name: str
 ) -> list[R]:
-    """Call a function for each item, in this thread and ``threads - 1`` more, or as many as there
-    can be; returns the results in the order of the items.
+    """Call a function for each item, in this thread and `threads - 1` more, or as many as there can
+    be; returns the results in the order of the items.
 
     After a failure no further item is begun; it is raised when those that were begun have ended.
     """

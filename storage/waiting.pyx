@@ -1,14 +1,14 @@
 """Whether the caller may wait: for the disk, for another thread, or for a long computation.
 
-A daemon answers all requests on one thread.  While that thread waits, it answers no request, and
-nobody can kill a process that waits for an answer.  So the daemon calls the function that answers a
-request with ``at_once``: inside that call, whatever would wait raises BlockingIOError instead.  The
-function has then changed nothing that anyone can see; it may leave what it prepared.  The daemon
+A daemon answers all requests on one thread. While that thread waits, it answers no request, and
+nobody can kill a process that waits for an answer. So the daemon calls the function that answers a
+request with `at_once`: inside that call, whatever would wait raises BlockingIOError instead. The
+function has then changed nothing that anyone can see; it may leave what it prepared. The daemon
 repeats the call in a worker thread, where it waits.
 
 Everywhere else a thread may wait: a program that answers no requests need not use this module.
 
-Compiled, because the code calls ``may_wait`` several times in every request.
+Compiled, because the code calls `may_wait` several times in every request.
 """
 
 cdef extern from "_waiting.h":
@@ -16,12 +16,12 @@ cdef extern from "_waiting.h":
 
 
 def may_wait():
-    """Whether this thread may wait now: False inside ``at_once``."""
+    """Whether this thread may wait now: False inside `at_once`."""
     return not must_not_wait
 
 
 def before_waiting():
-    """Raise BlockingIOError inside ``at_once``.  Call it before anything that waits."""
+    """Raise BlockingIOError inside `at_once`. Call it before anything that waits."""
     if must_not_wait:
         raise BlockingIOError
 
@@ -42,5 +42,5 @@ def at_once(function, *arguments):
 
 
 def anyway(function, *arguments):
-    """Call a function that may wait even inside ``at_once``, as it can run on this thread only."""
+    """Call a function that may wait even inside `at_once`, as it can run on this thread only."""
     return _call(False, function, arguments)

@@ -1,29 +1,29 @@
 """Staged batches become one Kafka transaction, exactly once.
 
 Other processes stage batches, the owner of the logs adopts them: one request is one transaction,
-over all partitions that it names.  In this order, which a crash may end at any point:
+over all partitions that it names. In this order, which a crash may end at any point:
 
-1. The staged files are read and checked.  A batch that breaks a rule refuses the request, and
+1. The staged files are read and checked. A batch that breaks a rule refuses the request, and
    nothing has changed.
-2. The intent is written down (``adoptions``): which query and batch, which partitions, by which
+2. The intent is written down (`adoptions`): which query and batch, which partitions, by which
    producer.
 3. The batches are appended with offsets, the producer's id and sequences, as transactional ones.
    Other appends come between; readers see nothing yet.
-4. The logs are flushed.  Of much that began while it was appended (``early_flush``).
-5. It is written down that the batch is committed.  From this moment on it is.
-6. A COMMIT marker goes to each partition: readers see the records.  The staged files are removed.
+4. The logs are flushed. Of much that began while it was appended (`early_flush`).
+5. It is written down that the batch is committed. From this moment on it is.
+6. A COMMIT marker goes to each partition: readers see the records. The staged files are removed.
 
 A restart finds the last adoption that was begun: it writes ABORT markers if that was not committed,
-else the missing COMMIT markers.  Nothing is ever cut.  An adoption begins when the markers of the
-one before are durable, as its intent replaces that of the one before.
+else the missing COMMIT markers. Nothing is ever cut. An adoption begins when the markers of the one
+before are durable, as its intent replaces that of the one before.
 
 A query has one producer id, as a transactional id has with a coordinator; a new run of it gets a
 new epoch.
 
-Threads: ``adopt`` runs in a worker thread and touches logs by ``task.by_owner`` only, a mebibyte at
-a time.  One adoption at a time per data directory.
+Threads: `adopt` runs in a worker thread and touches logs by `task.by_owner` only, a mebibyte at a
+time. One adoption at a time per data directory.
 
-Not here: how requests come (the mount, the command line), orphaned staged files (``owner``).
+Not here: how requests come (the mount, the command line), orphaned staged files (`owner`).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ Partition = tuple[str, int]
 
 @dataclass(slots=True)
 class Adopted:
-    """The outcome.  ``duplicate``: the batch had been adopted before, and nothing was appended.
+    """The outcome. `duplicate`: the batch had been adopted before, and nothing was appended.
 
-    ``offsets``: by partition, the first and the last offset of what was appended; other appends may
-    lie between.  ``size`` in bytes.
+    `offsets`: by partition, the first and the last offset of what was appended; other appends may
+    lie between. `size` in bytes.
     """
 
     duplicate: bool = False
@@ -107,17 +107,17 @@ class OpenDirectory(Protocol):
 def adopt(
     directory: OpenDirectory, request: AdoptRequest, task: Task, now_ns: Callable[[], int]
 ) -> Adopted:
-    """Adopt what a request names.  A worker's thread; ``now_ns`` is wall time.
+    """Adopt what a request names. A worker's thread; `now_ns` is wall time.
 
     InvalidRecord and its kinds, CorruptRecord, RecordTooLarge where a staged batch breaks a rule,
     with its file and position; InvalidRecord where a query of another kind has the name; Fenced,
-    BatchGap; UnknownTopicOrPartition; FileNotFoundError where a
-    staged file is gone; InvalidTxnState, OutOfOrderSequence and other ProducerErrors where another
-    one writes as its producer; OSError; TaskCancelled.  Then nothing of it can be read, now or
-    later, and the staged files are still there.
+    BatchGap; UnknownTopicOrPartition; FileNotFoundError where a staged file is gone;
+    InvalidTxnState, OutOfOrderSequence and other ProducerErrors where another one writes as its
+    producer; OSError; TaskCancelled. Then nothing of it can be read, now or later, and the staged
+    files are still there.
 
-    A disk error in the last step, when the batch is committed already, is not raised: ``settle``,
-    the next adoption, or a restart writes what is missing.
+    A disk error in the last step, when the batch is committed already, is not raised: `settle`, the
+    next adoption, or a restart writes what is missing.
     """
     request.check()
     with directory.adopting:
@@ -125,7 +125,7 @@ def adopt(
 
 
 def is_unsettled(directory: OpenDirectory) -> bool:
-    """Whether markers are missing that ``settle`` should write.  For the owner's thread."""
+    """Return whether markers are missing that `settle` should write. For the owner's thread."""
     pending = directory.adoptions.pending
     if pending is None or directory.adopting.locked():
         return False
@@ -135,9 +135,9 @@ def is_unsettled(directory: OpenDirectory) -> bool:
 
 
 def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
-    """Write the markers that could not be written when an adoption ended.  A worker's thread.
+    """Write the markers that could not be written when an adoption ended. A worker's thread.
 
-    StorageError, OSError where they still cannot be written.
+    Errors: StorageError, OSError where they still cannot be written.
     """
     with directory.adopting:
         _decide(directory)
@@ -148,8 +148,8 @@ def recover(directory: OpenDirectory) -> None:
     """End an adoption that a crash has interrupted, when the directory was just opened.
 
     Where the disk refuses that, the next adoption tries again; until then readers do not see what
-    lies behind it, and a line says so.  CorruptCheckpoint, OSError where it is not known what was
-    adopted.
+    lies behind it, and a line says so. Errors: CorruptCheckpoint, OSError where it is not known
+    what was adopted.
     """
     try:
         directory.adoptions = Adoptions.load(directory.files, directory.path)
@@ -227,7 +227,7 @@ class _Adoption:
         try:
             _save(self.directory, begun.committed(self.request, now_ms, names_ms))
         except BaseException:
-            # The file may say either now.  Before a marker goes out it has to say one for sure.
+            # The file may say either now. Before a marker goes out it has to say one for sure.
             self.directory.undecided = begun
             with contextlib.suppress(OSError):
                 _decide(self.directory)
@@ -235,7 +235,7 @@ class _Adoption:
             raise
 
     def _end(self) -> None:
-        """Write the markers; what cannot be written now ``settle`` or a restart writes later."""
+        """Write the markers; what cannot be written now `settle` or a restart writes later."""
         with contextlib.suppress(StorageError, OSError):
             _end(self.directory, self.task, self.now_ns)
 
@@ -330,7 +330,7 @@ class _Adoption:
 def _decide(directory: OpenDirectory) -> None:
     """Write down that a batch is not committed where a disk error has left that open.
 
-    OSError; CorruptCheckpoint where it is not known what was adopted.
+    Errors: OSError; CorruptCheckpoint where it is not known what was adopted.
     """
     if directory.adoptions_fault is not None:
         raise directory.adoptions_fault
@@ -387,7 +387,7 @@ def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> lis
 
 
 def _logs_of(directory: OpenDirectory, pending: Pending) -> list[Log]:
-    """The logs that an adoption wrote to, but for those of topics deleted since."""
+    """Return the logs that an adoption wrote to, but for those of topics deleted since."""
     return [
         log
         for topic, partition in pending.partitions
@@ -422,7 +422,7 @@ def _flush(logs: Iterable[Log], task: Task) -> None:
 
 
 def _largest_producer_id(directory: OpenDirectory) -> int:
-    """The largest producer id that the logs know; -1: none."""
+    """Return the largest producer id that the logs know; -1: none."""
     return max(
         (
             producer_id

@@ -1,15 +1,15 @@
-"""What has been adopted: the plain file ``kafkafs.adopted`` of a data directory.
+"""What has been adopted: the plain file `kafkafs.adopted` of a data directory.
 
-Adoption is exactly once because of this file.  Of each query (a writer of staged files) it has the
+Adoption is exactly once because of this file. Of each query (a writer of staged files) it has the
 last batch that was adopted, the run that adopted it, the earlier runs, which are fenced off, and
-the producer whose transactions its batches are.  A run takes over from another one by adopting the
-next batch.  ``pending`` is the adoption that was begun last: a restart has to end it, by COMMIT
+the producer whose transactions its batches are. A run takes over from another one by adopting the
+next batch. `pending` is the adoption that was begun last: a restart has to end it, by COMMIT
 markers if it is *committed*, else by ABORT markers.
 
-JSON, replaced atomically.  A file that cannot be understood is CorruptCheckpoint: to go on without
-it would append again what was adopted.  A broker ignores it.
+JSON, replaced atomically. A file that cannot be understood is CorruptCheckpoint: to go on without
+it would append again what was adopted. A broker ignores it.
 
-Not here: adopting (``adopt``).
+Not here: adopting (`adopt`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_PRODUCER_ID = 1 << 48
 # producers, and of two with one id what the one has written would count as the other's.
 _START_BYTES, _IDS_EACH = 5, 1 << 20
 MAX_EPOCH = 32766
-"""As a coordinator's: the next run gets another producer id (``TransactionMetadata.java``)."""
+"""As a coordinator's: the next run gets another producer id (`TransactionMetadata.java`)."""
 
 _VERSION = 0
 _CURE = (
@@ -46,8 +46,8 @@ _ONCE_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A writer.  ``batch``: the last one adopted, -1: none; ``run``: who asked for it, "": nobody;
-    ``adopted_ms``: when it was adopted, 0: never.
+    """A writer. `batch`: the last one adopted, -1: none; `run`: who asked for it, "": nobody;
+    `adopted_ms`: when it was adopted, 0: never.
     """
 
     producer_id: int
@@ -59,7 +59,9 @@ class Query:
     adopted_ms: int = 0
 
     def is_done(self, request: AdoptRequest) -> bool:
-        """Whether a request's batch was adopted already.  InvalidRecord: another kind's name."""
+        """Return whether a request's batch was adopted already. Errors: InvalidRecord: another
+        kind's name.
+        """
         if request.kind is not self.kind:
             raise InvalidRecord(
                 f"query {request.query} has written as kind {self.kind} before, not "
@@ -87,7 +89,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The adoption that was begun last.  ``files``: (topic, partition, name) of its files."""
+    """The adoption that was begun last. `files`: (topic, partition, name) of its files."""
 
     query: str
     batch: int
@@ -113,7 +115,7 @@ class Adoptions:
     def load(cls, files: Files, data_dir: str) -> Adoptions:
         """Read the file; where there is none, nothing, with ids that no other directory has.
 
-        CorruptCheckpoint, OSError.
+        Errors: CorruptCheckpoint, OSError.
         """
         path = os.path.join(data_dir, FILE)
         try:
@@ -139,13 +141,13 @@ class Adoptions:
             ) from None
 
     def save(self, files: Files, data_dir: str) -> None:
-        """Replace the file, durably.  OSError: the file may be the old or the new one."""
+        """Replace the file, durably. Errors: OSError: the file may be the old or the new one."""
         text = json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":"))
         files.replace_atomically(os.path.join(data_dir, FILE), text.encode() + b"\n")
 
     def topics_of(self, request: AdoptRequest) -> frozenset[str] | None:
-        """The topics that an adoption appends to; None: any, as the producer gets an id that no
-        log knows, where the query's last batch was not of the same run.
+        """Return the topics that an adoption appends to; None: any, as the producer gets an id that
+        no log knows, where the query's last batch was not of the same run.
         """
         query = self.queries.get(request.query)
         if query is None or query.run != request.run:
@@ -153,9 +155,9 @@ class Adoptions:
         return frozenset(file.topic for file in request.files)
 
     def begun(self, request: AdoptRequest, seen_producer_id: int) -> Adoptions:
-        """Returns a copy that records the intent to adopt.  Fenced, BatchGap.
+        """Returns a copy that records the intent to adopt. Fenced, BatchGap.
 
-        ``seen_producer_id``: the largest producer id that logs know.
+        `seen_producer_id`: the largest producer id that logs know.
         """
         query = self.queries.get(request.query)
         if query is not None:
@@ -176,7 +178,7 @@ class Adoptions:
     def committed(self, request: AdoptRequest, now_ms: int, names_ms: int) -> Adoptions:
         """Returns a copy in which the intended batch, all of it durable, is committed.
 
-        ``names_ms``: how long queries of the kind NAMED are remembered; -1: for ever.
+        `names_ms`: how long queries of the kind NAMED are remembered; -1: for ever.
         """
         assert self.pending is not None
         query = self.queries[request.query]
@@ -203,7 +205,9 @@ NeededTopics: TypeAlias = Callable[[Adoptions], frozenset[str] | None]
 
 
 def _without_old(queries: dict[str, Query], now_ms: int, names_ms: int) -> dict[str, Query]:
-    """The queries but for those that wrote their only batch long ago, or never committed it."""
+    """Return the queries but for those that wrote their only batch long ago, or never committed
+    it.
+    """
     once = sorted(
         (query.adopted_ms, name) for name, query in queries.items() if query.kind is QueryKind.ONCE
     )

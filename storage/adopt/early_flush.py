@@ -1,6 +1,6 @@
 """Flushes a log while more is appended to it: the disk works from the beginning, not from the end.
 
-A copy of a gibibyte takes a second, and so does a good disk; one after the other that is two.  Who
+A copy of a gibibyte takes a second, and so does a good disk; one after the other that is two. Who
 needs the log on the disk flushes it once more at the end, and then finds little left to do.
 
 Threads: the one that appends calls everything here; the flush itself runs in another one.
@@ -32,7 +32,7 @@ class EarlyFlush:
         self._running: tuple[FlushPlan, Future[None]] | None = None
 
     def appended(self, log: Log, size: int) -> None:
-        """Note that ``size`` bytes were appended.  The errors of a flush that has ended."""
+        """Note that `size` bytes were appended. The errors of a flush that has ended."""
         self._unflushed[log] = self._unflushed.get(log, 0) + size
         if self._unflushed[log] < EARLY_BYTES:
             return
@@ -48,7 +48,7 @@ class EarlyFlush:
             self._finish(plan, plan.run)
 
     def wait(self) -> None:
-        """Wait until the flush has ended that was begun last.  Its errors."""
+        """Wait until the flush has ended that was begun last. Its errors."""
         if self._running is None:
             return
         plan, future = self._running
@@ -64,7 +64,7 @@ class EarlyFlush:
 
 @contextmanager
 def early_flush(task: Task) -> Generator[EarlyFlush]:
-    """During a block: no flush runs when it has ended.  The errors of the last one."""
+    """During a block: no flush runs when it has ended. The errors of the last one."""
     with ThreadPoolExecutor(1, "flushing") as pool:
         flush = EarlyFlush(task, pool)
         try:

@@ -1,19 +1,19 @@
-"""Staged files: finished batches that wait for their adoption.  Their names, and the request.
+"""Staged files: finished batches that wait for their adoption. Their names, and the request.
 
 A task of a job that writes to several partitions leaves one file in each partition's directory,
-``<query>-<batch>-<task>-<attempt>.staged``: v2 batches back to back, without producers, offsets
-from 0 on in each batch.  Kafka ignores files of that suffix.  When all tasks are done, one
-*request* names the files that belong together; of one partition they are adopted in the request's
-order.  Nobody needs to flush a staged file: the owner checks every byte before it adopts, and
-refuses what a power cut has left of one.
+`<query>-<batch>-<task>-<attempt>.staged`: v2 batches back to back, without producers, offsets from
+0 on in each batch. Kafka ignores files of that suffix. When all tasks are done, one *request* names
+the files that belong together; of one partition they are adopted in the request's order. Nobody
+needs to flush a staged file: the owner checks every byte before it adopts, and refuses what a power
+cut has left of one.
 
-``query`` names the writer (a streaming query, a job), in letters, digits, ``.``, ``_`` and ``-``;
-``batch`` counts what it has written, from 0; each restart makes a new ``run``.  A query's ``kind``
-says which batches it has.
+`query` names the writer (a streaming query, a job), in letters, digits, `.`, `_` and `-`; `batch`
+counts what it has written, from 0; each restart makes a new `run`. A query's `kind` says which
+batches it has.
 
 A request is one line of JSON.
 
-Not here: adopting (``adopt``).
+Not here: adopting (`adopt`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parse_name(name: str) -> StagedName | None:
 
 
 def check_query(query: object) -> None:
-    """InvalidRecord where a query cannot have that name."""
+    """Errors: InvalidRecord where a query cannot have that name."""
     if type(query) is not str or _QUERY.fullmatch(query) is None:
         raise InvalidRecord(
             f"invalid query name {query!r}: use letters, digits, '.', '_' and '-', at most "
@@ -59,7 +59,7 @@ def check_query(query: object) -> None:
 
 
 class StagedFile(NamedTuple):
-    """A staged file of a partition; ``size`` in bytes, as its writer left it."""
+    """A staged file of a partition; `size` in bytes, as its writer left it."""
 
     topic: str
     partition: int
@@ -71,13 +71,13 @@ class QueryKind(StrEnum):
     """Which batches a query has, and how long it is remembered."""
 
     STREAM = "stream"
-    """Each follows the one before.  For ever."""
+    """Each follows the one before. For ever."""
     RISING = "rising"
-    """Each has a higher number than the one before.  For ever."""
+    """Each has a higher number than the one before. For ever."""
     NAMED = "named"
-    """One, under a name that is used again to repeat it.  For ``kafkafs.txn.retention.ms``."""
+    """One, under a name that is used again to repeat it. For `kafkafs.txn.retention.ms`."""
     ONCE = "once"
-    """One, which is asked for again only until an answer has come.  For a while."""
+    """One, which is asked for again only until an answer has come. For a while."""
 
 
 class AdoptRequest(NamedTuple):
@@ -90,7 +90,7 @@ class AdoptRequest(NamedTuple):
     kind: QueryKind = QueryKind.STREAM
 
     def encode(self) -> str:
-        """One line, without its end."""
+        """Return one line, without its end."""
         fields = {**self._asdict(), "files": [list(file) for file in self.files]}
         if self.kind is QueryKind.STREAM:
             del fields["kind"]
@@ -98,7 +98,7 @@ class AdoptRequest(NamedTuple):
 
     @classmethod
     def decode(cls, fields: Any) -> AdoptRequest:
-        """The request of a parsed JSON value.  InvalidRecord where it is none."""
+        """Return the request of a parsed JSON value. Errors: InvalidRecord where it is none."""
         try:
             files = tuple(StagedFile(*file) for file in fields["files"])
             kind = QueryKind(fields.get("kind", QueryKind.STREAM))
@@ -109,7 +109,7 @@ class AdoptRequest(NamedTuple):
         return request
 
     def check(self) -> None:
-        """InvalidRecord where something in it cannot be."""
+        """Errors: InvalidRecord where something in it cannot be."""
         query, batch, run, *_ = tuple[Any, ...](self)
         check_query(query)
         if type(batch) is not int or not 0 <= batch < 1 << 63:
@@ -126,7 +126,7 @@ class AdoptRequest(NamedTuple):
 
 
 def _check_file(file: StagedFile) -> None:
-    """InvalidRecord where a field, which comes from JSON, has a wrong type or value."""
+    """Errors: InvalidRecord where a field, which comes from JSON, has a wrong type or value."""
     fields: tuple[Any, ...] = file
     topic, partition, name, size = fields
     if not isinstance(topic, str) or not paths.is_topic_name(topic):

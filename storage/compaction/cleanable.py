@@ -1,10 +1,10 @@
-"""Which part of a log can be cleaned, and whether it is due (``LogCleanerManager.java``).
+"""Which part of a log can be cleaned, and whether it is due (`LogCleanerManager.java`).
 
-A log below the first dirty offset is *clean*: at most one record of each key.  What lies between
+A log below the first dirty offset is *clean*: at most one record of each key. What lies between
 that and the first uncleanable offset is *cleanable*: sealed segments below the last stable offset
-whose records are all older than min.compaction.lag.ms.  A log is due when the dirty part is large
+whose records are all older than min.compaction.lag.ms. A log is due when the dirty part is large
 enough beside the clean one (min.cleanable.dirty.ratio), or holds records older than
-max.compaction.lag.ms.  The first segment with known damage ends the cleanable part.
+max.compaction.lag.ms. The first segment with known damage ends the cleanable part.
 
 Pure: facts in, a decision out.
 """
@@ -22,8 +22,8 @@ from storage.settings.config import LogConfig
 class CleanableRange(NamedTuple):
     """The range of a log that can be cleaned; offsets count records, sizes are in bytes.
 
-    ``overdue``: records in it have waited for longer than max.compaction.lag.ms.
-    ``high_watermark``: the end of the log when the range was computed, as there are no replicas.
+    `overdue`: records in it have waited for longer than max.compaction.lag.ms. `high_watermark`:
+    the end of the log when the range was computed, as there are no replicas.
     """
 
     start_offset: int
@@ -46,7 +46,7 @@ class CleanableRange(NamedTuple):
         return max(self.first_uncleanable_offset - self.first_dirty_offset, 1)
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the cleaner is to clean it (``grabFilthiestCompactedLog``)."""
+        """Return whether the cleaner is to clean it (`grabFilthiestCompactedLog`)."""
         if self.overdue and self.cleanable_bytes:
             return True
         return self.ratio > config.min_cleanable_dirty_ratio
@@ -62,9 +62,9 @@ def cleanable(
     log_end: int,
     now_ms: int,
 ) -> CleanableRange:
-    """The range that can be cleaned now (``cleanableOffsets``, ``LogToClean``).
+    """Return the range that can be cleaned now (`cleanableOffsets`, `LogToClean`).
 
-    ``checkpointed``: the offset up to which the log was cleaned, if it ever was; one that lies
+    `checkpointed`: the offset up to which the log was cleaned, if it ever was; one that lies
     outside of the log counts as the log start.
     """
     dirty = log_start
@@ -110,7 +110,7 @@ def first_damaged(segments: Sequence[Segment]) -> Segment | None:
 
 
 def _sealed_from(segments: Sequence[Segment], offset: int) -> Sequence[Segment]:
-    """The sealed segments from the one with ``offset`` on (``nonActiveLogSegmentsFrom``)."""
+    """Return the sealed segments from the one with `offset` on (`nonActiveLogSegmentsFrom`)."""
     if offset >= segments[-1].base_offset:
         return ()
     number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1

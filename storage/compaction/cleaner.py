@@ -1,24 +1,24 @@
-"""One cleaning of one log (``Cleaner.java``): of each key's records only the latest stays.
+"""One cleaning of one log (`Cleaner.java`): of each key's records only the latest stays.
 
-In two passes.  The first puts the keys of the dirty part, with the offset of the latest record of
-each, into a map of bounded memory.  The second writes all segments, up to where the map reaches,
-anew without the records of which the map knows later ones.  What stays keeps its offset, its order
-and its codec.  When the map is full the round ends there, and the next one goes on.
+In two passes. The first puts the keys of the dirty part, with the offset of the latest record of
+each, into a map of bounded memory. The second writes all segments, up to where the map reaches,
+anew without the records of which the map knows later ones. What stays keeps its offset, its order
+and its codec. When the map is full the round ends there, and the next one goes on.
 
-One swap publishes the whole round, so that readers see one new history.  A round that is stopped
+One swap publishes the whole round, so that readers see one new history. A round that is stopped
 before its swap changes nothing.
 
-Which batches and records stay is ``MemoryRecords.filterTo`` and ``Cleaner.cleanInto``:
+Which batches and records stay is `MemoryRecords.filterTo` and `Cleaner.cleanInto`:
 
-- records of aborted transactions go; which others go ``_keep`` decides;
+- records of aborted transactions go; which others go `_keep` decides;
 - a batch without any record left goes, too. Its header stays in two cases: it holds the last
-  sequence of a producer that is still known, or it was the last batch of the log as the round
-  began (KAFKA-20452). So sequences and the log end survive a restart;
+  sequence of a producer that is still known, or it was the last batch of the log as the round began
+  (KAFKA-20452). So sequences and the log end survive a restart;
 - a marker that ended something of which nothing is left, and a tombstone, get a *delete horizon*
   (KIP-534) and go in a later round, delete.retention.ms after that.
 
-Threads: ``clean`` runs in a worker thread.  It reads sealed segments under leases, and changes the
-log through ``task.by_owner`` only.
+Threads: `clean` runs in a worker thread. It reads sealed segments under leases, and changes the log
+through `task.by_owner` only.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from storage.task import Task
 class Cleaned:
     """What one round did, or would do; offsets count records, sizes are in bytes.
 
-    Everything below ``end_offset`` is clean now: the next round's first dirty offset.  Of the
-    ``records_read`` that were not kept, ``records_invalid`` had no key, ``records_aborted`` were of
-    aborted transactions, ``markers`` had ended transactions of which nothing was left, and the
-    others had later records of their keys or were tombstones past their horizon.  ``rewritten``:
-    batches that stay in another form, for another reason than records that went.
+    Everything below `end_offset` is clean now: the next round's first dirty offset. Of the
+    `records_read` that were not kept, `records_invalid` had no key, `records_aborted` were of
+    aborted transactions, `markers` had ended transactions of which nothing was left, and the others
+    had later records of their keys or were tombstones past their horizon. `rewritten`: batches that
+    stay in another form, for another reason than records that went.
     """
 
     start_offset: int
@@ -94,9 +94,9 @@ class Cleaned:
 def clean(
     log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
 ) -> Cleaned:
-    """Clean the log below ``cleanable.first_uncleanable_offset``, as far as an empty map reaches.
+    """Clean the log below `cleanable.first_uncleanable_offset`, as far as an empty map reaches.
 
-    ``now_ms``: wall time, for delete horizons.  TaskCancelled, CorruptRecord where the log is
+    `now_ms`: wall time, for delete horizons. Errors: TaskCancelled, CorruptRecord where the log is
     damaged, InvalidRecord where a record exceeds max.decompressed.message.bytes, OSError: nothing
     has changed then.
     """
@@ -130,7 +130,7 @@ def write(
 ) -> tuple[Cleaned, list[Segment]]:
     """Write what stays into new segments, durably; none where nothing changes.
 
-    ``suffix``: what the names of their files end in.  The errors of ``clean``: no file is left.
+    `suffix`: what the names of their files end in. The errors of `clean`: no file is left.
     """
     writers: list[GroupWriter] = []
 
@@ -161,7 +161,7 @@ def write(
 def preview(
     log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
 ) -> Cleaned:
-    """Say what ``clean`` would do; write nothing.  The errors of ``clean``."""
+    """Say what `clean` would do; write nothing. The errors of `clean`."""
     with _sources(log, cleanable, task) as sources:
         return run(sources, cleanable, task, now_ms, offset_map)
 
@@ -178,7 +178,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
 
     sources = task.by_owner(lease)
     try:
-        # Not on the owner's thread: it may wait.  Below the first uncleanable offset no transaction
+        # Not on the owner's thread: it may wait. Below the first uncleanable offset no transaction
         # is open that could be aborted now.
         sources.read_aborted(log)
         yield sources
@@ -195,9 +195,9 @@ def run(
     offset_map: OffsetMap,
     new_writer: Callable[[int], GroupWriter] | None = None,
 ) -> Cleaned:
-    """Make both passes (``Cleaner.doClean``).
+    """Make both passes (`Cleaner.doClean`).
 
-    ``new_writer``: of a group, by its base offset; None: only count what would stay.
+    `new_writer`: of a group, by its base offset; None: only count what would stay.
     """
     started = time.monotonic()
     full = _build_map(sources, cleanable, task, offset_map)
@@ -255,9 +255,9 @@ def _keep_group(sources: Sources, members: range, keep: KeepPass, task: Task) ->
 def _build_map(
     sources: Sources, cleanable: CleanableRange, task: Task, offset_map: OffsetMap
 ) -> bool:
-    """Fill the map (``Cleaner.buildOffsetMap``); returns whether it was too small for all keys.
+    """Fill the map (`Cleaner.buildOffsetMap`); returns whether it was too small for all keys.
 
-    Its ``latest_offset`` is then the last offset that was read into it.
+    Its `latest_offset` is then the last offset that was read into it.
     """
     first = cleanable.first_dirty_offset
     offset_map.latest_offset = min(first, sources.end_offset) - 1

@@ -1,9 +1,9 @@
-"""Writes what a cleaner keeps into new segments; their files are ``.cleaned`` until the swap.
+"""Writes what a cleaner keeps into new segments; their files are `.cleaned` until the swap.
 
-A group of segments becomes one with the base offset of the first.  What does not fit into it any
+A group of segments becomes one with the base offset of the first. What does not fit into it any
 more (by its size, its offsets, its indexes) goes into another one, which begins at the next batch.
-New segments are indexed as any other (``Segment.append``), trimmed, durable when they are ended,
-and as old as the last one that they take the place of.
+New segments are indexed as any other (`Segment.append`), trimmed, durable when they are ended, and
+as old as the last one that they take the place of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.settings.config import LogConfig
 
 
 class GroupWriter:
-    """Writes the new segments of one group.  ``segments``: those made so far."""
+    """Writes the new segments of one group. `segments`: those made so far."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class GroupWriter:
         pace: Callable[[int], None],
         suffix: str = paths.CLEANED,
     ) -> None:
-        """``pace`` gets the bytes that were written; ``suffix``: what the files' names end in.
+        """`pace` gets the bytes that were written; `suffix`: what the files' names end in.
 
-        OSError from the disk; no file is left then.
+        Errors: OSError from the disk; no file is left then.
         """
         self.suffix = suffix
         self._pace = pace
@@ -50,8 +50,8 @@ class GroupWriter:
     ) -> None:
         """Write whole batches, with the aborted transactions whose markers are among them.
 
-        OSError from the disk, CorruptRecord where offsets do not rise, what ``pace`` raises; the
-        caller then has to discard all segments.
+        Errors: OSError from the disk, CorruptRecord where offsets do not rise, what `pace` raises;
+        the caller then has to discard all segments.
         """
         view = memoryview(data)
         left = list(aborted)
@@ -77,9 +77,9 @@ class GroupWriter:
         self._pace(len(view))
 
     def _fitting(self, entries: Sequence[BatchEntry]) -> int:
-        """How many of these batches go into the last segment: one at least if it is empty.
+        """Return how many of these batches go into the last segment: one at least if it is empty.
 
-        CorruptRecord where offsets do not rise.
+        Errors: CorruptRecord where offsets do not rise.
         """
         segment = self.segments[-1]
         # An index of one entry, which the roll needs, is full in an empty segment, too.
@@ -108,9 +108,9 @@ class GroupWriter:
         self.segments[-1].next_offset = next_offset
 
     def end(self, next_offset: int, mtime_ns: int) -> int:
-        """End the group at ``next_offset``; ``mtime_ns``: the time that its files get.
+        """End the group at `next_offset`; `mtime_ns`: the time that its files get.
 
-        Returns how many segments there are, which are durable then.  OSError, CorruptRecord.
+        Returns how many segments there are, which are durable then. Errors: OSError, CorruptRecord.
         """
         if self.segments[-1].next_offset > next_offset:
             raise CorruptRecord(
@@ -122,7 +122,7 @@ class GroupWriter:
             segment.stable_size = segment.size
             segment.sync()
             if self.suffix == paths.CLEANED:
-                # The age of staged files counts from now (``staged_orphans``).
+                # The age of staged files counts from now (`staged_orphans`).
                 segment.set_mtime(mtime_ns)
             segment.mtime_ns = mtime_ns
             segment.close_descriptors()

@@ -1,20 +1,20 @@
 """The cleaner of a data directory: which log is next, and up to where each has been cleaned.
 
-``cleaner-offset-checkpoint`` in the data directory has the first dirty offset of each log that was
-cleaned (``LogManager.cleaner_offsets``).  A round writes it before it changes the log, with the
-offset that still holds, and after it, with the new one.  So it never claims too much.
+`cleaner-offset-checkpoint` in the data directory has the first dirty offset of each log that was
+cleaned (`LogManager.cleaner_offsets`). A round writes it before it changes the log, with the offset
+that still holds, and after it, with the new one. So it never claims too much.
 
-Invariant: a cleaner cleans one log at a time, in its caller's worker thread (``clean_all``,
-``preview``); any worker thread may swap in segments that other processes have cleaned.  What
-chooses the next log (``plan``, ``filthiest``, ``first_dirty``) is for the owner's thread.  A log
-that could not be cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
-(``LogCleanerManager.markPartitionUncleanable``).
+Invariant: a cleaner cleans one log at a time, in its caller's worker thread (`clean_all`,
+`preview`); any worker thread may swap in segments that other processes have cleaned. What chooses
+the next log (`plan`, `filthiest`, `first_dirty`) is for the owner's thread. A log that could not be
+cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
+(`LogCleanerManager.markPartitionUncleanable`).
 
-Damage ends the part of a log that can be cleaned.  A round that meets damage begins again without
-that segment and all that follows it.  One line says so.  The log is not due again before there is
+Damage ends the part of a log that can be cleaned. A round that meets damage begins again without
+that segment and all that follows it. One line says so. The log is not due again before there is
 something to clean before the damage.
 
-Not here: the cleaning itself (``cleaner``), threads and schedules.
+Not here: the cleaning itself (`cleaner`), threads and schedules.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogCleaner:
-    """See the module.  ``uncleanable``: why each of these logs could not be cleaned when that was
+    """See the module. `uncleanable`: why each of these logs could not be cleaned when that was
     tried last; the manager has it, as there may be several cleaners, one for each swap.
     """
 
@@ -52,7 +52,7 @@ class LogCleaner:
     # -- what there is to do -------------------------------------------------------------------
 
     def first_dirty(self, log: Log) -> int | None:
-        """The offset from which on a log is dirty; None: it has never been cleaned."""
+        """Return the offset from which on a log is dirty; None: it has never been cleaned."""
         return self._manager.cleaner_offsets.get((log.topic, log.partition))
 
     def plan(self, log: Log, now_ms: int) -> CleanableRange:
@@ -68,8 +68,8 @@ class LogCleaner:
         )
 
     def filthiest(self, now_ms: int, waiting: Collection[Log] = ()) -> Log | None:
-        """The log to be cleaned next: of those that are due, but for ``waiting`` ones, the one with
-        the largest share of dirty bytes (``grabFilthiestCompactedLog``).
+        """Return the log to be cleaned next: of those that are due, but for `waiting` ones, the one
+        with the largest share of dirty bytes (`grabFilthiestCompactedLog`).
         """
         due = []
         for log in self._manager.topics.compacted:
@@ -89,9 +89,9 @@ class LogCleaner:
 
         None where there is nothing to do: no sealed segment that may be cleaned, a cleanup.policy
         without compact, settings that are not known, or a swap of what others have cleaned that is
-        under way.  What was clean already loses tombstones and markers whose horizon has passed.
+        under way. What was clean already loses tombstones and markers whose horizon has passed.
         TaskCancelled, also where compact is taken out of the policy meanwhile: all is as it was.
-        StorageError, OSError: the same, and the log is ``uncleanable`` until it succeeds.
+        Errors: StorageError, OSError: the same, and the log is `uncleanable` until it succeeds.
         """
         while True:
             with self._held(log, task) as plan:
@@ -101,7 +101,7 @@ class LogCleaner:
                 return cleaned
 
     def clean_all(self, log: Log, task: Task) -> list[Cleaned]:
-        """Clean one log to its end: where the map was full, ``clean`` goes on from there."""
+        """Clean one log to its end: where the map was full, `clean` goes on from there."""
         rounds: list[Cleaned] = []
         while (cleaned := self.clean(log, task)) is not None:
             rounds.append(cleaned)
@@ -110,7 +110,7 @@ class LogCleaner:
         return rounds
 
     def preview(self, log: Log, task: Task) -> Cleaned | None:
-        """Say what ``clean`` would do now; change nothing.  The same errors."""
+        """Say what `clean` would do now; change nothing. The same errors."""
         with self._held(log, task) as plan:
             if plan is None:
                 return None
@@ -121,7 +121,7 @@ class LogCleaner:
         """Swap in what another process has cleaned of a log; in a worker thread, at any time.
 
         SwapRefused, UnknownTopicOrPartition, StorageError, OSError: nothing has changed, and the
-        request's files are gone.  TaskCancelled: the same, but the files may still be there.
+        request's files are gone. Errors: TaskCancelled: the same, but the files may still be there.
         """
         log = task.by_owner(lambda: self._manager.log(request.topic, request.partition))
         log.check_not_read_only()
@@ -160,7 +160,7 @@ class LogCleaner:
     ) -> Iterator[CleanableRange | None]:
         """Keep other cleaners and retention from a log; yields the range that can be cleaned.
 
-        Yields None where another cleaner is at the log; also, unless ``for_swap``, where nothing in
+        Yields None where another cleaner is at the log; also, unless `for_swap`, where nothing in
         the log can be cleaned now.
         """
 
@@ -229,7 +229,7 @@ class LogCleaner:
         return cleaned
 
     def _finds_damage(self, log: Log, error: CorruptRecord) -> bool:
-        """Whether the segment that an error is about has damage that was not known."""
+        """Return whether the segment that an error is about has damage that was not known."""
         known = first_damaged(log.segments)
         for segment in log.segments[:-1]:
             if segment.log_path == error.path:
@@ -247,7 +247,9 @@ class LogCleaner:
         counters.rounds += 1
 
     def _offset_map(self, plan: CleanableRange) -> OffsetMap:
-        """An empty map of log.cleaner.dedupe.buffer.size, or no larger than this round needs."""
+        """Return an empty map of log.cleaner.dedupe.buffer.size, or no larger than this round
+        needs.
+        """
         broker = self._manager.settings.broker
         return OffsetMap(
             broker.log_cleaner_dedupe_buffer_size,
@@ -259,14 +261,14 @@ class LogCleaner:
         """Write down that a cleaner may leave gaps in the log from now on.
 
         A start takes a gap for a cleaner's only below the recovery point; what is missing behind it
-        was lost.  So the log is flushed first.
+        was lost. So the log is flushed first.
         """
         log.flush(task.by_owner)
         known = self.first_dirty(log)
         self._checkpoint(log, first_dirty_offset if known is None else known, task)
 
     def _checkpoint(self, log: Log, offset: int, task: Task) -> None:
-        """Write down, durably, that a log is clean up to ``offset`` (``updateCheckpoints``)."""
+        """Write down, durably, that a log is clean up to `offset` (`updateCheckpoints`)."""
 
         def start() -> Callable[[], None]:
             if not log.closed:

@@ -1,11 +1,11 @@
 """The two passes of a cleaner over a log: what its keys are, and what of it stays.
 
-Runs of ordinary batches go through the loops of ``_keep``.  Where those stop, a pass takes a single
+Runs of ordinary batches go through the loops of `_keep`. Where those stop, a pass takes a single
 batch: a compressed or old one, one of a transaction, a control batch, or one that may have to stay
-though it is empty.  The rules are those of ``Cleaner.buildOffsetMap``, ``Cleaner.cleanInto`` and
-``MemoryRecords.filterTo``.
+though it is empty. The rules are those of `Cleaner.buildOffsetMap`, `Cleaner.cleanInto` and
+`MemoryRecords.filterTo`.
 
-Not here: which segments, in which groups (``sources``, ``cleaner``).
+Not here: which segments, in which groups (`sources`, `cleaner`).
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ class Pass(Protocol):
     """Whether it wants no more of them."""
 
     def run(self, data: memoryview, at: int, end: int) -> int:
-        """Take ordinary batches from ``data[at:end]``; returns where the first other one begins.
+        """Take ordinary batches from `data[at:end]`; returns where the first other one begins.
 
-        That may be one that is not whole before ``end``, or damaged.
+        That may be one that is not whole before `end`, or damaged.
         """
         ...
 
     def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        """Take one batch, as it is stored and in plain form; ``header`` is the stored one.
+        """Take one batch, as it is stored and in plain form; `header` is the stored one.
 
-        InvalidRecord: a record of a compressed batch is too large.
+        Errors: InvalidRecord: a record of a compressed batch is too large.
         """
         ...
 
 
 def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
-    """Have a pass take all batches of a segment from ``position``, where one begins, on.
+    """Have a pass take all batches of a segment from `position`, where one begins, on.
 
-    CorruptRecord and InvalidRecord with path and position, TaskCancelled, OSError.
+    Errors: CorruptRecord and InvalidRecord with path and position, TaskCancelled, OSError.
     """
 
     def fill(view: memoryview, at: int) -> int:
@@ -90,7 +90,7 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
 
 
 def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int:
-    """Have a pass take the batches of a window, which lies at ``position`` of the segment's log.
+    """Have a pass take the batches of a window, which lies at `position` of the segment's log.
 
     Returns where in the window the first batch begins that is not whole.
     """
@@ -101,7 +101,7 @@ def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int
             break
         stop = end
         if data[at + MAGIC_POSITION] < MAGIC:
-            # Each old message is a batch; ``expand`` would put several into one.
+            # Each old message is a batch; `expand` would put several into one.
             stop = min(end, at + max(size_at(data, at), FRAME_SIZE))
         try:
             plain, size = segment.expand(data, at, stop, position + at)
@@ -124,7 +124,7 @@ def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int
 
 
 class MapPass:
-    """Puts the keys of the dirty part into the map (``Cleaner.buildOffsetMapForSegment``)."""
+    """Puts the keys of the dirty part into the map (`Cleaner.buildOffsetMapForSegment`)."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class MapPass:
         aborted: Iterable[TxnEntry],
         most_bytes: int,
     ) -> None:
-        """``most_bytes``: the topic's max.decompressed.message.bytes."""
+        """`most_bytes`: the topic's max.decompressed.message.bytes."""
         self.finished = False
         self._most_bytes = most_bytes
         self._map = offset_map
@@ -159,8 +159,8 @@ class MapPass:
 class ProducerRecord(NamedTuple):
     """The batch of a producer that a cleaner keeps even if none of its records stays.
 
-    It is the producer's last data batch, which ends at ``last_offset``; where ``last_offset`` is
-    -1, a control batch of its ``epoch``.
+    It is the producer's last data batch, which ends at `last_offset`; where `last_offset` is -1, a
+    control batch of its `epoch`.
     """
 
     last_offset: int
@@ -173,7 +173,7 @@ class KeepRules(NamedTuple):
     now_ms: int
     delete_retention_ms: int
     high_watermark: int
-    """The end of the log as the round begins (``CleanableRange.high_watermark``)."""
+    """The end of the log as the round begins (`CleanableRange.high_watermark`)."""
     producers: Mapping[int, ProducerRecord]
     most_bytes: int
     """The topic's max.decompressed.message.bytes."""
@@ -187,12 +187,12 @@ class KeepRules(NamedTuple):
 
     @property
     def special(self) -> list[int]:
-        """The last offsets of data batches for which ``stays_empty`` may hold, rising."""
+        """The last offsets of data batches for which `stays_empty` may hold, rising."""
         ends = {each.last_offset for each in self.producers.values() if each.last_offset >= 0}
         return sorted(ends | {self.high_watermark - 1})
 
     def stays_empty(self, batch: BatchHeader) -> bool:
-        """Whether a batch has to stay though no record of it is left."""
+        """Return whether a batch has to stay though no record of it is left."""
         if batch.last_offset + 1 == self.high_watermark:
             return True
         if batch.producer_id < 0:
@@ -206,9 +206,9 @@ class KeepRules(NamedTuple):
 
 
 class KeepPass:
-    """Writes what stays of the segments of a round, one after the other (``Cleaner.cleanInto``).
+    """Writes what stays of the segments of a round, one after the other (`Cleaner.cleanInto`).
 
-    ``writer``: where what stays is written; None: it is only counted.
+    `writer`: where what stays is written; None: it is only counted.
     """
 
     finished = False
@@ -294,7 +294,7 @@ class KeepPass:
 
     @property
     def figures(self) -> dict[str, int]:
-        """The fields of ``Cleaned`` that are counted here."""
+        """The fields of `Cleaned` that are counted here."""
         keeper = self._keeper
         return {
             "records_read": keeper.records_read,
@@ -309,7 +309,9 @@ class KeepPass:
 
 
 def check_record_sizes(plain: bytearray, header: BatchHeader, most_bytes: int) -> None:
-    """InvalidRecord if a compressed batch, here in plain form, has a record of more bytes."""
+    """Errors: InvalidRecord if a compressed batch, here in plain form, has a record of more
+    bytes.
+    """
     if not header.codec or len(plain) - HEADER_SIZE <= most_bytes:
         return
     at = HEADER_SIZE
@@ -333,12 +335,12 @@ def check_record_sizes(plain: bytearray, header: BatchHeader, most_bytes: int) -
 
 
 def marker_of(plain: bytearray, header: BatchHeader) -> Marker | None:
-    """The marker in a control batch; None where it is empty or ends no transaction."""
+    """Return the marker in a control batch; None where it is empty or ends no transaction."""
     return parse_marker(plain) if header.records_count else None
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """The header alone (``DefaultRecordBatch.writeEmptyHeader``)."""
+    """Return the header alone (`DefaultRecordBatch.writeEmptyHeader`)."""
     return pack(
         header._replace(
             attributes=header.attributes & ~(CODEC_BITS | DELETE_HORIZON_BIT),
@@ -350,7 +352,7 @@ def _emptied(header: BatchHeader) -> bytes:
 
 
 def _with_horizon(plain: bytearray, header: BatchHeader, horizon_ms: int) -> bytes:
-    """A control batch that may go from ``horizon_ms`` on."""
+    """Return a control batch that may go from `horizon_ms` on."""
     records = encode_records(decode_plain(plain), header.base_offset, horizon_ms)
     attributes = header.attributes | DELETE_HORIZON_BIT
     return pack(header._replace(attributes=attributes, base_timestamp=horizon_ms), records)

@@ -1,10 +1,9 @@
 """How cleaned segments take the place of those that they were made of: in one swap.
 
-``prepare``, then ``publish``, both in a worker thread; only their ``by_owner`` parts touch the log.
-Until ``publish`` begins nothing has changed, and a restart removes what is ``.cleaned``.
+`prepare`, then `publish`, both in a worker thread; only their `by_owner` parts touch the log. Until
+`publish` begins nothing has changed, and a restart removes what is `.cleaned`.
 
-Not here: how the new segments are made (``group_writer``), what a restart does with a swap
-(``swap``).
+Not here: how the new segments are made (`group_writer`), what a restart does with a swap (`swap`).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from storage.task import Task
 
 
 def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
-    """Make durable what has to be before ``new``, which can be read, replaces ``old``.
+    """Make durable what has to be before `new`, which can be read, replaces `old`.
 
-    TaskCancelled, OSError, StorageError: the log must be left as it is.
+    Errors: TaskCancelled, OSError, StorageError: the log must be left as it is.
     """
     task.begin("replacing", 0)
     # A record may go for a later one that is not durable yet.
@@ -34,14 +33,14 @@ def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
 
 
 def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
-    """Let the new segments take the place of the old ones (``LocalLog.replaceSegments``).
+    """Let the new segments take the place of the old ones (`LocalLog.replaceSegments`).
 
-    An error before ``replace`` is done leaves all as it was, and the new files are gone; after a
+    An error before `replace` is done leaves all as it was, and the new files are gone; after a
     later one the log has the new segments, and a restart finds them.
     """
 
     def replace() -> None:
-        # (``LogManager.updateTopicConfig`` aborts a cleaning then.)
+        # (`LogManager.updateTopicConfig` aborts a cleaning then.)
         if not log.config.may_be_cleaned:
             raise TaskCancelled("cleanup.policy no longer includes compact")
         log.replace(old, new, log.monotonic_ms())
@@ -58,15 +57,15 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
     log.files.sync_directory(log.directory)
     for segment in new:
         task.by_owner(partial(log.finish_replacement, segment))
-        # A restart takes what it finds between two that are still ``.swap`` for replaced.
+        # A restart takes what it finds between two that are still `.swap` for replaced.
         log.files.sync_directory(log.directory)
 
 
 def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Decide that ``new``, durable ``.cleaned`` segments, replace ``old``, all in their range.
+    """Decide that `new`, durable `.cleaned` segments, replace `old`, all in their range.
 
-    After a crash the next start carries it out (``swap``); the caller must ``Log.replace`` or
-    ``take_back``.  Any thread; waits for the disk.  OSError: nothing is decided then.
+    After a crash the next start carries it out (`swap`); the caller must `Log.replace` or
+    `take_back`. Any thread; waits for the disk. Errors: OSError: nothing is decided then.
     """
     try:
         log.book.let_go(old)
@@ -77,9 +76,9 @@ def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
 
 
 def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Take back ``decide``, and remove the files.  Any thread; waits for the disk.
+    """Take back `decide`, and remove the files. Any thread; waits for the disk.
 
-    The lowest one becomes ``.cleaned`` again first: with that a crash removes all of them.
+    The lowest one becomes `.cleaned` again first: with that a crash removes all of them.
     """
     new[0].set_suffix(paths.CLEANED)
     log.files.sync_directory(log.directory)

@@ -1,20 +1,20 @@
 """The owner's part of a round that another process has cleaned: check it and swap it in.
 
-In a worker thread; only ``task.by_owner`` parts touch the log.  In this order:
+In a worker thread; only `task.by_owner` parts touch the log. In this order:
 
 1. The segments that were read must still be the log's first ones, and what was dirty must still be
    dirty; no cleaner is at the log meanwhile.
 2. The new segments are read: each batch's CRC, offsets that rise within their range, indexes that
    fit the log, aborted transactions that the log knows.
 3. What lies behind is flushed, and the past that readers were shown is written down.
-4. The files are renamed to ``.cleaned``, and from there on all is as after a cleaning of our own
-   (``replacing``): a crash leaves the old segments or the new ones.
+4. The files are renamed to `.cleaned`, and from there on all is as after a cleaning of our own
+   (`replacing`): a crash leaves the old segments or the new ones.
 
-A request that is refused or fails leaves the log as it was, and no staged file.  A cancelled one
-leaves the staged files, for a request to the next owner.  A request that was carried out before
-gets the same answer again: its author may not have heard the first one.
+A request that is refused or fails leaves the log as it was, and no staged file. A cancelled one
+leaves the staged files, for a request to the next owner. A request that was carried out before gets
+the same answer again: its author may not have heard the first one.
 
-Not here: whether the right records were kept.  The author of the request is trusted in that, as is
+Not here: whether the right records were kept. The author of the request is trusted in that, as is
 anyone who may write to the partition's directory.
 """
 
@@ -42,9 +42,9 @@ from storage.task import Task
 def old_segments(
     log: Log, plan: CleanableRange, request: SwapRequest
 ) -> tuple[Segment, ...] | None:
-    """The segments that a request replaces; None where it was carried out before.
+    """Return the segments that a request replaces; None where it was carried out before.
 
-    ``plan``: what of the log can be cleaned now.  No other thread changes the log's past.
+    `plan`: what of the log can be cleaned now. No other thread changes the log's past. Errors:
     SwapRefused, OSError.
     """
     if not log.config.is_compacted:
@@ -72,9 +72,9 @@ def old_segments(
 
 
 def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) -> bool:
-    """Whether these are the segments that the log begins with, up to ``end_offset``.
+    """Return whether these are the segments that the log begins with, up to `end_offset`.
 
-    Each is told by the first fields of a ``SourceSegment``.
+    Each is told by the first fields of a `SourceSegment`.
     """
     segments = log.segments
     count = len(sources)
@@ -88,15 +88,15 @@ def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) ->
 
 
 def source_of(files: Files, segment: Segment) -> SourceSegment:
-    """The facts that tell a segment's file from any other file.  OSError."""
+    """Return the facts that tell a segment's file from any other file. Errors: OSError."""
     stat = files.file_stat(segment.log_path)
     return SourceSegment(segment.base_offset, stat.st_size, stat.st_ino, stat.st_mtime_ns)
 
 
 def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task) -> None:
-    """Let the new segments of a request take the place of ``old``.
+    """Let the new segments of a request take the place of `old`.
 
-    SwapRefused, TaskCancelled, OSError, StorageError: nothing has changed.
+    Errors: SwapRefused, TaskCancelled, OSError, StorageError: nothing has changed.
     """
     new: list[Segment] = []
     try:
@@ -135,7 +135,7 @@ def discard(log: Log, request: SwapRequest) -> None:
 
 
 def cleaned_of(request: SwapRequest) -> Cleaned:
-    """The outcome of a request, in the form that a cleaning by this process returns."""
+    """Return the outcome of a request, in the form that a cleaning by this process returns."""
     before = sum(source.size for source in request.sources)
     figures = dict(request.figures)
     return Cleaned(

@@ -1,13 +1,13 @@
 """The request to a log's owner to swap in what another process has cleaned of it.
 
-A request is a JSON object, without a line's end.  It names the segments that were cleaned, so that
+A request is a JSON object, without a line's end. It names the segments that were cleaned, so that
 the owner sees whether the log still has them, and the new ones, which lie as staged files in the
-partition's directory: the names of a segment's files, and ``suffix``.
+partition's directory: the names of a segment's files, and `suffix`.
 
-Kafka ignores files of such names, and so does a start of ours.  Those that no request names go by
+Kafka ignores files of such names, and so does a start of ours. Those that no request names go by
 their age, as all staged files.
 
-Not here: how it is carried out (``swap_in``), how new segments come about (``staged_round``).
+Not here: how it is carried out (`swap_in`), how new segments come about (`staged_round`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FIGURES = (
     "map_full",
     "elapsed_ms",
 )
-"""The fields of ``Cleaned`` that only the process that has cleaned knows."""
+"""The fields of `Cleaned` that only the process that has cleaned knows."""
 
 
 class SourceSegment(NamedTuple):
-    """A segment that was read, and what tells its file from another one.  Size in bytes."""
+    """A segment that was read, and what tells its file from another one. Size in bytes."""
 
     base_offset: int
     size: int
@@ -45,9 +45,9 @@ class SourceSegment(NamedTuple):
 
 
 class NewSegment(NamedTuple):
-    """A segment that was written, of offsets from ``base_offset`` to below ``next_offset``.
+    """A segment that was written, of offsets from `base_offset` to below `next_offset`.
 
-    ``suffix``: what its files' names end in.  ``mtime_ns``: the time that its files are to have.
+    `suffix`: what its files' names end in. `mtime_ns`: the time that its files are to have.
     """
 
     base_offset: int
@@ -64,16 +64,16 @@ class NewSegment(NamedTuple):
 
 
 def staged_suffix(job: str, attempt: int) -> str:
-    """The end of the names of a round's new files.  Each ``attempt`` has its own number."""
+    """Return the end of the names of a round's new files. Each `attempt` has its own number."""
     return "." + str(StagedName(job, 0, 0, attempt))
 
 
 class SwapRequest(NamedTuple):
-    """``new`` is to take the place of ``sources``, the first segments of a log.
+    """`new` is to take the place of `sources`, the first segments of a log.
 
-    ``first_dirty_offset``: up to where the log was clean when they were read.
-    ``clean_up_to``: the same, after the swap.  A full offset map ends it within the last source.
-    ``end_offset``: where the sources end.  Without ``new`` ones the sources stay.
+    `first_dirty_offset`: up to where the log was clean when they were read. `clean_up_to`: the
+    same, after the swap. A full offset map ends it within the last source. `end_offset`: where the
+    sources end. Without `new` ones the sources stay.
     """
 
     topic: str
@@ -87,7 +87,7 @@ class SwapRequest(NamedTuple):
     figures: Mapping[str, int]
 
     def staged_files(self) -> list[StagedFile]:
-        """All files that the new segments may have; indexes count as 0 bytes."""
+        """Return all files that the new segments may have; indexes count as 0 bytes."""
         return [
             StagedFile(
                 self.topic,
@@ -100,13 +100,13 @@ class SwapRequest(NamedTuple):
         ]
 
     def encode(self) -> str:
-        """One line, without its end."""
+        """Return one line, without its end."""
         fields = {**self._asdict(), "figures": dict(self.figures)}
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def decode(cls, fields: Any) -> SwapRequest:
-        """The request of a parsed JSON value.  InvalidRecord where it is none."""
+        """Return the request of a parsed JSON value. Errors: InvalidRecord where it is none."""
         try:
             sources = tuple(SourceSegment(*each) for each in fields["sources"])
             new = tuple(NewSegment(*each) for each in fields["new"])
@@ -117,7 +117,7 @@ class SwapRequest(NamedTuple):
         return request
 
     def check(self) -> None:
-        """InvalidRecord where something in it cannot be."""
+        """Errors: InvalidRecord where something in it cannot be."""
         # The fields may have any type: they come from JSON.
         fields: dict[str, Any] = self._asdict()
         if not isinstance(fields["topic"], str) or not paths.is_topic_name(self.topic):

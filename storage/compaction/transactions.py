@@ -1,15 +1,15 @@
-"""Transactions as a cleaner meets them (``CleanedTransactionMetadata.java``).
+"""Transactions as a cleaner meets them (`CleanedTransactionMetadata.java`).
 
-Records of an aborted transaction can go at once.  A marker has to stay as long as there is a batch
-of its transaction, also an empty one, in what is being cleaned.  Where there is none it *can* go,
-and the caller lets it go a delete.retention.ms later.  An aborted transaction whose marker stays
+Records of an aborted transaction can go at once. A marker has to stay as long as there is a batch
+of its transaction, also an empty one, in what is being cleaned. Where there is none it *can* go,
+and the caller lets it go a delete.retention.ms later. An aborted transaction whose marker stays
 because of batches keeps its entry in the transaction index of the segment that the marker is in.
 
 An aborted transaction ends at the last offset of its entry, even if its marker is missing: the
-cleaners of older brokers removed a marker if a later record had the same key (KAFKA-14055).  Here
+cleaners of older brokers removed a marker if a later record had the same key (KAFKA-14055). Here
 the cleaner differs from Kafka's, which deletes what the producer wrote up to its next ABORT marker.
 
-Each pass over a log has one ``CleanedTransactions``.
+Each pass over a log has one `CleanedTransactions`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from storage.record.header import BatchHeader
 
 
 def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[TxnEntry]:
-    """Those of all aborted transactions, in the order of their markers, that begin before ``end``
-    and end at ``start`` or later (``UnifiedLog.collectAbortedTransactions``).
+    """Return those of all aborted transactions, in the order of their markers, that begin before
+    `end` and end at `start` or later (`UnifiedLog.collectAbortedTransactions`).
     """
     first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
     found = []
@@ -39,7 +39,7 @@ def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[Tx
 
 
 class CleanedTransactions:
-    """See the module.  ``index``: the entries of transaction indexes that stay."""
+    """See the module. `index`: the entries of transaction indexes that stay."""
 
     def __init__(self) -> None:
         self._coming: list[tuple[int, TxnEntry]] = []  # a heap
@@ -67,7 +67,7 @@ class CleanedTransactions:
         return open_one
 
     def is_aborted(self, batch: BatchHeader) -> bool:
-        """Whether a batch of data, which comes next, belongs to an aborted transaction."""
+        """Return whether a batch of data, which comes next, belongs to an aborted transaction."""
         open_one = self._aborted_at(batch)
         if not batch.is_transactional:
             return False
@@ -78,9 +78,10 @@ class CleanedTransactions:
         return True
 
     def can_go(self, batch: BatchHeader, marker: Marker | None) -> bool:
-        """Whether nothing is left of the transaction that a control batch, which comes next, ended.
+        """Return whether nothing is left of the transaction that a control batch, which comes next,
+        ended.
 
-        ``marker``: None where the batch is empty or ends no transaction.
+        `marker`: None where the batch is empty or ends no transaction.
         """
         open_one = self._aborted_at(batch)
         if batch.records_count == 0:
@@ -99,6 +100,6 @@ class CleanedTransactions:
         return False
 
     def take_index(self) -> list[TxnEntry]:
-        """Return the entries of ``index`` and empty it."""
+        """Return the entries of `index` and empty it."""
         entries, self.index = self.index, []
         return entries

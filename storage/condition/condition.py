@@ -168,7 +168,7 @@ class Condition(NamedTuple):
 
 
 def _of_partition(part: Part, topic: bytes, partition: int) -> Part:
-    """The part without its comparisons of topics and partitions."""
+    """Return the part without its comparisons of topics and partitions."""
     if isinstance(part, Every):
         left = [_of_partition(each, topic, partition) for each in part.parts]
         if NEVER in left:
@@ -192,7 +192,7 @@ def _of_partition(part: Part, topic: bytes, partition: int) -> Part:
 
 
 def _tree(part: Part) -> tuple[Any, ...]:
-    """The part as `_predicate` takes it."""
+    """Return the part as `_predicate` takes it."""
     if isinstance(part, Every):
         return ("every", *map(_tree, part.parts))
     if isinstance(part, AnyOf):
@@ -209,7 +209,7 @@ def _tree(part: Part) -> tuple[Any, ...]:
 
 
 def _numbers(part: Part, column: Number) -> Intervals:
-    """A superset of the column's numbers for which the part holds."""
+    """Return a superset of the column's numbers for which the part holds."""
     if isinstance(part, Every):
         return intersection(_numbers(each, column) for each in part.parts)
     if isinstance(part, AnyOf):

@@ -18,7 +18,7 @@ EVERYTHING: Intervals = ((LOWEST, HIGHEST),)
 
 
 def interval(low: int, high: int) -> Intervals:
-    """The numbers from `low` to `high`, both included; they may lie outside of 64 bits."""
+    """Return the numbers from `low` to `high`, both included; they may lie outside of 64 bits."""
     low, high = max(low, LOWEST), min(high, HIGHEST)
     return ((low, high),) if low <= high else NOTHING
 
@@ -50,5 +50,5 @@ def intersection(several: Iterable[Intervals]) -> Intervals:
 
 
 def meet(intervals: Intervals, low: int, high: int) -> bool:
-    """Whether any of the numbers lies from `low` to `high`, both included."""
+    """Return whether any of the numbers lies from `low` to `high`, both included."""
     return any(start <= high and low <= end for start, end in intervals)

@@ -77,7 +77,7 @@ class Moment(NamedTuple):
 
 
 def moment(text: str, zone: tzinfo | None, now_ms: int) -> Moment:
-    """The time that a text says; `zone` None: the process's. ValueError."""
+    """Return the time that a text says; `zone` None: the process's. Errors: ValueError."""
     text = text.strip()
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -98,7 +98,9 @@ def moment(text: str, zone: tzinfo | None, now_ms: int) -> Moment:
 
 
 def zone_named(text: str) -> tzinfo:
-    """A time zone by what Spark calls it: a name, a short one, or an offset. ValueError."""
+    """Return a time zone by what Spark calls it: a name, a short one, or an offset. Errors:
+    ValueError.
+    """
     text = _SHORT_NAMES.get(text, text)
     if text in ("Z", "UTC", "GMT", "UT"):
         return UTC
@@ -133,7 +135,7 @@ def unescaped(text: str) -> str:
 
 
 def fewest_characters(text: str, escape: str) -> int:
-    """How many characters Spark wants of what is like a pattern, besides that it is like it.
+    """Return how many characters Spark wants of what is like a pattern, besides that it is like it.
 
     Of `prefix%suffix` it makes three conditions: what it starts with, what it ends with, and that
     it is as long as both (`LikeSimplification`). It counts characters by their first bytes, so that
@@ -145,7 +147,9 @@ def fewest_characters(text: str, escape: str) -> int:
 
 
 def pattern(text: str, escape: str) -> tuple[bytes | str, ...]:
-    """The tokens of a pattern of `like`, as `condition.Like` has them. ValueError."""
+    """Return the tokens of a pattern of `like`, as `condition.Like` has them. Errors:
+    ValueError.
+    """
     tokens: list[bytes | str] = []
     literal = ""
 

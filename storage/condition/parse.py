@@ -1,6 +1,6 @@
 """Makes a `Condition` of text: a small part of SQL's grammar, parsed by sqlglot as Spark's SQL.
 
-    and  or  not  ( )  =  <>  <  <=  >  >=  between  in  like … escape  is [not] null
+    and  or  not  ( ) =  <>  <  <=  >  >=  between  in  like … escape  is [not] null
 
 over the columns topic, partition, offset, timestamp, timestampType, key, value and header('name').
 A column is compared with literals only: text in quotes or X'…' bytes where it is text or bytes,
@@ -60,7 +60,7 @@ class InvalidCondition(ValueError):  # noqa: N818 - as the errors of storage
 
 
 def parse(text: str, *, zone: tzinfo | None = None, now_ms: int | None = None) -> Condition:
-    """The condition that a text says. InvalidCondition.
+    """Return the condition that a text says. InvalidCondition.
 
     `zone`: of times without a zone; None: the process's. `now_ms`: what times before now count
     from; None: the wall clock.
@@ -140,7 +140,7 @@ class _Parser:
         return sqlglot.parse_one(text, read="spark", into=exp.Condition)
 
     def _place_of(self, error: Exception) -> tuple[int, str]:
-        """Where a text does not parse, and what stands there."""
+        """Return where a text does not parse, and what stands there."""
         found = getattr(error, "errors", None) or [{}]
         word = str(found[0].get("highlight") or "")
         line, column = int(found[0].get("line") or 1), int(found[0].get("col") or 0)
@@ -183,8 +183,8 @@ class _Parser:
         raise self._wrong("this condition is not supported", node)
 
     def _only(self, node: exp.Expr, *names: str) -> exp.Expr:
-        """The node, which has nothing but `this`, `expression` and these: whatever else its words
-        have meant to sqlglot must not get lost.
+        """Return the node, which has nothing but `this`, `expression` and these: whatever else its
+        words have meant to sqlglot must not get lost.
         """
         others = node.args.keys() - {"this", "expression", *names}
         if any(node.args[name] for name in others):
@@ -315,7 +315,7 @@ class _Parser:
         return self._checked(node, lambda: literals.unescaped(written[1:-1]))
 
     def _with_quotes(self, node: exp.Concat) -> str:
-        """A text in which quotes are doubled: sqlglot makes several texts of it."""
+        """Return a text in which quotes are doubled: sqlglot makes several texts of it."""
         from sqlglot import TokenType
 
         text = self._text
@@ -344,7 +344,7 @@ class _Parser:
         return self._checked(node, self._string(node).encode)
 
     def _number(self, column: _Column, node: exp.Expr) -> tuple[int, int]:
-        """A number, and how many of it are one of the column's."""
+        """Return a number, and how many of it are one of the column's."""
         from sqlglot import exp
 
         node = _inner(node)

@@ -1,17 +1,17 @@
 """Rewrites message formats v0 and v1, and logs of Kafka 0.7, as v2, in place.
 
-A segment with old messages is written beside itself (``.cleaned``), made durable, and takes the old
-one's place by the swap of a cleaner (``swap.publish``), so whenever the program ends, the next
-start finds either the old files or the new ones, whole.  Base offsets, offsets, codecs, keys,
-values and the files' times stay; indexes are rebuilt; v2 batches are copied as they are.
-Timestamps of v0, and a codec's own framing, are as ``record.plain`` says.
+A segment with old messages is written beside itself (`.cleaned`), made durable, and takes the old
+one's place by the swap of a cleaner (`swap.publish`), so whenever the program ends, the next start
+finds either the old files or the new ones, whole. Base offsets, offsets, codecs, keys, values and
+the files' times stay; indexes are rebuilt; v2 batches are copied as they are. Timestamps of v0, and
+a codec's own framing, are as `record.plain` says.
 
-A log of 0.7 (``.kafka`` files) becomes one of ``.log`` segments, all of its files in one swap.  Its
-ids, which are byte positions, stay as offsets, with gaps between them, and so stay right wherever
+A log of 0.7 (`.kafka` files) becomes one of `.log` segments, all of its files in one swap. Its ids,
+which are byte positions, stay as offsets, with gaps between them, and so stay right wherever
 consumers have stored them: each batch spans all the ids that its bytes had, the log end too is what
-it was.  The messages of a compressed set, which share one id, take the ids that follow it.
+it was. The messages of a compressed set, which share one id, take the ids that follow it.
 
-What an old log's last file holds behind its last whole message is kept as ``.cut``.
+What an old log's last file holds behind its last whole message is kept as `.cut`.
 
 Invariant: only what is whole and right is converted; a damaged segment stays, and is a fault.
 
@@ -79,7 +79,7 @@ class Converted:
 @dataclass(slots=True)
 class Outcome:
     """The files that were converted, the bytes that were set aside, and why partitions stay as they
-    were.  ``tiered``: a line for each tiered topic; they stay as they are.
+    were. `tiered`: a line for each tiered topic; they stay as they are.
     """
 
     converted: list[Converted] = field(default_factory=list)
@@ -97,18 +97,18 @@ def convert(
     report: Callable[[Converted | Cut], None] = lambda item: None,
     progress: Callable[[int], None] = lambda size: None,
 ) -> Outcome:
-    """Convert the partitions of these topics, or of all; call ``report`` for each file.
+    """Convert the partitions of these topics, or of all; call `report` for each file.
 
-    ``dry_run`` takes no lock and changes nothing.  ``progress`` gets the counts of bytes that were
-    read.  LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
-    ReadOnlyLog where one of ``topics`` is tiered, OSError; a damaged partition is a fault.
+    `dry_run` takes no lock and changes nothing. `progress` gets the counts of bytes that were read.
+    Errors: LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
+    ReadOnlyLog where one of `topics` is tiered, OSError; a damaged partition is a fault.
     """
     return _Conversion(path, topics, dry_run, files or Files(path), report, progress).run()
 
 
 @dataclass(slots=True)
 class _Conversion:
-    """One run of ``convert``, with its parameters."""
+    """One run of `convert`, with its parameters."""
 
     path: str
     topics: Collection[str]
@@ -180,7 +180,9 @@ class _Conversion:
         self.report(item)
 
     def _names(self, directory: str) -> list[str]:
-        """The names of a partition's files, after the end of what an earlier run left half done."""
+        """Return the names of a partition's files, after the end of what an earlier run left half
+        done.
+        """
         names = [name for name, is_directory in self.files.scan(directory) if not is_directory]
         return sorted(names if self.dry_run else finish_swaps(self.files, directory, names))
 
@@ -190,7 +192,7 @@ class _Conversion:
     # -- v0 and v1 -----------------------------------------------------------------------------
 
     def _logs(self) -> Iterator[tuple[str, str, int]]:
-        """(topic, directory, base offset) of every ``.log``."""
+        """(topic, directory, base offset) of every `.log`."""
         for topic, directory in self.partitions:
             for name in self._names(directory):
                 base = paths.base_offset_of(name)
@@ -198,7 +200,9 @@ class _Conversion:
                     yield topic, directory, base
 
     def _is_all_v2(self) -> bool:
-        """Whether no log holds older batches; False where one is damaged: recovery judges it."""
+        """Return whether no log holds older batches; False where one is damaged: recovery judges
+        it.
+        """
         try:
             return not any(
                 self._has_messages(os.path.join(directory, paths.file_name(base, paths.LOG)))
@@ -208,7 +212,7 @@ class _Conversion:
             return False
 
     def _has_messages(self, path: str) -> bool:
-        """Whether any batch of a log is older than v2.  CorruptRecord."""
+        """Return whether any batch of a log is older than v2. Errors: CorruptRecord."""
         fd = self.files.open(path, os.O_RDONLY)
         try:
             return any(
@@ -325,7 +329,7 @@ class _Conversion:
 
 
 def _take_legacy(data: memoryview, at: int, start: int) -> tuple[Buffer, int]:
-    """The next batch of a ``.log``: as it is where it is v2."""
+    """Return the next batch of a `.log`: as it is where it is v2."""
     if len(data) - at <= MAGIC_POSITION:
         return b"", FRAME_SIZE
     if data[at + MAGIC_POSITION] < MAGIC:
@@ -336,7 +340,7 @@ def _take_legacy(data: memoryview, at: int, start: int) -> tuple[Buffer, int]:
 
 
 def _take_old(segment: Segment07) -> _Take:
-    """The next batch of a ``.kafka`` file."""
+    """Return the next batch of a `.kafka` file."""
 
     def take(data: memoryview, at: int, start: int) -> tuple[Buffer, int]:
         with _positions_from(start):
@@ -347,7 +351,7 @@ def _take_old(segment: Segment07) -> _Take:
 
 @contextlib.contextmanager
 def _positions_from(start: int) -> Iterator[None]:
-    """Let the position of a CorruptRecord count from ``start``."""
+    """Let the position of a CorruptRecord count from `start`."""
     try:
         yield
     except CorruptRecord as error:
@@ -356,7 +360,7 @@ def _positions_from(start: int) -> Iterator[None]:
 
 
 class _Target:
-    """The new files of one segment, ``.cleaned`` until they are published."""
+    """The new files of one segment, `.cleaned` until they are published."""
 
     def __init__(self, owner: _Conversion, directory: str, base: int, interval: int) -> None:
         self._files = owner.files
@@ -371,7 +375,7 @@ class _Target:
             self._fd = self._files.open(self._path + paths.LOG + paths.CLEANED, flags)
 
     def add(self, batch: Buffer) -> None:
-        """CorruptRecord where its offsets do not rise, or its CRC is wrong."""
+        """Errors: CorruptRecord where its offsets do not rise, or its CRC is wrong."""
         self._pending += batch
         self._count += 1
         if len(self._pending) >= _WRITE_BYTES:

@@ -1,22 +1,20 @@
 """Fetch responses: a set of messages from an offset on, and the layouts that carry it.
 
-Both layouts are those of Kafka 0.7 (``MessageSetSend``, ``MultiMessageSetSend``), big-endian; a
-length does not count itself:
+Both layouts are those of Kafka 0.7 (`MessageSetSend`, `MultiMessageSetSend`), big-endian; a length
+does not count itself:
 
-===================  =====  =====================  =====
-MessageSetSend       bytes  MultiMessageSetSend    bytes
-===================  =====  =====================  =====
-total length             4  total length               4
-error code               2  error code, always 0       2
-message 1..n             x  MessageSetSend 1..n        x
-===================  =====  =====================  =====
+===================  =====  =====================  ===== MessageSetSend       bytes
+MultiMessageSetSend    bytes ===================  =====  =====================  ===== total length
+4  total length               4 error code               2  error code, always 0       2 message
+1..n             x  MessageSetSend 1..n        x ===================  =====  =====================
+=====
 
 A message is its length i32, a magic 0, the CRC-32 of the payload and the payload: a record's value
-and nothing else of it.  A null value is an empty payload.  Messages carry no offset, and a set may
+and nothing else of it. A null value is an empty payload. Messages carry no offset, and a set may
 end in a part of one, which its reader drops.
 
 A log of format 0.7 sends its bytes as they are stored; of a younger log the values are put into
-messages.  Only what a consumer gets is sent: no control records, nothing of an aborted transaction,
+messages. Only what a consumer gets is sent: no control records, nothing of an aborted transaction,
 nothing at or above the last stable offset.
 
 Not here: requests, sockets, any other version of the protocol.
@@ -51,7 +49,7 @@ MAX_SET_BYTES = _LARGEST - 2 - _HEAD.size
 
 
 class ErrorCode(IntEnum):
-    """What a response of ours says (some of 0.7's ``ErrorMapping``)."""
+    """What a response of ours says (some of 0.7's `ErrorMapping`)."""
 
     UNKNOWN = -1
     NONE = 0
@@ -62,7 +60,7 @@ class ErrorCode(IntEnum):
 class MessageSet:
     """Messages back to back: their bytes, how many are whole, where the next fetch goes on.
 
-    ``next_offset`` follows the last whole message, and control records and aborted ones after it.
+    `next_offset` follows the last whole message, and control records and aborted ones after it.
     """
 
     data: bytes
@@ -74,12 +72,11 @@ class MessageSet:
 
 
 def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
-    """The messages from ``offset`` on, ``max_bytes`` of them; the last one may be cut there.
+    """Return the messages from `offset` on, `max_bytes` of them; the last one may be cut there.
 
-    The first one is whole even if it is larger (``minOneMessage``).  Empty at the last stable
-    offset.
+    The first one is whole even if it is larger (`minOneMessage`). Empty at the last stable offset.
 
-    OffsetOutOfRange outside of the log; CorruptRecord; OSError.
+    Errors: OffsetOutOfRange outside of the log; CorruptRecord; OSError.
     """
     assert 0 < max_bytes <= MAX_SET_BYTES
     if not log.active.holds_batches:
@@ -103,7 +100,7 @@ def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
 
 
 def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
-    """What a log of format 0.7 holds, from the first id ≥ ``offset`` on, of one of its files."""
+    """What a log of format 0.7 holds, from the first id ≥ `offset` on, of one of its files."""
     data = log.read(offset, max_bytes)
     if not data:
         return MessageSet(b"", 0, offset)
@@ -117,7 +114,7 @@ def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
 
 
 def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes | None, int]]:
-    """(message, the offset behind it) of each record that a consumer gets, from ``offset`` on, and
+    """(message, the offset behind it) of each record that a consumer gets, from `offset` on, and
     (None, the offset behind it) of each batch.
     """
     end, is_ended = log.last_stable_offset, False
@@ -141,7 +138,7 @@ def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes |
 
 
 def _messages_of(batch: Buffer, first: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """As ``_messages``, of the records of a plain batch from ``first`` to before ``end``."""
+    """As `_messages`, of the records of a plain batch from `first` to before `end`."""
     columns = decode_columns(batch, 0, len(batch), from_offset=first, to_offset=end, keys=False)
     assert columns.values is not None
     offsets = memoryview(columns.offsets).cast("q")
@@ -155,18 +152,18 @@ def _messages_of(batch: Buffer, first: int, end: int) -> Iterator[tuple[bytes, i
 
 
 def encode_response(messages: Buffer, error: int = ErrorCode.NONE) -> bytes:
-    """A ``MessageSetSend``."""
+    """Return a `MessageSetSend`."""
     return _HEAD.pack(2 + len(messages), error) + messages
 
 
 def encode_multi_response(responses: Iterable[Buffer]) -> bytes:
-    """A ``MultiMessageSetSend`` of encoded ``MessageSetSend``."""
+    """Return a `MultiMessageSetSend` of encoded `MessageSetSend`."""
     body = b"".join(responses)
     return _HEAD.pack(2 + len(body), ErrorCode.NONE) + body
 
 
 def _message_ends(data: Buffer) -> Iterator[int]:
-    """Where each whole message ends.  CorruptRecord for a length that cannot be."""
+    """Yield where each whole message ends. Errors: CorruptRecord for a length that cannot be."""
     at = 0
     while len(data) - at >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, at)

@@ -1,16 +1,16 @@
 """The offset checkpoints of a data directory: what they said when it was opened, what they say now.
 
-A file that cannot be read is set aside by name (``bad_file``):
+A file that cannot be read is set aside by name (`bad_file`):
 
 - recovery points and the cleaner's offsets count as 0: all is checked and cleaned again;
-- log starts come from ``kafkafs.history``; a partition without one is a fault until ``repair`` gets
-  its log start, since records that were deleted must not be shown again.  Until then
-  ``kafkafs.lost-log-starts`` names it.
+- log starts come from `kafkafs.history`; a partition without one is a fault until `repair` gets its
+  log start, since records that were deleted must not be shown again. Until then
+  `kafkafs.lost-log-starts` names it.
 
-Invariants: the lines of partitions that were not opened stay; an older state is never written
-after a later one.
+Invariants: the lines of partitions that were not opened stay; an older state is never written after
+a later one.
 
-Not here: a log's own lines (``Log.flushed_end``, ``Log.remembered_log_start``).
+Not here: a log's own lines (`Log.flushed_end`, `Log.remembered_log_start`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CHECKPOINTS = (
 class Mending:
     """Changes that a repair may make.
 
-    ``log_starts``: the log start of partitions whose log start is lost; ``rest_at_first``: whether
-    all others of these begin at their first record.  ``may_hide``: whether a log ends at damage
-    also where a mount shows records after it.
+    `log_starts`: the log start of partitions whose log start is lost; `rest_at_first`: whether all
+    others of these begin at their first record. `may_hide`: whether a log ends at damage also where
+    a mount shows records after it.
     """
 
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -53,17 +53,17 @@ class Mending:
 
 
 class Checkpoints:
-    """``cleaned``: up to where each log has been cleaned by now; ``cleaned_before``: before it was
-    loaded, also of deleted topics.  ``has_log_starts``: whether there was a checkpoint of log
-    starts; each directory of ours has one, if an empty one.  ``lost_starts``: partitions whose log
-    start is lost, each with an offset that is not above it.  ``mended_starts``: the log starts that
-    were lost and that a repair has set.
+    """`cleaned`: up to where each log has been cleaned by now; `cleaned_before`: before it was
+    loaded, also of deleted topics. `has_log_starts`: whether there was a checkpoint of log starts;
+    each directory of ours has one, if an empty one. `lost_starts`: partitions whose log start is
+    lost, each with an offset that is not above it. `mended_starts`: the log starts that were lost
+    and that a repair has set.
     """
 
     def __init__(
         self, files: Files, path: str, faults: list[str], mending: Mending, *, read_only: bool
     ) -> None:
-        """``faults`` gets a line for each file that cannot be read."""
+        """`faults` gets a line for each file that cannot be read."""
         self._files = files
         self._path = path
         self._faults = faults
@@ -88,7 +88,7 @@ class Checkpoints:
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, name: str) -> tuple[dict[TopicPartition, int], bool]:
-        """An offset checkpoint, and whether it could be read; else it has no entries."""
+        """Return an offset checkpoint, and whether it could be read; else it has no entries."""
         path = os.path.join(self._path, name)
         try:
             return checkpoint_file.read_offsets(self._files, path), True
@@ -97,7 +97,9 @@ class Checkpoints:
             return {}, False
 
     def readable(self, name: str) -> dict[TopicPartition, int]:
-        """An offset checkpoint, without entries where it cannot be read; nothing is set aside."""
+        """Return an offset checkpoint, without entries where it cannot be read; nothing is set
+        aside.
+        """
         try:
             return checkpoint_file.read_offsets(self._files, os.path.join(self._path, name))
         except CorruptCheckpoint:
@@ -108,7 +110,7 @@ class Checkpoints:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:
         """Returns recovery points, log starts, and whether the recovery points could be read.
 
-        ``found``: the partitions that there are.
+        `found`: the partitions that there are.
         """
         points, are_known = self.read(paths.RECOVERY_POINTS)
         starts = self._read_log_starts(found)
@@ -128,7 +130,9 @@ class Checkpoints:
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
 
     def at_open(self, item: TopicPartition) -> tuple[int | None, int | None]:
-        """The recovery point and the log start of a partition when the directory was opened."""
+        """Return the recovery point and the log start of a partition when the directory was
+        opened.
+        """
         points, starts = (self._at_open[name] for name in (paths.RECOVERY_POINTS, paths.LOG_STARTS))
         return points.get(item), starts.get(item)
 
@@ -150,14 +154,14 @@ class Checkpoints:
         return [(deletion.topic, each.number) for each in deletion.partitions]
 
     def note_end(self, item: TopicPartition, end: int) -> None:
-        """What recovery has cut off a log, which ends at ``end`` now, is dirty when it is written
-        again (``LogCleanerManager.maybeTruncateCheckpoint``).
+        """What recovery has cut off a log, which ends at `end` now, is dirty when it is written
+        again (`LogCleanerManager.maybeTruncateCheckpoint`).
         """
         if self.cleaned.get(item, 0) > end:
             self.cleaned[item] = end
 
     def _kept(self, name: str, unopened: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """A checkpoint's lines for the partitions ``unopened``, which the next one repeats."""
+        """Return a checkpoint's lines for the partitions `unopened`, which the next one repeats."""
         if not unopened:
             return {}
         if name not in self._at_open:
@@ -166,7 +170,7 @@ class Checkpoints:
         return {item: offsets[item] for item in unopened if item in offsets}
 
     def set_aside(self, path: str, error: Exception, *, stays: bool = False) -> None:
-        """Note that a small file cannot be read, and rename it unless it ``stays``."""
+        """Note that a small file cannot be read, and rename it unless it `stays`."""
         line = str(error)
         if not (self._read_only or stays):
             line += f"; kept as {set_aside(self._files, path)}"
@@ -185,7 +189,7 @@ class Checkpoints:
     # -- log starts ----------------------------------------------------------------------------
 
     def _read_log_starts(self, found: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log starts; ``lost_starts`` become those that neither file nor history tells."""
+        """Return the log starts; `lost_starts` become those that neither file nor history tells."""
         path = os.path.join(self._path, paths.LOG_STARTS)
         self.has_log_starts = self._files.exists(path)
         fault: CorruptCheckpoint | None = None
@@ -216,7 +220,7 @@ class Checkpoints:
         return starts
 
     def _told_log_start(self, item: TopicPartition) -> int | None:
-        """A lost log start by the repair, or by the partition's own history."""
+        """Return a lost log start by the repair, or by the partition's own history."""
         if item in self._mending.log_starts:
             self.mended_starts[item] = self._mending.log_starts[item]
             return self.mended_starts[item]
@@ -230,7 +234,7 @@ class Checkpoints:
         return start
 
     def check_log_start(self, item: TopicPartition) -> None:
-        """CorruptCheckpoint where the partition's log start is lost."""
+        """Errors: CorruptCheckpoint where the partition's log start is lost."""
         if item in self.lost_starts:
             name = "{}:{}".format(*item)
             raise CorruptCheckpoint(
@@ -241,7 +245,7 @@ class Checkpoints:
             )
 
     def forget_lost_starts(self, topic: str) -> None:
-        """Drop the lost starts of a deleted topic.  OSError."""
+        """Drop the lost starts of a deleted topic. Errors: OSError."""
         lost = {item: start for item, start in self.lost_starts.items() if item[0] != topic}
         if lost != self.lost_starts:
             self.lost_starts = lost
@@ -258,7 +262,7 @@ class Checkpoints:
     # -- writing -------------------------------------------------------------------------------
 
     def topics(self) -> frozenset[str]:
-        """The topics that the checkpoints on disk may name."""
+        """Return the topics that the checkpoints on disk may name."""
         if self._topics is None:
             self._topics = frozenset(
                 topic for name in CHECKPOINTS for topic, _ in self.read(name)[0]
@@ -273,10 +277,9 @@ class Checkpoints:
     ) -> Callable[[], None]:
         """Take a state of the checkpoints; returns a function that writes it (any thread).
 
-        ``offsets``: of the logs, by the file's name.  ``topics``: all that these name.
-        ``unopened``: the partitions that are there and not open.  Where a later state has been
-        written, the function writes nothing: when it returns, this state or a later one is durable.
-        OSError.
+        `offsets`: of the logs, by the file's name. `topics`: all that these name. `unopened`: the
+        partitions that are there and not open. Where a later state has been written, the function
+        writes nothing: when it returns, this state or a later one is durable. Errors: OSError.
         """
         stated = {
             name: self._kept(name, unopened) | each

@@ -1,7 +1,7 @@
 """Tells what a directory holds before anything is written into it: a log's data, or others' files.
 
-Kafka's files are partitions, the small files beside them (``meta.properties``, checkpoints, …) and
-those of kafkafs.  A directory whose name ends in a number is a partition only if it is empty or has
+Kafka's files are partitions, the small files beside them (`meta.properties`, checkpoints, …) and
+those of kafkafs. A directory whose name ends in a number is a partition only if it is empty or has
 a file of a log: other programs give such names, too.
 
 It opens no log and takes no lock.
@@ -45,7 +45,7 @@ class Contents(Enum):
 
 
 def contents_of(files: Files, path: str) -> Contents:
-    """Look into a directory.  OSError where it is none, or cannot be read."""
+    """Look into a directory. Errors: OSError where it is none, or cannot be read."""
     entries = [entry for entry in files.listing(path) if entry[0] not in _FILE_SYSTEMS_OWN]
     if not entries:
         return Contents.NOTHING
@@ -64,7 +64,7 @@ def contents_of(files: Files, path: str) -> Contents:
 
 
 def _is_partition(files: Files, directory: str) -> bool:
-    """Whether a directory with a partition's name is one, or may be."""
+    """Return whether a directory with a partition's name is one, or may be."""
     names: list[str] = []
     # Opening the partition says what cannot be looked into.
     with contextlib.suppress(OSError):

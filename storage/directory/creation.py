@@ -1,11 +1,11 @@
 """Makes topics and partitions.
 
-The name of a partition's directory decides whether there is the partition.  The first one of a
-topic is made under a name that the next start removes, and gets its own when what is set on the
-topic, and whom it belongs to, is written down inside.  What was made of a topic or a partition that
-cannot be made to the end is removed again.
+The name of a partition's directory decides whether there is the partition. The first one of a topic
+is made under a name that the next start removes, and gets its own when what is set on the topic,
+and whom it belongs to, is written down inside. What was made of a topic or a partition that cannot
+be made to the end is removed again.
 
-Not here: the files of a new partition (``Loader.create_log``), deleting (``deletion``).
+Not here: the files of a new partition (`Loader.create_log`), deleting (`deletion`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def create_topic(
     owner: TopicOwner | None,
     settings: Mapping[str, str],
 ) -> Topic:
-    """``LogManager.create_topic``, also of a reserved name."""
+    """`LogManager.create_topic`, also of a reserved name."""
     manager.check_writable()
     assert not manager.left_out, "who makes topics has all of a directory open"
     manager.files.check_room()
@@ -96,7 +96,7 @@ def create_topic(
 
 
 def create_offsets_topic(manager: Manager) -> None:
-    """``LogManager.create_offsets_topic``."""
+    """`LogManager.create_offsets_topic`."""
     broker = manager.settings.broker
     partitions = broker.offsets_topic_num_partitions
     settings = {
@@ -118,7 +118,7 @@ def create_offsets_topic(manager: Manager) -> None:
 def create_partition(
     manager: Manager, topic_name: str, partition: int, owner: TopicOwner | None
 ) -> Log:
-    """``LogManager.create_partition``."""
+    """`LogManager.create_partition`."""
     manager.check_may_write(topic_name)
     manager.files.check_room()
     topic = manager.topics.topic(topic_name)
@@ -156,7 +156,7 @@ def _create_log(
 ) -> Log:
     """Make the directory of a topic's new partition, and its log.
 
-    ``begun``: what is set on a new topic, and whom it belongs to.
+    `begun`: what is set on a new topic, and whom it belongs to.
     """
     directory = os.path.join(manager.path, paths.partition_directory(topic.name, partition))
     if partition == 0:

@@ -27,7 +27,7 @@ SWEPT_AT_ONCE = 100
 
 
 def remove_directory(files: Files, directory: str) -> None:
-    """Remove the directory of a partition with the files in it. OSError."""
+    """Remove the directory of a partition with the files in it. Errors: OSError."""
     if stat.S_ISLNK(files.file_stat(directory).st_mode):
         files.unlink(directory)  # deleted as a partition that never was one
         return
@@ -91,7 +91,7 @@ class Deleted:
     def end_reading(self, deletion: Deletion) -> None:
         """End all reading of a topic that is about to be undeleted: its files will have other logs.
 
-        BlockingIOError: a thread still uses them.
+        Errors: BlockingIOError: a thread still uses them.
         """
         directories = set(self._directories(deletion))
         logs = [log for _, directory, log in self._doomed if log and directory in directories]

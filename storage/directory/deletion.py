@@ -108,7 +108,8 @@ def _live(topic: str, partition: DeletedPartition) -> str:
 def _rename(manager: Manager, moves: Sequence[tuple[str, str]], *, sync_after: int) -> None:
     """Rename directories in this order. The first `sync_after` are durable before the next.
 
-    A directory that another process has removed is skipped. OSError: all have their old names.
+    A directory that another process has removed is skipped. Errors: OSError: all have their old
+    names.
     """
     files, done = manager.files, list[tuple[str, str]]()
     try:
@@ -163,7 +164,9 @@ def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> 
 
 
 def _found(manager: Manager, name: str, topic_id: str | None) -> Deletion:
-    """Return the deletion of a topic of this name and id. TopicExists, UnknownTopicOrPartition."""
+    """Return the deletion of a topic of this name and id. Errors: TopicExists,
+    UnknownTopicOrPartition.
+    """
     now_ms = manager.monotonic_ms()
     found = {
         each.id: each

@@ -2,9 +2,9 @@
 
 A broker that comes back to its directory takes topics and partitions that its metadata log does not
 know for stray, and renames them; so none are made there before the user says that it will not.
-Detaching writes down what is known of its topics' settings (``broker_settings``), and then adds the
-suffix ``.detached`` to the names that make the directory a broker's.  A broker that is started on
-it all the same refuses to, by that directory's name.
+Detaching writes down what is known of its topics' settings (`broker_settings`), and then adds the
+suffix `.detached` to the names that make the directory a broker's. A broker that is started on it
+all the same refuses to, by that directory's name.
 
 Both can be repeated: that does what a crash has left undone.
 """
@@ -26,10 +26,10 @@ _NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)
 
 
 def detach(files: Files, data_dir: str) -> list[str]:
-    """Make the directory one of our own; durable.  Only this process has ``data_dir``.
+    """Make the directory one of our own; durable. Only this process has `data_dir`.
 
-    Returns a line for each ordinary topic whose settings are not known.  InvalidConfig where no
-    broker has written the directory, OSError.
+    Returns a line for each ordinary topic whose settings are not known. Errors: InvalidConfig where
+    no broker has written the directory, OSError.
     """
     if not names_to_set_aside(files, data_dir):
         return []
@@ -57,9 +57,10 @@ def detach(files: Files, data_dir: str) -> list[str]:
 
 
 def names_to_set_aside(files: Files, data_dir: str) -> list[str]:
-    """The names to which detaching adds the suffix; none where that is done.  Changes nothing.
+    """Return the names to which detaching adds the suffix; none where that is done. Changes
+    nothing.
 
-    InvalidConfig where no broker has written the directory.
+    Errors: InvalidConfig where no broker has written the directory.
     """
     if not broker_settings.is_brokers(files, data_dir) and not broker_settings.is_detached(
         files, data_dir
@@ -69,8 +70,8 @@ def names_to_set_aside(files: Files, data_dir: str) -> list[str]:
 
 
 def not_known(files: Files, data_dir: str) -> list[str]:
-    """A line for each ordinary topic whose settings are not known, before and after detaching.
-    Changes nothing.
+    """Return a line for each ordinary topic whose settings are not known, before and after
+    detaching. Changes nothing.
     """
     settings = Settings(files, data_dir, keeps_faulty=True)
     tiered = TieredTopics(files, data_dir, settings)
@@ -80,7 +81,7 @@ def not_known(files: Files, data_dir: str) -> list[str]:
 
 
 def tiered_lines(files: Files, data_dir: str) -> list[str]:
-    """Lines that name the tiered topics, and the offsets that are only in remote storage.  Changes
+    """Lines that name the tiered topics, and the offsets that are only in remote storage. Changes
     nothing.
     """
     tiered = TieredTopics(files, data_dir, Settings(files, data_dir, keeps_faulty=True))
@@ -92,10 +93,10 @@ def tiered_lines(files: Files, data_dir: str) -> list[str]:
 
 
 def undo(files: Files, data_dir: str) -> None:
-    """Make it its broker's again; durable.  Only this process has ``data_dir``.
+    """Make it its broker's again; durable. Only this process has `data_dir`.
 
-    PolicyViolation where topics or partitions have been made since, which the broker would set
-    aside; InvalidConfig where it was not detached, OSError.
+    Errors: PolicyViolation where topics or partitions have been made since, which the broker would
+    set aside; InvalidConfig where it was not detached, OSError.
     """
     for name in reversed(names_to_give_back(files, data_dir)):
         files.rename(_aside(data_dir, name), os.path.join(data_dir, name))
@@ -104,7 +105,7 @@ def undo(files: Files, data_dir: str) -> None:
 
 
 def names_to_give_back(files: Files, data_dir: str) -> list[str]:
-    """The names from which undoing takes the suffix.  Changes nothing, raises as ``undo``."""
+    """Return the names from which undoing takes the suffix. Changes nothing, raises as `undo`."""
     aside = [name for name in _NAMES if files.exists(_aside(data_dir, name))]
     known = broker_settings.read_detached(files, data_dir)
     if not aside and known is None:

@@ -1,15 +1,15 @@
 """Finds the partitions of a data directory and loads them.
 
-What is there is one directory per partition (``TOPIC-N``).  A topic whose deletion was stopped in
-the middle is deleted (``deletion_file``).  Loading is recovery.  Small files of a
-partition that cannot be read are rebuilt, and set aside by name (``bad_file``):
+What is there is one directory per partition (`TOPIC-N`). A topic whose deletion was stopped in the
+middle is deleted (`deletion_file`). Loading is recovery. Small files of a partition that cannot be
+read are rebuilt, and set aside by name (`bad_file`):
 
-- ``leader-epoch-checkpoint`` comes from the epochs of the batches;
-- ``partition.metadata`` comes from another partition of the topic, or the broker's metadata log,
-  else the partition is a fault until ``repair``.
+- `leader-epoch-checkpoint` comes from the epochs of the batches;
+- `partition.metadata` comes from another partition of the topic, or the broker's metadata log, else
+  the partition is a fault until `repair`.
 
-Not here: what the directory's own checkpoints say (``checkpoints``), which partitions are known
-(``topics``).
+Not here: what the directory's own checkpoints say (`checkpoints`), which partitions are known
+(`topics`).
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Scan(NamedTuple):
 
 @dataclass
 class Loader:
-    """``faults`` gets a line for each thing that was wrong.  ``has_marker``: whether there was the
-    marker of a clean stop.  ``wanted``: which topics to look at, by name; None: all.
-    ``mending``: what a repair may do; a topic without a readable id gets a new one then.
+    """`faults` gets a line for each thing that was wrong. `has_marker`: whether there was the
+    marker of a clean stop. `wanted`: which topics to look at, by name; None: all. `mending`: what a
+    repair may do; a topic without a readable id gets a new one then.
 
-    ``tiered``: the topics that are loaded as read-only.  ``cuts``: the bytes that recovery has cut
-    off; ``uncut``: the partitions whose logs a repair would have to end before records that a mount
-    shows; ``skipped``: names that are no partition's.
+    `tiered`: the topics that are loaded as read-only. `cuts`: the bytes that recovery has cut off;
+    `uncut`: the partitions whose logs a repair would have to end before records that a mount shows;
+    `skipped`: names that are no partition's.
     """
 
     files: Files
@@ -100,7 +100,7 @@ class Loader:
     # -- finding -------------------------------------------------------------------------------
 
     def scan(self) -> Scan:
-        """Look at what is there, and finish what a stopped deletion has left.  OSError."""
+        """Look at what is there, and finish what a stopped deletion has left. Errors: OSError."""
         found: set[TopicPartition] = set()
         doomed: list[str] = []
         others: list[str] = []
@@ -137,7 +137,7 @@ class Loader:
         return Scan(sorted(found), doomed, deletions)
 
     def _deletion(self, name: str) -> Deletion | None:
-        """The deletion that a directory of this name tells of, if any."""
+        """Return the deletion that a directory of this name tells of, if any."""
         try:
             deletion = deletion_file.read(self.files, os.path.join(self.path, name))
         except (CorruptCheckpoint, OSError) as error:
@@ -150,7 +150,9 @@ class Loader:
     def _left(
         self, deletion: Deletion, found: Container[TopicPartition], doomed: Container[str]
     ) -> list[DeletedPartition]:
-        """The partitions of a deleted topic whose directories have still, or again, their names."""
+        """Return the partitions of a deleted topic whose directories have still, or again, their
+        names.
+        """
         topic, (first, *others) = deletion.topic, deletion.partitions
         if (topic, first.number) in found:
             return []  # another topic has the name
@@ -165,7 +167,7 @@ class Loader:
     def look_into(self, found: Sequence[TopicPartition]) -> set[TopicPartition]:
         """Look into the partitions' directories before anything is changed.
 
-        Return the partitions with short logs; none after a clean stop.  ReadOnlyFormat if one of
+        Return the partitions with short logs; none after a clean stop. ReadOnlyFormat if one of
         them is a partition of Kafka 0.7.
         """
         short = set[TopicPartition]()
@@ -183,7 +185,7 @@ class Loader:
         return short
 
     def _is_short(self, directory: str, names: Sequence[str]) -> bool:
-        """Whether a partition has at most one segment, of at most ``_SHORT_BYTES``."""
+        """Return whether a partition has at most one segment, of at most `_SHORT_BYTES`."""
         bases = paths.log_bases(names)
         if not bases:
             return True
@@ -198,7 +200,7 @@ class Loader:
         """Load a partition, again where another process, whose directory this is, renames its
         files; None where that one removes it.
 
-        ``awaits_swap``: wait until a cleaner has named what it puts into the log.
+        `awaits_swap`: wait until a cleaner has named what it puts into the log.
         """
         if not self.read_only:
             return load()
@@ -319,7 +321,7 @@ class Loader:
             epochs = self._load_epochs(directory, epochs_start, end, recovered, writable=writable)
         log = Log(
             *(files, directory, topic, partition, topic_id, config, recovered, self.log_group),
-            # (``find_topic_id`` sets it where it writes the file whose time it is.)
+            # (`find_topic_id` sets it where it writes the file whose time it is.)
             created_ns=0 if is_new and writable else self._created_ns(directory),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
@@ -382,7 +384,7 @@ class Loader:
         )
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
-        """Note a lost end where the log ends before ``flushed_end``, up to which it was flushed."""
+        """Note a lost end where the log ends before `flushed_end`, up to which it was flushed."""
         if flushed_end > log.log_end_offset:
             log.note_lost_end(flushed_end)
             self.faults.append(f"{log.directory}: {log.what_is_lost}")
@@ -394,7 +396,7 @@ class Loader:
         """Whether the directory is ours, not a broker's or a copy whose files appear in any order.
 
         Only of ours do the partition's own files count: the log start and the claims of the book,
-        the recovery point as an end that was flushed.  A broker deletes and cleans without writing
+        the recovery point as an end that was flushed. A broker deletes and cleans without writing
         that down as we do; where a copy ends the cluster tells that writes the original.
         """
         return self.files.in_order and not self.settings.is_brokers
@@ -402,12 +404,12 @@ class Loader:
     def _log_start(
         self, directory: str, recovery_point: int | None, log_start: int, *, clean: bool
     ) -> int:
-        """The log start of a partition of ours, of which the checkpoint says ``log_start``."""
+        """Return the log start of a partition of ours, of which the checkpoint says `log_start`."""
         if recovery_point is None or not self.checkpoints.has_log_starts:
             return max(log_start, self._own_log_start(directory))
         if recovery_point == 0 and not clean:
             # What was written to the new partition may have moved its log start to the first batch
-            # (``Appender.restore``).  A later one may be of a change that was not carried out.
+            # (`Appender.restore`). A later one may be of a change that was not carried out.
             written = min(self._own_log_start(directory), self._first_offset(directory))
             return max(log_start, written)
         return log_start
@@ -423,7 +425,8 @@ class Loader:
         return max(recovery_point or 0, rescued_to)
 
     def _may_have_gaps(self, item: TopicPartition) -> bool:
-        """Whether a cleaner may have left gaps of offsets, whatever the topic's settings are.
+        """Return whether a cleaner may have left gaps of offsets, whatever the topic's settings
+        are.
 
         One may have been in any broker's topic; of a copy the copied checkpoint tells.
         """
@@ -434,7 +437,7 @@ class Loader:
     def _holes_to(self, item: TopicPartition, directory: str, recovery_point: int | None) -> int:
         """Up to where a cleaner may have left gaps between segments.
 
-        Ours leaves some only below a recovery point that is written down.  There may be some
+        Ours leaves some only below a recovery point that is written down. There may be some
         anywhere where a broker's cleaner was, where the cleaner's checkpoint is ahead of the
         recovery point, and in a log that has come without its checkpoints.
         """
@@ -452,7 +455,7 @@ class Loader:
     def add(self, log: Log) -> None:
         """Make a loaded partition part of its topic; all of a topic's share one id.
 
-        CorruptCheckpoint where they do not, or the id is not known any more.
+        Errors: CorruptCheckpoint where they do not, or the id is not known any more.
         """
         if not log.topic_id:
             self.find_topic_id(log, self.topics.id_of(log.topic))
@@ -464,8 +467,8 @@ class Loader:
         """Give a log the id of its topic's other partitions, else the one of the broker's metadata
         log where its own file is there and cannot be read, else a new one.
 
-        CorruptCheckpoint where its own cannot be read and there are no others: ``repair`` ends
-        that.
+        Errors: CorruptCheckpoint where its own cannot be read and there are no others: `repair`
+        ends that.
         """
         path = os.path.join(log.directory, paths.PARTITION_METADATA)
         fault: CorruptCheckpoint | None = None
@@ -490,7 +493,7 @@ class Loader:
             log.created_ns = self._created_ns(log.directory)
 
     def create_log(self, topic: Topic, partition: int, directory: str, now_ms: int) -> Log:
-        """Make the files of a new, empty partition in its directory; durable.  OSError.
+        """Make the files of a new, empty partition in its directory; durable. OSError.
 
         It is newer than the topic's others, also where the disk's clock did not go on.
         """
@@ -526,7 +529,7 @@ class Loader:
     # -- what a partition's own files say ------------------------------------------------------
 
     def _own_log_start(self, directory: str) -> int:
-        """The log start by a partition's own files; 0 where they do not tell.
+        """Return the log start by a partition's own files; 0 where they do not tell.
 
         These files say what is to go before it is decided: only for a partition that has come
         without its lines in the checkpoints, or up to the first batch.
@@ -539,7 +542,9 @@ class Loader:
         return start
 
     def _first_offset(self, directory: str) -> int:
-        """The base offset of the first batch in a partition's files; 0 where they do not tell."""
+        """Return the base offset of the first batch in a partition's files; 0 where they do not
+        tell.
+        """
         bases = paths.log_bases(name for name, _ in self.files.scan(directory))
         if not bases:
             return 0
@@ -550,7 +555,7 @@ class Loader:
         return 0
 
     def _topic_id(self, directory: str) -> str:
-        """The id of ``partition.metadata``; empty where ``find_topic_id`` has to find it."""
+        """Return the id of `partition.metadata`; empty where `find_topic_id` has to find it."""
         path = os.path.join(directory, paths.PARTITION_METADATA)
         try:
             return checkpoint_file.read_partition_metadata(self.files, path) or ""
@@ -558,7 +563,7 @@ class Loader:
             return ""
 
     def _created_ns(self, directory: str) -> int:
-        """When a partition was made: the time of ``partition.metadata``, which is written once.
+        """When a partition was made: the time of `partition.metadata`, which is written once.
 
         Where there is none, that of the directory itself.
         """
@@ -572,7 +577,7 @@ class Loader:
     def _load_epochs(
         self, directory: str, start: int, end: int, recovered: Recovered, *, writable: bool
     ) -> list[tuple[int, int]]:
-        """The leader epochs from ``start`` to ``end``, as ``LeaderEpochFileCache`` keeps them.
+        """Return the leader epochs from `start` to `end`, as `LeaderEpochFileCache` keeps them.
 
         Where the file cannot be read all batches are.
         """
@@ -599,7 +604,7 @@ class Loader:
 
 
 def _left_alone(names: Sequence[str]) -> str:
-    """A line about directories that are no partitions'."""
+    """Return a line about directories that are no partitions'."""
     shown, more = ", ".join(names[:_SHOWN]), len(names) - _SHOWN
     rest = f" and {counted(more, 'other')}" if more > 0 else ""
     what = "not a partition directory" if len(names) == 1 else "not partition directories"

@@ -1,18 +1,18 @@
 """Makes room on a disk that is found full, by nothing but unlinking.
 
-Opening a data directory writes checkpoints, indexes, what is cut.  So before anything is opened
+Opening a data directory writes checkpoints, indexes, what is cut. So before anything is opened
 files are removed, until there is room:
 
 1. the files of segments and topics that were deleted and wait for file.delete.delay.ms: opening
    removes them too;
-2. where there is no reserve (``reserve``), as in a directory that a broker has left or whose
-   reserve was used up before a kill, whole segments that retention lets go of now, the oldest
-   first, if they lie below the recovery point: then their time indexes are on the disk, with the
-   newest record's timestamp.
+2. where there is no reserve (`reserve`), as in a directory that a broker has left or whose reserve
+   was used up before a kill, whole segments that retention lets go of now, the oldest first, if
+   they lie below the recovery point: then their time indexes are on the disk, with the newest
+   record's timestamp.
 
 No log start is written down for them: the remaining segments say it.
 
-The caller has the lock.  Not here: what retention lets go of (``retention``).
+The caller has the lock. Not here: what retention lets go of (`retention`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INODES = 8
 
 
 def is_full(files: Files, path: str) -> bool:
-    """Whether the file system of ``path`` has too little room to open a data directory."""
+    """Return whether the file system of `path` has too little room to open a data directory."""
     space = files.space(path)
     # Some file systems have no fixed number of blocks or of inodes, and say that it is 0.
     lacks_bytes = space.f_blocks and space.f_bavail * space.f_frsize < ROOM
@@ -59,8 +59,7 @@ def make_room(
 ) -> list[str]:
     """Unlink what may go until the disk is not full any more; returns what went, for people.
 
-    Nothing goes from a tiered topic.
-    ``path``: a data directory that is about to be opened.
+    Nothing goes from a tiered topic. `path`: a data directory that is about to be opened.
     """
     gone: list[str] = []
     expired: Iterator[str] = iter(())
@@ -141,9 +140,9 @@ def _expired(
 
 
 def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFacts | None:
-    """A log's facts, found without opening it; None where they are too few.
+    """Return a log's facts, found without opening it; None where they are too few.
 
-    ``durable``: its recovery point.  Segments behind it count as part of the active one.
+    `durable`: its recovery point. Segments behind it count as part of the active one.
     """
     names = [name for name, is_directory in files.scan(directory) if not is_directory]
     bases = paths.log_bases(names)
@@ -171,7 +170,9 @@ def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFac
 
 
 def _newest_timestamp(files: Files, directory: str, base: int, following: int) -> int | None:
-    """A sealed segment's largest timestamp by its time index; None where that does not tell."""
+    """Return a sealed segment's largest timestamp by its time index; None where that does not
+    tell.
+    """
     path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
     index = TimeIndex(files, path, base, 0, writable=False)
     try:

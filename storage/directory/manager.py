@@ -1,19 +1,18 @@
 """A data directory: its lock, its topics, their settings, its checkpoints, its periodic work.
 
-Layout: one directory per partition (``TOPIC-N``), and plain files beside them: ``.lock``, the
-offset checkpoints, the clean-shutdown marker (``LogManager.java``, ``LogLoader.java``) and the
-settings' file.
+Layout: one directory per partition (`TOPIC-N`), and plain files beside them: `.lock`, the offset
+checkpoints, the clean-shutdown marker (`LogManager.java`, `LogLoader.java`) and the settings' file.
 
-Start: take the lock, make room where the disk is full, open every log (``opening``), write down
-what recovery has found.  End: close every log, write the checkpoints, then the marker.
+Start: take the lock, make room where the disk is full, open every log (`opening`), write down what
+recovery has found. End: close every log, write the checkpoints, then the marker.
 
 Invariants: one writer per directory, also across processes; a checkpoint never claims more than has
 been fsynced.
 
-Its parts: the ``lock``, the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions,
-the ``modes`` of their files, and what was ``deleted``.
+Its parts: the `lock`, the `topics`, the offset `checkpoints`, the `loader` of partitions, the
+`modes` of their files, and what was `deleted`.
 
-It starts no background thread: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often
+It starts no background thread: the owner calls `due_flushes`, `checkpoint` and `sweep` often
 enough.
 """
 
@@ -67,18 +66,18 @@ __all__ = ["LogManager", "Topic"]
 
 _log = logging.getLogger(__name__)
 
-# A closing log waits for several fsyncs.  The disk does many at once: many logs take a third of the
+# A closing log waits for several fsyncs. The disk does many at once: many logs take a third of the
 # time, or less where others use the disk, too.
 CLOSING_THREADS = 8
-# How often expired producers are looked for (``producer.id.expiration.check.interval.ms``).
+# How often expired producers are looked for (`producer.id.expiration.check.interval.ms`).
 EXPIRATION_CHECK_MS = 600_000
 CLOSED_BY_ONE = 32
 
 
 class LogManager:
-    """An open data directory.  One thread owns it; see ``Log`` for what others may do.
+    """An open data directory. One thread owns it; see `Log` for what others may do.
 
-    ``cuts``: what recovery has cut off; ``faults``: a line for each thing that was wrong.
+    `cuts`: what recovery has cut off; `faults`: a line for each thing that was wrong.
     """
 
     def __init__(
@@ -127,8 +126,8 @@ class LogManager:
         self.uncleanable: dict[Log, str] = {}
         # Logs whose settings have made their active segment too large or too old.
         self.roll_due: set[Log] = set()
-        # What was adopted.  One thread at a time may adopt (``adopting``).  ``undecided``: what has
-        # to be written down first, since a failed write left open what the file says.
+        # What was adopted. One thread at a time may adopt (`adopting`). `undecided`: what has to be
+        # written down first, since a failed write left open what the file says.
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
         self.undecided: Adoptions | None = None
@@ -138,7 +137,7 @@ class LogManager:
         # Bytes of log that recovery has read, and the time that opening took.
         self.opening_bytes = 0
         self.opening_s = 0.0
-        # Whether only this manager uses ``files``.
+        # Whether only this manager uses `files`.
         self._made_files = False
         self.deleted = Deleted(
             path, files, self.duties, self.reserve, self._log_group, read_only=read_only
@@ -164,9 +163,9 @@ class LogManager:
         # When expired producers are looked for next, by the monotonic clock.
         self._expiring_ms = 0
         # The partitions that are there and were not opened: nothing of them is needed, or their
-        # topic is being undeleted.  The checkpoints keep their lines.
+        # topic is being undeleted. The checkpoints keep their lines.
         self.left_out: list[TopicPartition] = []
-        # The partitions whose directories do not count.  The checkpoints keep their lines.
+        # The partitions whose directories do not count. The checkpoints keep their lines.
         self.ignored = [] if lock.ignored is None else lock.ignored.partitions()
 
     # -- opening -------------------------------------------------------------------------------
@@ -190,19 +189,19 @@ class LogManager:
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
-        ``verify``: read everything as after a crash, whatever the marker says.  ``wanted``, with
-        ``read_only``: which topics to show, by name.  ``needs``, of who writes once and makes no
-        topic: which topics, by what was adopted before, None: all.  Others are left as they are,
-        in the checkpoints, too, where the last process has ended in order.  ``keeps_faulty``: a
-        partition that cannot be opened is a fault of its topic, instead of an error here;
-        ``mount_point``: as ``Settings`` has it; ``mending``: what a repair knows of such.
+        `verify`: read everything as after a crash, whatever the marker says. `wanted`, with
+        `read_only`: which topics to show, by name. `needs`, of who writes once and makes no topic:
+        which topics, by what was adopted before, None: all. Others are left as they are, in the
+        checkpoints, too, where the last process has ended in order. `keeps_faulty`: a partition
+        that cannot be opened is a fault of its topic, instead of an error here; `mount_point`: as
+        `Settings` has it; `mending`: what a repair knows of such.
 
-        LogLocked where another process has it (not with ``read_only``, which takes no lock and
-        writes nothing), HandoverRefused where topics are half handed over to it, CorruptCheckpoint,
+        LogLocked where another process has it (not with `read_only`, which takes no lock and writes
+        nothing), HandoverRefused where topics are half handed over to it, CorruptCheckpoint,
         InvalidConfig, ReadOnlyFormat, OSError; the lock is released then.
 
-        ``clock_ms`` is the wall clock, ``monotonic_ms`` measures intervals and delays: the
-        system's, or both the one that is given.
+        `clock_ms` is the wall clock, `monotonic_ms` measures intervals and delays: the system's, or
+        both the one that is given.
         """
         path = os.path.abspath(path)
         made, files = files is None, files or Files(path)
@@ -299,7 +298,7 @@ class LogManager:
 
     def _hide_internal_topics(self) -> None:
         """Make what names groups and transactions unreadable for others, unless chmod has given it
-        to them.  A broker's files keep their modes.
+        to them. A broker's files keep their modes.
         """
         if self.settings.is_brokers:
             return
@@ -328,21 +327,21 @@ class LogManager:
         owner: TopicOwner | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> Topic:
-        """Create a topic with ``partitions`` (default: num.partitions) empty partitions; durable.
+        """Create a topic with `partitions` (default: num.partitions) empty partitions; durable.
 
-        ``owner``: its uid, gid and mode, ``settings``: what is set on it.  Both are written down
-        before the topic can be seen.
+        `owner`: its uid, gid and mode, `settings`: what is set on it. Both are written down before
+        the topic can be seen.
 
         InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation of a reserved name or in a broker's
         directory, CorruptCheckpoint where the defaults cannot be read, InvalidConfig as
-        ``change_topic_settings``, OSError; what was made of a topic that failed is removed again.
+        `change_topic_settings`, OSError; what was made of a topic that failed is removed again.
         """
         paths.check_new_name(name)
         return create_topic(self, name, partitions, owner, settings or {})
 
     def create_offsets_topic(self) -> None:
-        """Create ``__consumer_offsets`` as a broker does, or what is missing of its partitions;
-        errors as ``create_topic``.
+        """Create `__consumer_offsets` as a broker does, or what is missing of its partitions;
+        errors as `create_topic`.
         """
         create_offsets_topic(self)
 
@@ -351,7 +350,7 @@ class LogManager:
     ) -> Log:
         """Create the next partition of a topic; durable.
 
-        ``owner``: its uid, gid and mode, which are written down before the partition can be seen.
+        `owner`: its uid, gid and mode, which are written down before the partition can be seen.
 
         InvalidTopic where it is not the next number, PolicyViolation in a broker's directory or of
         an internal topic, OSError; what was made of a partition that failed is removed again.
@@ -359,7 +358,7 @@ class LogManager:
         return create_partition(self, topic_name, partition, owner)
 
     def check_may_create(self) -> None:
-        """PolicyViolation in a broker's directory."""
+        """Errors: PolicyViolation in a broker's directory."""
         if self.settings.is_brokers:
             raise PolicyViolation(
                 "this is the directory of a broker: when the broker starts again, it deletes "
@@ -370,12 +369,12 @@ class LogManager:
     def delete_topic(self, name: str) -> int:
         """Delete a topic with everything in it; returns for how many ms it can be undeleted.
 
-        Its directories are renamed at once, and removed by ``sweep`` after file.delete.delay.ms,
-        also after a restart; readers go on until then.  A directory that somebody else has removed
-        is skipped.
+        Its directories are renamed at once, and removed by `sweep` after file.delete.delay.ms, also
+        after a restart; readers go on until then. A directory that somebody else has removed is
+        skipped.
 
-        PolicyViolation for the topic of groups' positions, OSError, CorruptCheckpoint where the
-        directory's settings cannot be read: the topic is as it was.
+        Errors: PolicyViolation for the topic of groups' positions, OSError, CorruptCheckpoint where
+        the directory's settings cannot be read: the topic is as it was.
         """
         self.check_may_write(name)
         paths.check_may_change(name)
@@ -400,7 +399,7 @@ class LogManager:
         return topic
 
     def may_be_undeleted(self, name: str) -> bool:
-        """Whether ``undelete_topic`` may find a topic of this name.  Any thread."""
+        """Return whether `undelete_topic` may find a topic of this name. Any thread."""
         return any(each.topic == name for each in list(self.deleted.topics))
 
     @property
@@ -417,9 +416,9 @@ class LogManager:
         self._log_group.unflushed.discard(log)
 
     def drop(self, log: Log, directory: str | None) -> None:
-        """Another process has deleted a partition; its directory is ``directory`` now, if any.
+        """Another process has deleted a partition; its directory is `directory` now, if any.
 
-        Readers go on until file.delete.delay.ms is over, as in ``delete_topic``.
+        Readers go on until file.delete.delay.ms is over, as in `delete_topic`.
         """
         assert self.read_only
         topic = self.topics[log.topic]
@@ -465,8 +464,8 @@ class LogManager:
     def set_owner(self, topic: str, partition: int | None, owner: TopicOwner) -> None:
         """Set who a partition or, with None, the topic belongs to, and the mode; durable.
 
-        Files on the disk are at no time readable by more users.  Those of a broker's directory keep
-        their modes, and so do those that are not this process's to change; the log says so.
+        Files on the disk are at no time readable by more users. Those of a broker's directory keep
+        their modes, and so do those that are not this process's to change; the log says so. Errors:
         OSError, UnknownTopicOrPartition.
         """
         self.check_may_write(topic)
@@ -489,7 +488,7 @@ class LogManager:
     def change_topic_settings(self, topic: str, values: Mapping[str, str | None]) -> None:
         """Set some of a topic's settings, with None back to the default: all of them or none.
 
-        Durable.  InvalidConfig for an unknown name or a value that its rule refuses,
+        Durable. Errors: InvalidConfig for an unknown name or a value that its rule refuses,
         UnknownTopicOrPartition, PolicyViolation for the topic of groups' positions.
         """
         self.check_may_write(topic)
@@ -511,9 +510,9 @@ class LogManager:
     # -- periodic work -------------------------------------------------------------------------
 
     def roll_if_outgrown(self, log: Log) -> None:
-        """Roll a log of ``roll_due``, if its active segment is larger or older than allowed.
+        """Roll a log of `roll_due`, if its active segment is larger or older than allowed.
 
-        OSError, StorageError: it stays in ``roll_due``.  OutOfTurn.
+        OSError, StorageError: it stays in `roll_due`. OutOfTurn.
         """
         now_ms = self.clock_ms()
         self.roll_due.discard(log)
@@ -526,9 +525,9 @@ class LogManager:
             raise
 
     def due_flushes(self, now_ms: int) -> list[Log]:
-        """The partitions whose oldest unflushed append is older than flush.ms.
+        """Return the partitions whose oldest unflushed append is older than flush.ms.
 
-        ``now_ms`` is by the monotonic clock, as in all periodic work.
+        `now_ms` is by the monotonic clock, as in all periodic work.
         """
         # Other threads add logs and remove them meanwhile.
         return [log for log in list(self._log_group.unflushed) if log.durability.is_due(now_ms)]
@@ -536,9 +535,9 @@ class LogManager:
     def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
         """Take the state for the checkpoints now; returns a function that writes it (any thread).
 
-        With ``snapshots`` also a snapshot of the producers of every partition that has grown.
-        Where a later checkpoint has been written, the function writes nothing: when it returns,
-        this state or a later one is durable.
+        With `snapshots` also a snapshot of the producers of every partition that has grown. Where a
+        later checkpoint has been written, the function writes nothing: when it returns, this state
+        or a later one is durable.
         """
         self.check_writable()
         opened = list(self.logs())
@@ -592,7 +591,7 @@ class LogManager:
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
         """Age descriptors and plain forms, forget producers, and remove what was deleted
-        (``Deleted.remove``).
+        (`Deleted.remove`).
 
         Looks at no log where nothing was opened and nothing is to be removed.
         """
@@ -619,11 +618,11 @@ class LogManager:
     # -- turns ---------------------------------------------------------------------------------
 
     def take_turns(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        """From now on whoever changes a slow log does so in turn (``log.pace``)."""
+        """From now on whoever changes a slow log does so in turn (`log.pace`)."""
         self._log_group.pace_ns = clock_ns
 
     def end_turns(self) -> None:
-        """From now on nobody takes turns.  Call it when nobody queues."""
+        """From now on nobody takes turns. Call it when nobody queues."""
         self._log_group.pace_ns = None
         for log in self.logs():
             log.pace.forget()
@@ -666,7 +665,9 @@ class LogManager:
         return bool(unopened) or any(log.read_only for log in self.logs())
 
     def rescue(self, log: Log, task: Task) -> None:
-        """Repair a log after a failed fsync; any thread.  OSError, StorageError: call it again."""
+        """Repair a log after a failed fsync; any thread. Errors: OSError, StorageError: call it
+        again.
+        """
         rescue(
             log,
             task,

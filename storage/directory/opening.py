@@ -1,6 +1,6 @@
 """Opens the logs of a data directory, once, in this order:
 
-1. find the partitions, and finish what a stopped deletion has left (``loader``);
+1. find the partitions, and finish what a stopped deletion has left (`loader`);
 2. read the checkpoints, and remove the marker of a clean stop: if the process is killed from now
    on, the next start recovers;
 3. leave out the topics that are not needed, where the owner says which those are and the last stop
@@ -10,8 +10,8 @@
 
 A partition that cannot be opened is an error, or a fault of its topic where faults are kept.
 
-Not here: taking the lock (``lock``), loading one partition (``loader``), what is written down when
-all are open (``manager``).
+Not here: taking the lock (`lock`), loading one partition (`loader`), what is written down when all
+are open (`manager`).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Progress:
 class Opened(NamedTuple):
     """What opening tells beside the logs.
 
-    ``left_out``: the partitions that are there and not needed; ``bytes_read``: how much of the logs
-    recovery has read; ``took_s``: the time that opening took.
+    `left_out`: the partitions that are there and not needed; `bytes_read`: how much of the logs
+    recovery has read; `took_s`: the time that opening took.
     """
 
     scan: Scan
@@ -73,8 +73,8 @@ def open_logs(
 ) -> Opened:
     """Open the logs of the loader's directory, and make them parts of its topics.
 
-    ``needs``, ``verify``, ``keeps_faulty``, and what is raised, as of ``LogManager.open``; where it
-    raises no log is open.
+    `needs`, `verify`, `keeps_faulty`, and what is raised, as of `LogManager.open`; where it raises
+    no log is open.
     """
     started = time.monotonic()
     scan = loader.scan()
@@ -105,7 +105,9 @@ def open_logs(
 
 
 def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) -> Set[str]:
-    """The topics that are needed; all where one of those is not there: it may have to be made."""
+    """Return the topics that are needed; all where one of those is not there: it may have to be
+    made.
+    """
     there = {topic for topic, _ in found}
     try:
         adoptions = Adoptions.load(loader.files, loader.path)
@@ -123,7 +125,7 @@ def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) ->
 class _Opening:
     """Opens the partitions that were found.
 
-    ``short``: the partitions with short logs; ``partitions``: how many have been loaded.
+    `short`: the partitions with short logs; `partitions`: how many have been loaded.
     """
 
     loader: Loader

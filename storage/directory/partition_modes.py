@@ -1,11 +1,11 @@
 """The modes of partitions' directories and files: on the disk too nobody reads more than is shown.
 
 Who may read a partition in a mount (the owners that are written down) may read its directory; its
-files are no wider than that.  A file that is made later takes its mode from the directory
-(``storage.files``).
+files are no wider than that. A file that is made later takes its mode from the directory
+(`storage.files`).
 
-Not here: which permission bits an ownership gives (``storage.modes``), where owners are written
-down (``storage.settings``).
+Not here: which permission bits an ownership gives (`storage.modes`), where owners are written down
+(`storage.settings`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def _ownership(owner: TopicOwner) -> modes.Ownership:
 
 
 def of_topic_without_mode(topic: str, mode: int) -> int:
-    """The permission bits of a topic that nobody has given any; ``mode``: the data directory's.
+    """Return the permission bits of a topic that nobody has given any; `mode`: the data
+    directory's.
 
     Kafka's own topics name the groups and transactions of all users: only their owner reads them.
     """
@@ -37,21 +38,23 @@ def of_topic_without_mode(topic: str, mode: int) -> int:
 
 
 class PartitionModes:
-    """``shown``: what users see of an owner and a mode."""
+    """`shown`: what users see of an owner and a mode."""
 
     def __init__(self, files: Files, path: str) -> None:
-        """``path``: of the data directory."""
+        """`path`: of the data directory."""
         self._files = files
         self._path = path
         self.shown: Callable[[TopicOwner], modes.Ownership] = _ownership
 
     def make_directory(self, directory: str, owners: TopicFile, item: TopicPartition) -> None:
-        """Make a partition's directory, for those to read who may read the partition.  OSError."""
+        """Make a partition's directory, for those to read who may read the partition. Errors:
+        OSError.
+        """
         self._files.mkdir(directory, 0o700)
         self._limit_one(directory, item, (owners,))
 
     def limit(self, topic: str, numbers: Sequence[int], owners: Sequence[TopicFile]) -> None:
-        """Let those read partitions' files whom all of ``owners`` let read the partitions.
+        """Let those read partitions' files whom all of `owners` let read the partitions.
 
         What cannot be changed keeps its modes; the log says so.
         """

@@ -1,20 +1,20 @@
 """The reserve: room on the disk that is kept for what makes room.
 
-Plain files beside the partitions, ``kafkafs.reserve.0`` and so on, hold blocks and inodes that
-nothing else can take.  Where the disk is full, work that frees space or writes down what is gone
-may use them up, one after the other (``with_reserve``): checkpoints, settings, deletions,
-recovery, shutdown.  Appends never do, and are refused while a part of the reserve is missing, so
-that they do not take what was given up.  Each part is taken again as soon as there is room for it.
+Plain files beside the partitions, `kafkafs.reserve.0` and so on, hold blocks and inodes that
+nothing else can take. Where the disk is full, work that frees space or writes down what is gone may
+use them up, one after the other (`with_reserve`): checkpoints, settings, deletions, recovery,
+shutdown. Appends never do, and are refused while a part of the reserve is missing, so that they do
+not take what was given up. Each part is taken again as soon as there is room for it.
 
-Anything but a regular file in the place of a part is renamed (``bad_file``), and the part is made.
+Anything but a regular file in the place of a part is renamed (`bad_file`), and the part is made.
 
 Where nothing of it is left, files go that can be made again from the log: those of line indexes
-(``.lines``), a partition's at a time.
+(`.lines`), a partition's at a time.
 
-The daemon keeps a reserve (``keep``).  Other processes that open the directory use what is there.
+The daemon keeps a reserve (`keep`). Other processes that open the directory use what is there.
 
-Any thread may call anything.  Not here: what may use it (callers of ``Files.with_reserve``), and a
-disk that is found full without a reserve (``make_room``).
+Any thread may call anything. Not here: what may use it (callers of `Files.with_reserve`), and a
+disk that is found full without a reserve (`make_room`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ NAME = "kafkafs.reserve."
 
 
 class Reserve(Room):
-    """The reserve of a data directory.  ``is_whole``: appends may go on (also if there is none)."""
+    """The reserve of a data directory. `is_whole`: appends may go on (also if there is none)."""
 
     def __init__(self, files: Files, path: str, tiered: TieredTopics | None = None) -> None:
-        """``tiered``: the topics whose line indexes stay."""
+        """`tiered`: the topics whose line indexes stay."""
         self._files = files
         self._path = path
         self._tiered = tiered
@@ -59,9 +59,9 @@ class Reserve(Room):
         self.is_whole = True
 
     def keep(self, size: int) -> bool:
-        """Keep ``size`` bytes from now on, less on a small file system; 0: give up what is there.
+        """Keep `size` bytes from now on, less on a small file system; 0: give up what is there.
 
-        Returns whether all of it is there.  OSError, but not for a full disk.
+        Returns whether all of it is there. Errors: OSError, but not for a full disk.
         """
         with self._lock:
             if not size:
@@ -121,7 +121,7 @@ class Reserve(Room):
 
     @contextlib.contextmanager
     def _needed(self) -> Iterator[None]:
-        """While an operation needs what is given up, ``restore`` takes nothing back."""
+        """While an operation needs what is given up, `restore` takes nothing back."""
         with self._lock:
             self._in_need += 1
         try:
@@ -141,7 +141,7 @@ class Reserve(Room):
 
     def restore(self) -> bool:
         """Take back what was given up, if there is room and nobody needs it; whether it is whole.
-        OSError (not ENOSPC).
+        Errors: OSError (not ENOSPC).
         """
         with self._lock:
             if self.is_whole or self._in_need:
@@ -164,7 +164,7 @@ class Reserve(Room):
         return [os.path.join(self._path, f"{NAME}{number}") for number in range(COUNT)]
 
     def _allocated(self, path: str) -> int:
-        """How many bytes of the disk this file has; -1: there is no regular file."""
+        """Return how many bytes of the disk this file has; -1: there is no regular file."""
         try:
             found = self._files.file_stat(path)
         except FileNotFoundError:
@@ -172,7 +172,7 @@ class Reserve(Room):
         return found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else -1
 
     def _set_aside_unusable(self, path: str) -> None:
-        """Rename a link, a pipe or a directory in the place of a part.  OSError."""
+        """Rename a link, a pipe or a directory in the place of a part. Errors: OSError."""
         with contextlib.suppress(FileNotFoundError):
             mode = self._files.file_stat(path).st_mode
             if not stat.S_ISREG(mode):
@@ -201,7 +201,7 @@ class Reserve(Room):
         return False
 
     def _give_up_lines(self) -> bool:
-        """Remove one partition's.  A thread that renames or maps one of them may find it gone."""
+        """Remove one partition's. A thread that renames or maps one of them may find it gone."""
         for name, is_directory in self._files.scan(self._path):
             partition = paths.parse_partition_directory(name)
             if not is_directory or partition is None:

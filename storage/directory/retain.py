@@ -2,19 +2,19 @@
 
 In this order, which a crash may end at any point:
 
-1. It is planned from facts that are in memory (``plan_retention``): no log is read.  The owner sees
+1. It is planned from facts that are in memory (`plan_retention`): no log is read. The owner sees
    whether the plan fits, and where all of a log goes it rolls.
 2. In the worker's thread: what is not flushed below the new log start is flushed, and the new log
-   start is in its checkpoint, durably.  After a crash from here on the records are gone.  What
-   readers were shown is written down (``Log.prepare_removal``).
-3. The owner takes the segments out of the log; their files get the suffix ``.deleted``, some at a
-   time, and are removed when file.delete.delay.ms is over (``LogManager.sweep``), with the
-   snapshots of producers at their bases.
+   start is in its checkpoint, durably. After a crash from here on the records are gone. What
+   readers were shown is written down (`Log.prepare_removal`).
+3. The owner takes the segments out of the log; their files get the suffix `.deleted`, some at a
+   time, and are removed when file.delete.delay.ms is over (`LogManager.sweep`), with the snapshots
+   of producers at their bases.
 
 A log whose plan no longer fits at step 3, because it was deleted or a cleaner is at work, is left
-for the next time.  An error of one log does not keep the others from their turn.
+for the next time. An error of one log does not keep the others from their turn.
 
-Not here: the rules and policies, which only decide (``storage.retention``), when to run.
+Not here: the rules and policies, which only decide (`storage.retention`), when to run.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from storage.settings.config import LONG_MAX, LogConfig
 from storage.task import Task
 
 HIGH_WATERMARK = -1
-"""The offset of ``delete_records`` that stands for the high watermark."""
+"""The offset of `delete_records` that stands for the high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What would go from one log now: ``doomed``, which are its ``segments``.
+    """What would go from one log now: `doomed`, which are its `segments`.
 
-    ``offsets``: how many offsets go, with markers of transactions and gaps of compaction.
-    ``rolls``: all segments go, so that a new one is begun first.  ``fault``: why the topic's policy
-    does not count.
+    `offsets`: how many offsets go, with markers of transactions and gaps of compaction. `rolls`:
+    all segments go, so that a new one is begun first. `fault`: why the topic's policy does not
+    count.
     """
 
     log: Log
@@ -82,7 +82,7 @@ class RetentionPlan:
 
     @property
     def size(self) -> int:
-        """Bytes of the ``.log`` files that go."""
+        """Bytes of the `.log` files that go."""
         return sum(segment.size for segment, _ in self.doomed)
 
     @property
@@ -105,7 +105,7 @@ class RetentionPlan:
 
 @dataclass(slots=True)
 class Retained:
-    """The outcome of one run.  ``notes``: what was wrong, one line each, with the partition."""
+    """The outcome of one run. `notes`: what was wrong, one line each, with the partition."""
 
     logs: int = 0
     segments: int = 0
@@ -130,7 +130,7 @@ def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
 def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
     """Return what would be deleted from this log now: nothing from a tiered topic's.
 
-    Changes nothing and reads nothing.  Thread-safe.
+    Changes nothing and reads nothing. Thread-safe.
     """
     config, segments = log.config, log.segments
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
@@ -162,10 +162,10 @@ def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
 def retain(
     manager: LogManager, logs: Iterable[Log], task: Task, now_ms: int | None = None
 ) -> Retained:
-    """Apply retention to ``logs`` now.  A worker's thread.
+    """Apply retention to `logs` now. A worker's thread.
 
-    An error of one log becomes a note of the outcome.  TaskCancelled between two logs; OSError
-    where the log starts cannot be written down: nothing was deleted then.
+    An error of one log becomes a note of the outcome. Errors: TaskCancelled between two logs;
+    OSError where the log starts cannot be written down: nothing was deleted then.
     """
     now = manager.clock_ms() if now_ms is None else now_ms
     outcome = Retained()
@@ -202,7 +202,7 @@ def retain(
 
 
 def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdvance | None:
-    """The owner's first step: check that the plan still fits, and that the log is free."""
+    """Return the owner's first step: check that the plan still fits, and that the log is free."""
     log = plan.log
     if log.closed:
         return None
@@ -263,9 +263,9 @@ def _noted(outcome: Retained, log: Log) -> Iterator[None]:
 
 
 class _LogStartAdvance:
-    """A log start that is about to move up, past ``count`` segments that go, or past none.
+    """A log start that is about to move up, past `count` segments that go, or past none.
 
-    The owner makes it, and ``end``s it.  Once it is written down the next checkpoint names it.
+    The owner makes it, and `end`s it. Once it is written down the next checkpoint names it.
     """
 
     def __init__(self, log: Log, count: int, log_start: int) -> None:
@@ -282,7 +282,7 @@ class _LogStartAdvance:
 
     def write_down(self, task: Task) -> None:
         """Have what lies below on the disk, and write down what readers were shown: a restart
-        carries out what a checkpoint names.  In the worker's thread.
+        carries out what a checkpoint names. In the worker's thread.
         """
         log = self.log
         # The snapshots will be all that is known of the producers of what is deleted.
@@ -323,15 +323,15 @@ def remove_now(log: Log) -> None:
 
 
 def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> int:
-    """Move the log start up to ``offset`` (``HIGH_WATERMARK``: as far as possible); returns it.
+    """Move the log start up to `offset` (`HIGH_WATERMARK`: as far as possible); returns it.
 
-    Durable when it returns.  An offset at or below the log start changes nothing.  Segments that
-    hold nothing else any more go with the next ``retain``; an active segment that holds nothing
-    else is closed for that, but not in a log of a broker's.  A worker's thread.
+    Durable when it returns. An offset at or below the log start changes nothing. Segments that hold
+    nothing else any more go with the next `retain`; an active segment that holds nothing else is
+    closed for that, but not in a log of a broker's. A worker's thread.
 
-    OffsetOutOfRange above the high watermark or below -1, PolicyViolation where cleanup.policy is
-    compact only (``Partition.deleteRecordsOnLeader``) and for the topic of groups' positions,
-    OSError and other StorageErrors.
+    Errors: OffsetOutOfRange above the high watermark or below -1, PolicyViolation where
+    cleanup.policy is compact only (`Partition.deleteRecordsOnLeader`) and for the topic of groups'
+    positions, OSError and other StorageErrors.
     """
     advance = task.by_owner(lambda: _begin_advance(manager, log, offset))
     if advance is None:
@@ -353,7 +353,7 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
 
 
 def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvance | None:
-    """The advance for ``delete_records``; None where it changes nothing."""
+    """Return the advance for `delete_records`; None where it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
     log.check_not_read_only()
@@ -370,7 +370,7 @@ def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvan
     if wanted <= log.log_start_offset:
         return None
     if wanted == log.log_end_offset and not manager.settings.is_brokers_topic(log.topic):
-        # Retention deletes closed segments.  Where there is no room for another, this one stays.
+        # Retention deletes closed segments. Where there is no room for another, this one stays.
         with contextlib.suppress(OSError):
             log.files.with_reserve(lambda: log.roll(manager.clock_ms()))
     return _LogStartAdvance(log, 0, wanted)

@@ -1,8 +1,8 @@
-"""The owner and the mode of the mount's root, in the file ``kafkafs.root`` of the data directory.
+"""The owner and the mode of the mount's root, in the file `kafkafs.root` of the data directory.
 
-The file has one line, ``UID:GID:MODE``, with the mode in octal.  chmod and chown of the root
-replace it atomically.  Without the file the root has the owner and the mode of the data directory.
-A broker ignores the file.
+The file has one line, `UID:GID:MODE`, with the mode in octal. chmod and chown of the root replace
+it atomically. Without the file the root has the owner and the mode of the data directory. A broker
+ignores the file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Owner = tuple[int, int, int]
 
 
 class RootOwner:
-    """See the module.  ``current``: what was set; None: nothing.  ``is_known``: whether the file
-    could be read.
+    """See the module. `current`: what was set; None: nothing. `is_known`: whether the file could be
+    read.
     """
 
     def __init__(self, files: Files, data_dir: str) -> None:
@@ -42,7 +42,7 @@ class RootOwner:
             _log.warning("%s; to replace it: chmod the root of the mount", error)
 
     def set(self, owner: Owner) -> None:
-        """Durable.  OSError; nothing has changed."""
+        """Durable. Errors: OSError; nothing has changed."""
         uid, gid, mode = owner
         self._files.replace_atomically(self._path, f"{uid}:{gid}:{mode:04o}\n".encode())
         self.current, self.is_known = owner, True

@@ -1,11 +1,10 @@
 """Decides whose files and directories count at the top level of a data directory.
 
 Where others may write the data directory (o+w), any user may put settings, checkpoints or
-partitions there.  So a process that writes the directory counts only the entries of root, of the
-directory's owner and of its own user (``Files.top_owners``).  There is one exception: if all
-partition directories and ``meta.properties`` belong to one user, that user's entries count, too.
-The volume of a container is such a directory: everybody may write it, and it has the files of one
-broker.
+partitions there. So a process that writes the directory counts only the entries of root, of the
+directory's owner and of its own user (`Files.top_owners`). There is one exception: if all partition
+directories and `meta.properties` belong to one user, that user's entries count, too. The volume of
+a container is such a directory: everybody may write it, and it has the files of one broker.
 
 A process that only reads counts all entries.
 """
@@ -28,12 +27,14 @@ NAMED = 100
 
 
 def others_may_write(files: Files, path: str) -> bool:
-    """Whether users other than the owner and the group may write a data directory.  OSError."""
+    """Return whether users other than the owner and the group may write a data directory. Errors:
+    OSError.
+    """
     return bool(files.file_stat(path).st_mode & stat.S_IWOTH)
 
 
 def closing_command(path: str) -> str:
-    """The command after which others may not write a data directory."""
+    """Return the command after which others may not write a data directory."""
     return f"chmod o-w {shlex.quote(path)}"
 
 
@@ -46,7 +47,7 @@ class Ignored(dict[str, int]):
     """The ignored entries of a data directory: the owner's uid, by name."""
 
     def __init__(self, files: Files, path: str) -> None:
-        """Limit ``files`` to the entries that count, and note the others.  OSError."""
+        """Limit `files` to the entries that count, and note the others. Errors: OSError."""
         super().__init__()
         self._path = path
         if not others_may_write(files, path):
@@ -64,7 +65,7 @@ class Ignored(dict[str, int]):
         self.update((name, uid) for name, uid in owners.items() if uid not in counting)
 
     def lines(self) -> list[str]:
-        """A line for each ignored entry; one for all above ``NAMED``."""
+        """Return a line for each ignored entry; one for all above `NAMED`."""
         why = (
             f"and other users can write to the directory. To use it: {closing_command(self._path)}"
         )
@@ -76,5 +77,5 @@ class Ignored(dict[str, int]):
         return found if more <= 0 else [*found[:NAMED], f"{self._path}: {more} more are ignored"]
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions among the ignored entries."""
+        """Return the partitions among the ignored entries."""
         return [each for name in self if (each := paths.parse_partition_directory(name))]

@@ -2,8 +2,8 @@
 
 A partition that could not be opened is a fault of its topic and does not concern the others.
 
-Not here: finding and loading partitions (``loader``), making and deleting them (``creation``,
-``deletion``).
+Not here: finding and loading partitions (`loader`), making and deleting them (`creation`,
+`deletion`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TopicPartition = tuple[str, int]
 
 
 def fault_line(item: TopicPartition, error: Exception) -> str:
-    """A line that says why a partition cannot be shown."""
+    """Return a line that says why a partition cannot be shown."""
     name, number = item
     return f"{name}-{number}: cannot open: {str(error) or type(error).__name__}"
 
@@ -43,9 +43,9 @@ def fault_line(item: TopicPartition, error: Exception) -> str:
 class Topic:
     """A topic and its partitions here, by number.
 
-    ``faults``: why others could not be opened.  ``extended_ns``: when the last partition was made,
-    in ns since 1970; 0 where none could be opened.  ``returns``: how often it was
-    undeleted, as far as nodes of a mount refer to it.
+    `faults`: why others could not be opened. `extended_ns`: when the last partition was made, in ns
+    since 1970; 0 where none could be opened. `returns`: how often it was undeleted, as far as nodes
+    of a mount refer to it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Topic:
 
     @property
     def created_ns(self) -> int:
-        """When its first partition was made; as ``extended_ns``."""
+        """When its first partition was made; as `extended_ns`."""
         return min((log.created_ns for log in list(self.partitions.values())), default=0)
 
     @property
@@ -88,10 +88,10 @@ class Topic:
 
 
 class Topics(dict[str, Topic]):
-    """The topics by name.  ``changes``: how often partitions or settings of any have changed."""
+    """The topics by name. `changes`: how often partitions or settings of any have changed."""
 
     def __init__(self, path: str, settings: Settings, faults: list[str]) -> None:
-        """``faults`` gets a line for each partition that cannot be opened."""
+        """`faults` gets a line for each partition that cannot be opened."""
         super().__init__()
         self._path = path
         self._settings = settings
@@ -113,7 +113,7 @@ class Topics(dict[str, Topic]):
 
     @property
     def compacted(self) -> tuple[Log, ...]:
-        """Every partition of a compacted topic.  Any thread."""
+        """Every partition of a compacted topic. Any thread."""
         changes, logs = self._compacted
         if changes != self.changes:
             changes = self.changes
@@ -132,14 +132,16 @@ class Topics(dict[str, Topic]):
         return created_ns
 
     def topic(self, name: str) -> Topic:
-        """UnknownTopicOrPartition where there is none."""
+        """Errors: UnknownTopicOrPartition where there is none."""
         topic = self.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}", path=self._path)
         return topic
 
     def log(self, topic: str, partition: int) -> Log:
-        """UnknownTopicOrPartition where there is none, FaultyPartition where it is not open."""
+        """Errors: UnknownTopicOrPartition where there is none, FaultyPartition where it is not
+        open.
+        """
         self.topic(topic).check(partition)
         log = self.topic(topic).partitions.get(partition)
         if log is None:
@@ -149,14 +151,15 @@ class Topics(dict[str, Topic]):
         return log
 
     def id_of(self, name: str) -> str:
-        """The id that the topic's partitions share; empty where there are none."""
+        """Return the id that the topic's partitions share; empty where there are none."""
         topic = self.get(name)
         return topic.id if topic is not None and topic.partitions else ""
 
     def add(self, log: Log) -> None:
         """Make a loaded partition part of its topic.
 
-        CorruptCheckpoint where its topic id differs from that of the topic's other partitions.
+        Errors: CorruptCheckpoint where its topic id differs from that of the topic's other
+        partitions.
         """
         known = self.id_of(log.topic)
         if known and log.topic_id != known:
@@ -185,7 +188,9 @@ class Topics(dict[str, Topic]):
         return topic
 
     def check_collisions(self, name: str) -> None:
-        """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""
+        """Errors: TopicExists where Kafka's metrics would take it for another topic
+        (`Topic.java`).
+        """
         if "." not in name and "_" not in name:
             return
         collision = name.replace(".", "_")
@@ -217,7 +222,7 @@ class Topics(dict[str, Topic]):
                 self._faults.append(reason)
 
     def forget_faults(self, there: Container[TopicPartition]) -> None:
-        """Forget the faults of partitions that are not ``there`` any more."""
+        """Forget the faults of partitions that are not `there` any more."""
         for item in self.faulty:
             if item not in there:
                 topic = self[item[0]]

@@ -3,8 +3,8 @@
 A directory is watched as a whole: a watch of its newest file alone would not tell of the next one.
 What is written through a memory map is not told of; brokers write their logs by write(2).
 
-Each user may have so many instances of inotify (``fs.inotify.max_user_instances``, 128 by default)
-and so many watches (``fs.inotify.max_user_watches``).  So the instance is made for the first
+Each user may have so many instances of inotify (`fs.inotify.max_user_instances`, 128 by default)
+and so many watches (`fs.inotify.max_user_watches`). So the instance is made for the first
 directory; one that gets no watch is told of in one line, and tried again by `try_again`.
 """
 
@@ -38,7 +38,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class DirectoryWatches(Generic[K]):
-    """The watches of one mount, each by a key.  ``fd`` is readable when anything has changed.
+    """The watches of one mount, each by a key. `fd` is readable when anything has changed.
 
     For one thread.
     """
@@ -84,14 +84,16 @@ class DirectoryWatches(Generic[K]):
             self.watch(key, directory)
 
     def _add(self, directory: str) -> int:
-        """The number of a directory's watch.  OSError where the system has no more."""
+        """Return the number of a directory's watch. Errors: OSError where the system has no
+        more.
+        """
         if self._inotify is None:
             self._inotify = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             self._ready.register(self._inotify, select.EPOLLIN)
         return _checked(_libc.inotify_add_watch(self._inotify, os.fsencode(directory), _MASK))
 
     def changed(self) -> dict[K, bool]:
-        """The keys of what has changed since the last call; whether the directory itself was
+        """Return the keys of what has changed since the last call; whether the directory itself was
         removed or renamed.
         """
         found: dict[K, bool] = {}

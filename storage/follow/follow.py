@@ -1,6 +1,6 @@
 """Follows a partition that another process writes: a broker's, while it runs.
 
-The follower writes nothing and takes no lock.  It looks at names and sizes to find out what the
+The follower writes nothing and takes no lock. It looks at names and sizes to find out what the
 writer has done, and tells the listeners of it as a log of our own does:
 
     appended, rolled     whole batches with a right CRC, in whatever segment they lie
@@ -8,31 +8,30 @@ writer has done, and tells the listeners of it as a log of our own does:
     swapping, swapped    a cleaner has replaced segments of the head
     truncated            the last batch that was read stands there no longer
 
-A look costs two stats where nothing has changed.  The directory's time says whether names have
-changed, the active log's size and time whether bytes have.  A time that is younger than
-``FRESH_NS`` may hide another change at the same moment: the next look looks again.  A segment is
-the same as long as its log has the inode, size and time that it had.
+A look costs two stats where nothing has changed. The directory's time says whether names have
+changed, the active log's size and time whether bytes have. A time that is younger than `FRESH_NS`
+may hide another change at the same moment: the next look looks again. A segment is the same as long
+as its log has the inode, size and time that it had.
 
-The writer may rename files after the follower has looked at names and before it opens them.  Then
-the look begins again; if that does not help it is left for the next time.  While a cleaner's
-``.swap`` files are there, old and new segments are mixed, and the look takes only what follows the
-active segment.  If the old segments cannot be read any more, the writer was stopped in the middle:
-then its swap counts as finished.
+The writer may rename files after the follower has looked at names and before it opens them. Then
+the look begins again; if that does not help it is left for the next time. While a cleaner's `.swap`
+files are there, old and new segments are mixed, and the look takes only what follows the active
+segment. If the old segments cannot be read any more, the writer was stopped in the middle: then its
+swap counts as finished.
 
 The follower first takes up what the writer has appended, then what the writer has done to the head.
 A cleaner takes only decided records, and the markers that decide them are in the files by then.
-While the follower may not show those yet (they lie behind ``limit``), it leaves the replaced
-segments in the log: nothing leaves the log before it could be shown, as long as its files can be
-read.  They cannot be read where a cleaner has twice rewritten what the follower had not read, or
-had read in part.  Then the log goes on by offset, as a consumer does: the follower swaps in what is
-left before listeners hear of anything behind it (``_begin_behind_unread``).  What the writer has
-removed or cleaned lay below the high watermark, whatever high watermark it last wrote down.
+While the follower may not show those yet (they lie behind `limit`), it leaves the replaced segments
+in the log: nothing leaves the log before it could be shown, as long as its files can be read. They
+cannot be read where a cleaner has twice rewritten what the follower had not read, or had read in
+part. Then the log goes on by offset, as a consumer does: the follower swaps in what is left before
+listeners hear of anything behind it (`_begin_behind_unread`). What the writer has removed or
+cleaned lay below the high watermark, whatever high watermark it last wrote down.
 
-Segments that have left the log are in ``Log.retired``, as in a log of our own: readers go on until
-file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
+Segments that have left the log are in `Log.retired`, as in a log of our own: readers go on until
+file.delete.delay.ms is over, through a descriptor or the name `.deleted`.
 
-Not here: what is read at the end (``follow_tail``), which partitions there are
-(``follow_directory``).
+Not here: what is read at the end (`follow_tail`), which partitions there are (`follow_directory`).
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ _log = logging.getLogger(__name__)
 class Listing(NamedTuple):
     """The logs of a partition's directory, by base offset, rising.
 
-    ``deleted``: those that wait for deletion.  ``is_mixed``: a cleaner is swapping some.
-    ``swapped``: those whose files' names still end in ``.swap``, though they count as swapped.
+    `deleted`: those that wait for deletion. `is_mixed`: a cleaner is swapping some. `swapped`:
+    those whose files' names still end in `.swap`, though they count as swapped.
     """
 
     logs: Mapping[int, os.stat_result]
@@ -82,10 +81,9 @@ class Listing(NamedTuple):
 
 
 class LogFollower:
-    """Keeps one log equal to its files.  The owner's thread calls ``look``, any thread ``intact``.
+    """Keeps one log equal to its files. The owner's thread calls `look`, any thread `intact`.
 
-    ``limit``: the log ends before this offset (the high watermark); None: it ends where its files
-    do.
+    `limit`: the log ends before this offset (the high watermark); None: it ends where its files do.
     """
 
     def __init__(
@@ -108,7 +106,9 @@ class LogFollower:
         self._tail.mark_last()
 
     def intact(self) -> bool:
-        """Whether the last batch that was read stands where it stood (``LogTail``).  Any thread."""
+        """Return whether the last batch that was read stands where it stood (`LogTail`). Any
+        thread.
+        """
         return self._tail.intact()
 
     # -- looking -------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class LogFollower:
     def look(self) -> bool:
         """Take up what the writer has done; returns whether there was anything.
 
-        CorruptRecord where the log is damaged, OSError; what was found before that counts.
+        Errors: CorruptRecord where the log is damaged, OSError; what was found before that counts.
         """
         if self.log.closed or not self.log.active.holds_batches:
             return False
@@ -146,12 +146,12 @@ class LogFollower:
     def _look_at_names(self, stamp: int) -> bool:
         """Make the log's segments those in its directory; False where that has to wait.
 
-        ``stamp``: the directory's time of change.
+        `stamp`: the directory's time of change.
         """
         found = self._list(self._names())
         self._replaced = 0, 0
         if found.is_mixed:
-            # What a cleaner replaces is below the limit.  A writer that is killed now removes it as
+            # What a cleaner replaces is below the limit. A writer that is killed now removes it as
             # soon as it starts again: so what is unread of it is read now.
             new = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
             self._replaced = replaced_range(self.log.files, self.log.directory, new)
@@ -172,8 +172,8 @@ class LogFollower:
 
     def _keep_readable(self, low: int = 0, high: int = 0) -> bool:
         """Open the segments that the writer has put aside, before it removes them: the log still
-        has them, as what comes before cannot be seen yet, or the writer is not ready.  Open also
-        those from ``low`` to below ``high``.
+        has them, as what comes before cannot be seen yet, or the writer is not ready. Open also
+        those from `low` to below `high`.
 
         Returns whether all of the log can be read.
         """
@@ -190,7 +190,7 @@ class LogFollower:
         return all_can
 
     def _leads_to(self, segment: Segment) -> bool:
-        """Whether its name still leads to its file."""
+        """Return whether its name still leads to its file."""
         with contextlib.suppress(FileNotFoundError, FileReplaced):
             self._stat_of(segment)
             return True
@@ -199,8 +199,8 @@ class LogFollower:
     def _list(self, names: Iterable[str], swapped: frozenset[int] = frozenset()) -> Listing:
         """Look at the logs among these names.
 
-        FileNotFoundError where a cleaner has put several into one meanwhile: that one has the name
-        of the first.
+        Errors: FileNotFoundError where a cleaner has put several into one meanwhile: that one has
+        the name of the first.
         """
         files, directory = self.log.files, self.log.directory
         logs: dict[int, os.stat_result] = {}
@@ -220,7 +220,9 @@ class LogFollower:
         return Listing(logs, deleted, is_mixed, swapped)
 
     def _names(self) -> list[str]:
-        """The names of all files at one moment, sorted; FileReplaced where that cannot be known."""
+        """Return the names of all files at one moment, sorted; FileReplaced where that cannot be
+        known.
+        """
         scan, directory = self.log.files.scan, self.log.directory
         names = sorted(name for name, is_directory in scan(directory) if not is_directory)
         if len(names) > _LISTED_AT_ONCE:
@@ -230,15 +232,15 @@ class LogFollower:
         return names
 
     def _list_unmixed(self) -> Listing:
-        """The listing while no cleaner swaps; FileReplaced where one does."""
+        """Return the listing while no cleaner swaps; FileReplaced where one does."""
         found = self._list(self._names())
         if found.is_mixed or not found.logs:
             raise FileReplaced
         return found
 
     def _list_as_if_finished(self, found: Listing) -> Listing:
-        """The listing as it will be when the writer, which was stopped in the middle of a swap, has
-        finished it: what it replaces is gone already.
+        """Return the listing as it will be when the writer, which was stopped in the middle of a
+        swap, has finished it: what it replaces is gone already.
         """
         names, swapped = as_if_finished(self.log.files, self.log.directory, self._names())
         return self._list(sorted(names), swapped)._replace(deleted=found.deleted)
@@ -246,7 +248,7 @@ class LogFollower:
     # -- what is gone though the writer did not remove it ----------------------------------------
 
     def _lost_claims(self, found: Listing, stamp: int) -> dict[int, Claim]:
-        """The book's claims of segments whose names lead to nothing, or to less.
+        """Return the book's claims of segments whose names lead to nothing, or to less.
 
         The writer takes a claim back before it removes anything, and the book is read after the
         names: FileReplaced where these may have changed by then.
@@ -280,7 +282,9 @@ class LogFollower:
         return claims if book_file.fits(list(claims.values()), sizes) else {}
 
     def _claimed(self) -> dict[int, Claim]:
-        """The book's claims, by base offset; none where a broker has come to the directory."""
+        """Return the book's claims, by base offset; none where a broker has come to the
+        directory.
+        """
         files, directory = self.log.files, self.log.directory
         if files.exists(os.path.join(os.path.dirname(directory), paths.META_PROPERTIES)):
             return {}
@@ -290,14 +294,14 @@ class LogFollower:
             return {}
 
     def _bases(self, found: Listing) -> list[int]:
-        """The base offsets of the log's segments, also of those whose files are gone."""
+        """Return the base offsets of the log's segments, also of those whose files are gone."""
         return sorted({*found.logs, *self._claims})
 
     # -- comparing -----------------------------------------------------------------------------
 
     def _first_kept(self, found: Listing) -> int:
-        """The number of the segment from which on all are as they were, and no other is among them;
-        the number of segments where the last one is not as it was.
+        """Return the number of the segment from which on all are as they were, and no other is
+        among them; the number of segments where the last one is not as it was.
         """
         segments = self.log.segments
         kept = len(segments)
@@ -348,10 +352,10 @@ class LogFollower:
         return self._change_head(kept, found) and is_read
 
     def _learn_limit(self, count: int, found: Listing) -> None:
-        """Raise the limit where some of the first ``count`` segments were replaced or removed.
+        """Raise the limit where some of the first `count` segments were replaced or removed.
 
         What the writer removes or cleans lies below the high watermark, which it writes down only
-        now and then.  A segment that was not cut gets another file for no other reason, also where
+        now and then. A segment that was not cut gets another file for no other reason, also where
         all of it is still hidden.
         """
         if self._tail.limit is None or not count or self._is_written_over(found):
@@ -362,13 +366,13 @@ class LogFollower:
                 self._decide_below(next(following, 0))
 
     def _decide_below(self, offset: int) -> None:
-        """The writer has removed or cleaned what is below ``offset``, or is about to."""
+        """The writer has removed or cleaned what is below `offset`, or is about to."""
         if offset > self._tail.decided:
             self._tail.decided = offset
             self._tail.seen = None
 
     def _change_head(self, count: int, found: Listing) -> bool:
-        """Make the first ``count`` segments those of a listing; False where that has to wait."""
+        """Make the first `count` segments those of a listing; False where that has to wait."""
         segments = self.log.segments
         head = [base for base in self._bases(found) if base < segments[count].base_offset]
         old = segments[:count]
@@ -380,7 +384,7 @@ class LogFollower:
         return True
 
     def _is_held(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Whether a replaced segment has bytes that are not stable by what was read.
+        """Return whether a replaced segment has bytes that are not stable by what was read.
 
         Readers were not shown those bytes; they find them in the old segment once the transactions
         are decided.
@@ -391,7 +395,9 @@ class LogFollower:
         )
 
     def _can_hold(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Whether no bytes of replaced segments are held back, or their files can still be read."""
+        """Return whether no bytes of replaced segments are held back, or their files can still be
+        read.
+        """
         if not self._is_held(segments, found):
             return True
         for segment in segments:
@@ -406,7 +412,9 @@ class LogFollower:
         return True
 
     def _is_kept(self, segment: Segment, found: Listing) -> bool:
-        """Whether this segment's log is the one that it was; the active one may be longer."""
+        """Return whether this segment's log is the one that it was; the active one may be
+        longer.
+        """
         now = found.logs.get(segment.base_offset)
         is_claimed = segment.base_offset in self._claims
         if now is None:
@@ -440,7 +448,7 @@ class LogFollower:
             self._tail.seen = tail
 
     def _stat_of(self, segment: Segment) -> os.stat_result:
-        """The stat of a segment's log; FileReplaced where its name leads to another file."""
+        """Return the stat of a segment's log; FileReplaced where its name leads to another file."""
         found = self.log.files.file_stat(segment.log_path)
         if not is_of(segment, found, self.log.files):
             raise FileReplaced
@@ -460,7 +468,7 @@ class LogFollower:
         return all(self._roll(base, found) for base in found.logs if base > active)
 
     def _roll(self, base: int, found: Listing) -> bool:
-        """Begin the segment ``base``; False where the one before is not read to its end yet."""
+        """Begin the segment `base`; False where the one before is not read to its end yet."""
         log, active = self.log, self.log.active
         self._read_on()
         now = self._stat_of(active)
@@ -477,10 +485,9 @@ class LogFollower:
         return True
 
     def _begin(self, base: int, found: Listing, *, is_deleted: bool = False) -> None:
-        """Seal the active segment, and make the segment ``base`` the active one; it is not read
-        yet.
+        """Seal the active segment, and make the segment `base` the active one; it is not read yet.
 
-        ``is_deleted``: its files wait for their deletion already.
+        `is_deleted`: its files wait for their deletion already.
         """
         log, active = self.log, self.log.active
         following = Segment(log.files, log.directory, base, log.config, writable=False)
@@ -502,7 +509,9 @@ class LogFollower:
     # -- changes of the past ---------------------------------------------------------------------
 
     def _is_written_over(self, found: Listing) -> bool:
-        """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
+        """Return whether a sealed segment's file is the same and holds something else: only cuts do
+        so.
+        """
         return any(
             (now := found.logs.get(segment.base_offset)) is not None
             and is_of(segment, now, self.log.files)
@@ -514,8 +523,8 @@ class LogFollower:
         """Go on behind an active segment that the writer has rolled, and then deleted or cleaned.
 
         The follower reads the segment's last batches, and segments that came and went since, in the
-        files that wait for deletion; where those are gone, in what a cleaner has left.  False where
-        no segment lies behind it, so that the log was cut, or where ``may_swap`` would be needed.
+        files that wait for deletion; where those are gone, in what a cleaner has left. False where
+        no segment lies behind it, so that the log was cut, or where `may_swap` would be needed.
         """
         log = self.log
         while not self._is_kept(log.active, found):
@@ -551,7 +560,7 @@ class LogFollower:
         return True
 
     def _begin_behind_unread(self, base: int, found: Listing) -> None:
-        """Begin the segment ``base``, while cleaned segments before it have what was not read yet.
+        """Begin the segment `base`, while cleaned segments before it have what was not read yet.
 
         The cleaned segments replace the old ones before listeners hear of anything behind them.
         """
@@ -566,9 +575,10 @@ class LogFollower:
         self._replace_head(count, new, producers)
 
     def _is_cleaned(self, start: int, end: int, found: Listing) -> bool:
-        """Whether a cleaned segment may hold some of the offsets from ``start`` to below ``end``.
+        """Return whether a cleaned segment may hold some of the offsets from `start` to below
+        `end`.
 
-        They were not read: a reader that went on at ``end`` would pass them over.
+        They were not read: a reader that went on at `end` would pass them over.
         """
         if start == end:
             return False
@@ -587,9 +597,9 @@ class LogFollower:
     def _replace_head(
         self, count: int, new: Sequence[Segment], producers: ProducerState | None = None
     ) -> None:
-        """Put ``new`` where the first ``count`` segments were; none: those were deleted.
+        """Put `new` where the first `count` segments were; none: those were deleted.
 
-        ``producers``: as of the log end, where not all of ``new`` was read before.
+        `producers`: as of the log end, where not all of `new` was read before.
         """
         log = self.log
         old = log.segments[:count]
@@ -636,8 +646,8 @@ class LogFollower:
     def _load_head(
         self, bases: list[int], end: int, found: Listing, old: Sequence[Segment]
     ) -> list[Segment]:
-        """The segments ``bases``, of which the last ends at ``end``: those that are kept of
-        ``old``, the others newly loaded.
+        """Return the segments `bases`, of which the last ends at `end`: those that are kept of
+        `old`, the others newly loaded.
         """
         if not bases:
             return []

@@ -1,16 +1,16 @@
 """Follows a data directory that another process writes: its partitions and its checkpoints.
 
-Its ``.lock`` says whether another process writes it; none needs to when it is opened.  A partition
-appears with its directory, as soon as ``partition.metadata`` is there, which the broker writes
-before the first append; an old broker writes none: its partition appears with its first record.  A
+Its `.lock` says whether another process writes it; none needs to when it is opened. A partition
+appears with its directory, as soon as `partition.metadata` is there, which the broker writes before
+the first append; an old broker writes none: its partition appears with its first record. A
 partition goes when its directory does, which a broker renames for deletion; a directory that gets
-the name later is another partition.  What is deleted can be read until file.delete.delay.ms is
-over, as far as its files are there or open.
+the name later is another partition. What is deleted can be read until file.delete.delay.ms is over,
+as far as its files are there or open.
 
 Two checkpoints count: log-start-offset-checkpoint moves log starts up (delete-records), and
-replication-offset-checkpoint ends the logs at their high watermarks with ``until_high_watermark``.
+replication-offset-checkpoint ends the logs at their high watermarks with `until_high_watermark`.
 
-Not here: what happens inside a partition (``follow``).
+Not here: what happens inside a partition (`follow`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Item = tuple[str, int]
 
 
 class DirectoryFollower:
-    """Keeps a manager that was opened read-only like its directory.  For the owner's thread."""
+    """Keeps a manager that was opened read-only like its directory. For the owner's thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class DirectoryFollower:
                 self._appear((log.topic, log.partition))
 
     def _begin(self, log: Log) -> bool:
-        """Follow a log from now on.  False: the manager has it no longer, as it was rewritten since
+        """Follow a log from now on. False: the manager has it no longer, as it was rewritten since
         it was loaded, or cannot be read.
         """
         try:
@@ -83,7 +83,7 @@ class DirectoryFollower:
         return True
 
     def _limit(self, log: Log) -> Callable[[], int]:
-        """The high watermark as the broker last wrote it down; 0 where it never has."""
+        """Return the high watermark as the broker last wrote it down; 0 where it never has."""
         item = (log.topic, log.partition)
 
         def limit() -> int:
@@ -102,11 +102,11 @@ class DirectoryFollower:
     # -- looking -------------------------------------------------------------------------------
 
     def is_written(self) -> bool:
-        """Whether another process has the directory's lock."""
+        """Return whether another process has the directory's lock."""
         return self._files.is_locked(os.path.join(self._manager.path, paths.LOCK))
 
     def look(self, log: Log) -> bool:
-        """``LogFollower.look`` at one log."""
+        """`LogFollower.look` at one log."""
         follower = self._followers.get(log)
         return follower is not None and follower.look()
 
@@ -116,14 +116,14 @@ class DirectoryFollower:
             self.look(log)
 
     def intact(self, log: Log) -> bool:
-        """``LogFollower.intact`` of one log.  Any thread."""
+        """`LogFollower.intact` of one log. Any thread."""
         follower = self._followers.get(log)
         return follower is None or follower.intact()
 
     def look_for_partitions(self) -> list[Log]:
         """Make the manager's topics those of the directory; returns the logs that have appeared.
 
-        Costs a stat where nothing has changed.  OSError.
+        Costs a stat where nothing has changed. Errors: OSError.
         """
         manager = self._manager
         stamp = self._files.file_stat(manager.path).st_mtime_ns
@@ -196,7 +196,7 @@ class DirectoryFollower:
         self._manager.drop(log, self._renamed(self._directories.pop(log, None)))
 
     def _renamed(self, identity: tuple[int, int] | None) -> str | None:
-        """The path of a directory that the broker has renamed for deletion."""
+        """Return the path of a directory that the broker has renamed for deletion."""
         for name, is_directory in self._files.scan(self._manager.path):
             aside = paths.parse_aside_directory(name) if is_directory else None
             if aside is not None:
@@ -206,7 +206,7 @@ class DirectoryFollower:
         return None
 
     def look_at_log_starts(self) -> None:
-        """Move log starts up to where the broker has last written them down.  OSError."""
+        """Move log starts up to where the broker has last written them down. Errors: OSError."""
         if self._log_starts.look():
             self._starting = set(self._log_starts.offsets)
         for item in list(self._starting):
@@ -218,7 +218,7 @@ class DirectoryFollower:
             start = log.checkpointed_start or 0
             if start > log.log_end_offset:
                 self.look(log)
-            # Else it was written down before its records could be seen, or lies beyond ``_limit``.
+            # Else it was written down before its records could be seen, or lies beyond `_limit`.
             if start <= log.log_end_offset:
                 self._starting.discard(item)
                 if start > log.log_start_offset:
@@ -236,7 +236,7 @@ class _Offsets:
         self.offsets: dict[_Item, int] = {}
 
     def look(self) -> bool:
-        """Read the file if it has changed; returns whether it has.  OSError."""
+        """Read the file if it has changed; returns whether it has. Errors: OSError."""
         try:
             found = self._files.file_stat(self._path)
         except FileNotFoundError:

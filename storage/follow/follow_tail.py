@@ -1,9 +1,9 @@
 """The end of a partition that another process writes: what it appends, and where it cuts.
 
-The tail remembers the headers, with their CRCs, of some batches that were read.  Where one of them
+The tail remembers the headers, with their CRCs, of some batches that were read. Where one of them
 does not stand in the file any more, the log was cut, at the earliest behind the last one that does.
 
-Not here: names, and segments before the last one (``follow``).
+Not here: names, and segments before the last one (`follow`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FileReplaced(Exception):  # noqa: N818 - nothing is wrong
 
 
 class LogTail:
-    """The active segment of a log, as far as it was read; ``limit`` as of ``LogFollower``."""
+    """The active segment of a log, as far as it was read; `limit` as of `LogFollower`."""
 
     def __init__(
         self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None
@@ -59,7 +59,7 @@ class LogTail:
         # Size and time of the active log when all of it was read.
         self.seen: tuple[int, int] | None = None
         # The active segment and (position, header) of batches of it, rising, up to the last one
-        # that was read.  One tuple, as any thread may call ``intact``.
+        # that was read. One tuple, as any thread may call `intact`.
         self._marked: tuple[Segment, _Marks] = (log.active, ())
 
     def begin_segment(self) -> None:
@@ -82,7 +82,7 @@ class LogTail:
             self._marked = active, ((0, bytes(LOG_OVERHEAD)),)
 
     def intact(self) -> bool:
-        """Whether the last batch that was read stands where it stood.  Any thread.
+        """Return whether the last batch that was read stands where it stood. Any thread.
 
         Where the name leads to another file by now, the one that was read was not cut.
         """
@@ -108,13 +108,13 @@ class LogTail:
             return False
 
     def is_cut(self, active: Segment, now: os.stat_result) -> bool:
-        """Whether the writer has cut the active segment, of which ``now`` is the stat."""
+        """Return whether the writer has cut the active segment, of which `now` is the stat."""
         return now.st_size < active.size or not self._stands(active, self._marked[1][-1:])
 
     def drain(self) -> None:
         """Take all that the active log has behind what was read.
 
-        FileReplaced where that takes too long, so that the look begins again.
+        Errors: FileReplaced where that takes too long, so that the look begins again.
         """
         active = self.log.active
         until = time.monotonic() + _LOOK_S
@@ -163,9 +163,9 @@ class LogTail:
         return True
 
     def _append(self, segment: Segment, data: bytes, producers: list[ProducerBatch]) -> None:
-        """The log has grown by ``data``, whole batches, which ``segment`` has at its end by now.
+        """The log has grown by `data`, whole batches, which `segment` has at its end by now.
 
-        ``producers``: those of the batches that have one, with positions in the segment's file.
+        `producers`: those of the batches that have one, with positions in the segment's file.
         """
         log = self.log
         undecided = log.producers.first_undecided_offset
@@ -188,7 +188,9 @@ class LogTail:
                 listener.stabilized(log)
 
     def raise_if_corrupt(self, active: Segment) -> None:
-        """CorruptRecord where a segment that has a follower ends in something that is no batch."""
+        """Errors: CorruptRecord where a segment that has a follower ends in something that is no
+        batch.
+        """
         start = active.read_at(active.size, 1)
         beyond = self.limit is not None and self.log.log_end_offset >= self.limit()
         if beyond or not any(start):
@@ -201,7 +203,7 @@ class LogTail:
         )
 
     def end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
-        """The offset and position up to which two segments are known to hold the same."""
+        """Return the offset and position up to which two segments are known to hold the same."""
         nothing = old.base_offset, 0
         if old.base_offset != new.base_offset or old.identity != new.identity:
             return nothing
@@ -216,7 +218,7 @@ class LogTail:
         return nothing
 
     def hide_from(self, limit: int) -> None:
-        """End the log, which was just loaded, before the first batch that reaches ``limit``.
+        """End the log, which was just loaded, before the first batch that reaches `limit`.
 
         What holds the log start, or lies before it, is not hidden: nobody can delete records above
         the high watermark, whatever the writer last wrote down.
@@ -245,12 +247,14 @@ class LogTail:
         log.transactions.stabilize()
 
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
-        """The state of the producers at the end of ``segments``, the first ones of the log."""
+        """Return the state of the producers at the end of `segments`, the first ones of the log."""
         names = {name for name, _ in self.log.files.scan(self.log.directory)}
         return replay(self.load_context(), [Loaded(each) for each in segments], names)[0]
 
     def load_context(self) -> LoadContext:
-        """How to load segments of the log; its writer lives, so loading trusts its indexes."""
+        """Return how to load segments of the log; its writer lives, so loading trusts its
+        indexes.
+        """
         log = self.log
         return LoadContext(
             log.files,
@@ -267,7 +271,9 @@ class LogTail:
 
 
 def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
-    """Whether the file to which the segment's name leads, of stat ``found``, is the segment's."""
+    """Return whether the file to which the segment's name leads, of stat `found`, is the
+    segment's.
+    """
     identity = segment.identity
     if identity is None or identity[:2] != (found.st_dev, found.st_ino):
         return False
@@ -281,7 +287,7 @@ def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
 
 
 def _below(data: bytes, limit: int) -> int:
-    """The bytes of these batches before the first one that reaches ``limit``."""
+    """Return the bytes of these batches before the first one that reaches `limit`."""
     at = 0
     while (read := at + LAST_OFFSET_DELTA_POSITION + 4) <= len(data):
         last = int.from_bytes(data[at : at + 8], "big", signed=True)

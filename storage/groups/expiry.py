@@ -1,4 +1,4 @@
-"""Which positions are too old (``OffsetMetadataManager.cleanupExpiredOffsets``).
+"""Which positions are too old (`OffsetMetadataManager.cleanupExpiredOffsets`).
 
 A position lives for offsets.retention.minutes since its commit or, of a classic group that has lost
 its members, since it has lost them; but at least since consumers of our own have left the group.
@@ -23,8 +23,8 @@ def is_expired(
     now_ms: int,
     left_ms: int | None = None,
 ) -> bool:
-    """Whether a position is over at ``now_ms``; ``minutes``: how long it lives, None for ever;
-    ``left_ms``: when the last consumer of our own has left, if there was one.
+    """Return whether a position is over at `now_ms`; `minutes`: how long it lives, None for ever;
+    `left_ms`: when the last consumer of our own has left, if there was one.
     """
     if minutes is None or group.has_members:
         return False

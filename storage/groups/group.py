@@ -1,11 +1,10 @@
 """A group as its records describe it: its positions, its kind, and whether it has members.
 
 A group is of the kind that its metadata records are of: classic ones keep all of it in one record
-(type 2), those of the newer protocols one for each fact (3 to 8 ``consumer``, 10 to 15 ``share``,
-17 to 23 ``streams``).  Metadata is written by brokers only; a group that has none has positions and
-no kind.
+(type 2), those of the newer protocols one for each fact (3 to 8 `consumer`, 10 to 15 `share`, 17 to
+23 `streams`). Metadata is written by brokers only; a group that has none has positions and no kind.
 
-Pure: records in, facts out.  Which positions count is for ``groups``, which knows the topics.
+Pure: records in, facts out. Which positions count is for `groups`, which knows the topics.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Group:
 class GroupFacts:
     """Decodes what has changed of a group's records, and no more.
 
-    ``committed``: all positions, whatever topic they are of.  ``changes`` grows with each change.
+    `committed`: all positions, whatever topic they are of. `changes` grows with each change.
     """
 
     def __init__(self, name: str, records: GroupRecords) -> None:

@@ -1,15 +1,14 @@
 """All groups of a data directory: what they have committed, new commits, and taking them back.
 
-The table is read from ``__consumer_offsets`` when it is first asked for, and then follows the
-topic's logs, whoever appends to them: each question reads what is there by now, which mostly is
-nothing.  A long read (the first one of a large topic) is BlockingIOError where the caller may not
-wait.
+The table is read from `__consumer_offsets` when it is first asked for, and then follows the topic's
+logs, whoever appends to them: each question reads what is there by now, which mostly is nothing. A
+long read (the first one of a large topic) is BlockingIOError where the caller may not wait.
 
 A position counts where the topic is the one that it was committed for: a position of another topic
-of the same name, with another id, is none.  In a directory made here so is one of a topic that is
+of the same name, with another id, is none. In a directory made here so is one of a topic that is
 not there; in a broker's that topic may lie elsewhere.
 
-``commit`` and ``forget`` append, on the owner's thread, and raise what any append does.
+`commit` and `forget` append, on the owner's thread, and raise what any append does.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class OpenTopic(Protocol):
 
 
 class OpenTopics(Protocol):
-    """The topics of an open data directory; ``changes`` grows when any comes, changes or goes."""
+    """The topics of an open data directory; `changes` grows when any comes, changes or goes."""
 
     changes: int
 
@@ -116,7 +115,7 @@ class OpenDirectory(Protocol):
 
 
 class Groups(LogListener[Log]):
-    """See the module.  It listens to what the past of its logs loses."""
+    """See the module. It listens to what the past of its logs loses."""
 
     def __init__(self, directory: OpenDirectory) -> None:
         self._directory = directory
@@ -141,13 +140,13 @@ class Groups(LogListener[Log]):
 
     @property
     def logs(self) -> list[Log]:
-        """The partitions of ``__consumer_offsets`` that are here."""
+        """The partitions of `__consumer_offsets` that are here."""
         topic = self._topics.get(_TOPIC)
         return [] if topic is None else [log for _, log in sorted(topic.partitions.items())]
 
     @property
     def changes(self) -> int:
-        """Differs after any change of what the groups are.  Any thread."""
+        """Differs after any change of what the groups are. Any thread."""
         offsets = sum(log.log_start_offset + log.log_end_offset for log in self.logs)
         return offsets + self._changes + self._topics.changes
 
@@ -177,8 +176,8 @@ class Groups(LogListener[Log]):
         return [known for log in self.logs if (known := self._logs.get(log)) is not None]
 
     def names(self) -> list[str]:
-        """The groups that there are, sorted.  OSError; BlockingIOError where it would wait and may
-        not.
+        """Return the groups that there are, sorted. Errors: OSError; BlockingIOError where it would
+        wait and may not.
         """
         # Before anything is read: what comes meanwhile is a change for the next call.
         changes = self.changes
@@ -196,7 +195,7 @@ class Groups(LogListener[Log]):
             return list(self._names[1])
 
     def find(self, name: str) -> Group | None:
-        """The group of this name, if there is one.  Errors as ``names``."""
+        """Return the group of this name, if there is one. Errors as `names`."""
         key = name_bytes(name)
         with self._read() as logs:
             for each in logs:
@@ -206,7 +205,7 @@ class Groups(LogListener[Log]):
         return Group(name) if name in self._made else None
 
     def _is_there(self, records: GroupRecords) -> bool:
-        """Whether a group has a position that counts, or was described by a broker."""
+        """Return whether a group has a position that counts, or was described by a broker."""
         return any(self._says_something(key, value) for key, value in records.newest.items())
 
     def _says_something(self, key: bytes, value: bytes) -> bool:
@@ -296,7 +295,7 @@ class Groups(LogListener[Log]):
     def make(self, name: str) -> None:
         """Let there be a group without positions, as long as this process has the directory.
 
-        InvalidRecord for a name that no group can have, ReadOnlyLog.
+        Errors: InvalidRecord for a name that no group can have, ReadOnlyLog.
         """
         self._directory.check_writable()
         check_name(name)
@@ -304,10 +303,10 @@ class Groups(LogListener[Log]):
         self._changes += 1
 
     def prepare(self) -> None:
-        """Make ``__consumer_offsets`` where it is missing, so that a commit need not wait for it;
-        or what is missing of it, where a crash has ended that and nothing was committed.
+        """Make `__consumer_offsets` where it is missing, so that a commit need not wait for it; or
+        what is missing of it, where a crash has ended that and nothing was committed.
 
-        PolicyViolation where it may not be made, other errors as ``LogManager.create_topic``;
+        Errors: PolicyViolation where it may not be made, other errors as `LogManager.create_topic`;
         BlockingIOError where it would wait and may not.
         """
         topic = self._topics.get(_TOPIC)
@@ -326,12 +325,12 @@ class Groups(LogListener[Log]):
     def commit(self, name: str, topic: str, positions: Mapping[int, Committed]) -> None:
         """Commit a group's positions in partitions of a topic, all or none, in one append.
 
-        Each gets the topic's id, and the present time where its own is -1.  Records that are not on
+        Each gets the topic's id, and the present time where its own is -1. Records that are not on
         the disk by then are flushed before the commit is.
 
-        OffsetOutOfRange outside of log start..log end, UnknownTopicOrPartition, FaultyPartition,
-        InvalidRecord for a name or metadata that Kafka does not take, PolicyViolation for a share
-        group; errors as ``prepare`` and as ``Appender.append``.
+        Errors: OffsetOutOfRange outside of log start..log end, UnknownTopicOrPartition,
+        FaultyPartition, InvalidRecord for a name or metadata that Kafka does not take,
+        PolicyViolation for a share group; errors as `prepare` and as `Appender.append`.
         """
         self._directory.check_writable()
         check_name(name)
@@ -366,8 +365,8 @@ class Groups(LogListener[Log]):
 
         What is not there is passed over.
 
-        Errors: PolicyViolation for a group that only a broker can delete; those of ``names`` and
-        of an append.
+        Errors: PolicyViolation for a group that only a broker can delete; those of `names` and of
+        an append.
         """
         self._directory.check_writable()
         found: list[tuple[Log, list[bytes]]] = []
@@ -393,14 +392,16 @@ class Groups(LogListener[Log]):
             self._changes += 1
 
     def _numbers(self, name: bytes, records: GroupRecords, topic: str) -> list[int]:
-        """The partitions of a topic that a group has any position in, whether it counts or not."""
+        """Return the partitions of a topic that a group has any position in, whether it counts or
+        not.
+        """
         self._group(name, records)
         return sorted(number for each, number in self._facts[records].committed if each == topic)
 
     def _log_of(self, name: str) -> Log:
-        """The partition that has a group, over all that the topic has.
+        """Return the partition that has a group, over all that the topic has.
 
-        PolicyViolation where they are not all here: how many there are is not known.
+        Errors: PolicyViolation where they are not all here: how many there are is not known.
         """
         topic = self._topics.get(_TOPIC)
         if topic is None or not topic.numbers:
@@ -435,9 +436,9 @@ class Groups(LogListener[Log]):
         """Commit the log end in the place of positions that lie beyond it; a line for each.
 
         A machine that stops may have brought commits to the disk, and not the records before them.
-        Only what was not flushed can be so (``Durability.flush_after``), and only that is read;
-        ``whole``: all of it, as logs have lost what was flushed.  ``plan``: write nothing, and take
-        the lost ends of logs as accepted.
+        Only what was not flushed can be so (`Durability.flush_after`), and only that is read;
+        `whole`: all of it, as logs have lost what was flushed. `plan`: write nothing, and take the
+        lost ends of logs as accepted.
         """
         lines: list[str] = []
         for log in self.logs:
@@ -482,7 +483,7 @@ class Groups(LogListener[Log]):
 
     def topic_deleted(self, topic: str, deleted_ms: int) -> None:
         """Count no position that was committed in a topic before it was deleted, even where no id
-        tells it from another topic of the name; ``sweep`` takes them back.
+        tells it from another topic of the name; `sweep` takes them back.
         """
         self._deleted_ms[topic] = deleted_ms
         self._changes += 1
@@ -503,10 +504,10 @@ class Groups(LogListener[Log]):
 
     def sweep(self, task: Task) -> int:
         """Take back the positions in topics that are gone for good, and the expired ones; returns
-        how many.  In a worker thread.
+        how many. In a worker thread.
 
         Positions are kept for ever in a directory that was made here and does not say
-        offsets.retention.minutes.  Errors as ``names`` and as an append's.
+        offsets.retention.minutes. Errors as `names` and as an append's.
         """
         if not task.by_owner(self._has_doomed):
             return 0
@@ -539,7 +540,7 @@ class Groups(LogListener[Log]):
                 yield item, committed
 
     def _is_gone(self, item: TopicPartition, committed: Committed) -> bool:
-        """Whether a position is of a topic that was deleted for good."""
+        """Return whether a position is of a topic that was deleted for good."""
         return (
             item[0] in self._deleted_ms
             and not self._counts(item[0], committed)
@@ -555,7 +556,7 @@ class Groups(LogListener[Log]):
 
     def _take_back(self, found: Sequence[_Doomed]) -> int:
         """Append tombstones for those of these positions that are still to go, and for groups
-        without any other record.  Return the number of positions.
+        without any other record. Return the number of positions.
         """
         keys, expired = at_once(self._still_doomed, found)
         for log, each in keys.items():

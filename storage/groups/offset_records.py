@@ -1,12 +1,12 @@
-"""The records of ``__consumer_offsets``: their bytes, and which partition has a group's.
+"""The records of `__consumer_offsets`: their bytes, and which partition has a group's.
 
 A key is a type i16 and, by the type, a message whose first field is the group; null as a value
-takes back what the key had.  Types 0 and 1 are the positions of a partition, with the same fields.
-A value is a version i16 and a message (``message_schemas.OFFSETS``).
+takes back what the key had. Types 0 and 1 are the positions of a partition, with the same fields. A
+value is a version i16 and a message (`message_schemas.OFFSETS`).
 
 Written are keys of type 1 and values of version 4, whose tagged field has the topic's id:
-``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupCoordinatorRecordHelpers.java``.
-Pure: no file is touched.
+`OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupCoordinatorRecordHelpers.java`. Pure: no
+file is touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_EXPIRY: Final = -1
 LONGEST_NAME: Final = 0x7FFF
 """Bytes of a group's name at most."""
 LONGEST_METADATA: Final = 4096
-"""Bytes of a position's metadata at most (``offset.metadata.max.bytes``)."""
+"""Bytes of a position's metadata at most (`offset.metadata.max.bytes`)."""
 
 _reader = CoordinatorReader(OFFSETS)
 
@@ -37,9 +37,9 @@ _reader = CoordinatorReader(OFFSETS)
 class Committed(NamedTuple):
     """A position that a group has committed: the offset of the next record that it will read.
 
-    ``leader_epoch``: -1 where it is not said.  ``time_ms``: when it was committed, in ms since
-    1970.  ``expire_ms``: when it expires, which only old clients say.  ``topic_id``: as
-    ``partition.metadata`` has it, None where it is not said.
+    `leader_epoch`: -1 where it is not said. `time_ms`: when it was committed, in ms since 1970.
+    `expire_ms`: when it expires, which only old clients say. `topic_id`: as `partition.metadata`
+    has it, None where it is not said.
     """
 
     position: int
@@ -62,14 +62,16 @@ class CommitKey(NamedTuple):
 
 
 def partition_for(group: str, partitions: int) -> int:
-    """The partition that has a group, of so many (``GroupCoordinatorService.partitionFor``)."""
+    """Return the partition that has a group, of so many
+    (`GroupCoordinatorService.partitionFor`).
+    """
     units = group.encode("utf-16-be", "surrogatepass")
     code = 0
     for (unit,) in struct.iter_unpack(">H", units):
         code = (31 * code + unit) & 0xFFFFFFFF
     if code >= 1 << 31:
         code = (1 << 32) - code
-    # Java's number of least value has no opposite: ``Utils.abs`` makes it 0.
+    # Java's number of least value has no opposite: `Utils.abs` makes it 0.
     return (0 if code == 1 << 31 else code) % partitions
 
 
@@ -77,7 +79,7 @@ def partition_for(group: str, partitions: int) -> int:
 
 
 def check_name(group: str) -> None:
-    """InvalidRecord where there can be no group of this name."""
+    """Errors: InvalidRecord where there can be no group of this name."""
     try:
         size = len(group.encode())
     except UnicodeEncodeError:
@@ -87,17 +89,17 @@ def check_name(group: str) -> None:
 
 
 def name_bytes(group: str) -> bytes:
-    """A group's name as keys have it."""
+    """Return a group's name as keys have it."""
     return group.encode("utf-8", "surrogateescape")
 
 
 def name_text(name: bytes) -> str:
-    """A group's name as text; bytes that are no UTF-8 come back by ``name_bytes``."""
+    """Return a group's name as text; bytes that are no UTF-8 come back by `name_bytes`."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def commit_key(group: str, topic: str, partition: int) -> bytes:
-    """The key of a group's position in a partition."""
+    """Return the key of a group's position in a partition."""
     return b"".join(
         (
             struct.pack(">h", COMMIT),
@@ -108,25 +110,25 @@ def commit_key(group: str, topic: str, partition: int) -> bytes:
 
 
 def kind_of(key: bytes) -> int:
-    """The type that a key begins with; -1 of what is no key."""
+    """Return the type that a key begins with; -1 of what is no key."""
     kind = int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
     return COMMIT if kind == _LEGACY_COMMIT else kind
 
 
 def group_of(key: bytes) -> bytes | None:
-    """The name of the group that a key is of; None of what is no key of a group."""
+    """Return the name of the group that a key is of; None of what is no key of a group."""
     size = int.from_bytes(key[2:4], "big", signed=True)
     return key[4 : 4 + size] if 0 <= size <= len(key) - 4 and len(key) >= 4 else None
 
 
 def read_commit_key(key: bytes) -> CommitKey:
-    """A key of ``COMMIT``.  MessageError."""
+    """Return a key of `COMMIT`. Errors: MessageError."""
     data = _reader.read_key(key).data
     return CommitKey(name_text(data["group"]), name_text(data["topic"]), data["partition"])
 
 
 def read_key(key: bytes) -> dict[str, Any]:
-    """The fields of a key of any type.  MessageError."""
+    """Return the fields of a key of any type. Errors: MessageError."""
     return _reader.read_key(key).data
 
 
@@ -134,12 +136,12 @@ def read_key(key: bytes) -> dict[str, Any]:
 
 
 def read_value(key: bytes, value: bytes) -> dict[str, Any]:
-    """The fields of the value that a key of any type has.  MessageError."""
+    """Return the fields of the value that a key of any type has. Errors: MessageError."""
     return _reader.read_value(kind_of(key), value).data
 
 
 def read_commit(value: bytes) -> Committed:
-    """The value of a key of ``COMMIT``.  MessageError."""
+    """Return the value of a key of `COMMIT`. Errors: MessageError."""
     data = _reader.read_value(COMMIT, value).data
     expire_ms, topic_id = data["expireTimestamp"], data["topicId"]
     return Committed(
@@ -153,7 +155,7 @@ def read_commit(value: bytes) -> Committed:
 
 
 def commit_value(committed: Committed) -> bytes:
-    """A position as a value of version 4, which has no time of its own to expire."""
+    """Return a position as a value of version 4, which has no time of its own to expire."""
     metadata = name_bytes(committed.metadata)
     tagged = b"\0"
     if committed.topic_id is not None:
@@ -170,7 +172,7 @@ def commit_value(committed: Committed) -> bytes:
 
 
 def check_metadata(metadata: str) -> None:
-    """InvalidRecord where a position may not have this metadata."""
+    """Errors: InvalidRecord where a position may not have this metadata."""
     try:
         size = len(metadata.encode())
     except UnicodeEncodeError:
@@ -182,12 +184,12 @@ def check_metadata(metadata: str) -> None:
 
 
 def id_text(topic_id: bytes) -> str:
-    """A topic's id as ``partition.metadata`` has it."""
+    """Return a topic's id as `partition.metadata` has it."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
 def id_bytes(topic_id: str) -> bytes:
-    """A topic's id as messages have it."""
+    """Return a topic's id as messages have it."""
     return base64.urlsafe_b64decode(topic_id + "==")
 
 

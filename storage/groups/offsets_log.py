@@ -1,15 +1,15 @@
-"""The newest record of each key in one partition of ``__consumer_offsets``.
+"""The newest record of each key in one partition of `__consumer_offsets`.
 
-It is read once from its start, and then on from where it was last read.  Only the newest values are
-kept, as they are stored, by group and key; what they mean is for ``group``.
+It is read once from its start, and then on from where it was last read. Only the newest values are
+kept, as they are stored, by group and key; what they mean is for `group`.
 
 Records of a transaction count when its COMMIT marker is there, in the order of their own offsets:
 what was committed or taken back behind them, but before the marker, is newer
-(``OffsetMetadataManager.replayEndTransactionMarker``).  Below the last stable offset the log knows
+(`OffsetMetadataManager.replayEndTransactionMarker`). Below the last stable offset the log knows
 what was aborted.
 
-Invariant: all below ``next_offset`` is in ``groups``, and nothing else; so reading that fails in
-the middle goes on from there.
+Invariant: all below `next_offset` is in `groups`, and nothing else; so reading that fails in the
+middle goes on from there.
 
 Not here: locks (one thread at a time reads), other partitions.
 """
@@ -41,7 +41,7 @@ _Pending = dict[bytes, tuple[int, bytes | None]]
 
 
 class GroupRecords:
-    """The newest values of one group, by key.  ``changed``: the keys that have changed since the
+    """The newest values of one group, by key. `changed`: the keys that have changed since the
     reader of this has emptied it.
     """
 
@@ -53,10 +53,10 @@ class GroupRecords:
 
 
 class OffsetsLog:
-    """See the module.  ``groups`` has their names as keys have them."""
+    """See the module. `groups` has their names as keys have them."""
 
     def __init__(self, log: Log, count: int, start: int | None = None) -> None:
-        """``count``: how many partitions the topic has, as far as it is known.  ``start``: where to
+        """`count`: how many partitions the topic has, as far as it is known. `start`: where to
         begin, by default the log start.
         """
         self.log = log
@@ -84,8 +84,8 @@ class OffsetsLog:
         return self._is_stale or has_lost or self.next_offset > log.log_end_offset
 
     def replaced(self, end: int) -> None:
-        """The log below ``end`` has lost records, which may have been tombstones of keys that are
-        here.  Any thread.
+        """The log below `end` has lost records, which may have been tombstones of keys that are
+        here. Any thread.
         """
         self._is_stale = self._is_stale or self.next_offset < end
 
@@ -95,8 +95,8 @@ class OffsetsLog:
         return self.log.size - self._size_read if self.next_offset else self.log.size
 
     def read_on(self) -> None:
-        """Read what is there by now.  SegmentGone, OSError; BlockingIOError where
-        that would wait and may not.
+        """Read what is there by now. Errors: SegmentGone, OSError; BlockingIOError where that would
+        wait and may not.
         """
         log = self.log
         end, size = log.log_end_offset, log.size
@@ -113,7 +113,7 @@ class OffsetsLog:
     def _read_stable(self, stable: int) -> None:
         """Read what lies below the last stable offset, many batches at a time.
 
-        Of the records of a key in one window only the last one is looked at.  It stops before
+        Of the records of a key in one window only the last one is looked at. It stops before
         damage.
         """
         aborted = AbortedSpans(
@@ -194,7 +194,7 @@ class OffsetsLog:
 
 
 def _newest(columns: Columns) -> Iterator[tuple[bytes, bytes | None]]:
-    """The last value of each key; records without a key are left out."""
+    """Yield the last value of each key; records without a key are left out."""
     assert columns.keys is not None
     assert columns.values is not None
     keys, values = _rows(columns.keys), _rows(columns.values)
@@ -216,7 +216,7 @@ def _rows(column: VariableColumn) -> Callable[[int], bytes | None]:
 
 
 def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Buffer, BatchHeader]]:
-    """The batches that have something between these offsets.
+    """Yield the batches that have something between these offsets.
 
     What lies behind damage in a segment is passed over: the positions that are lost with it are the
     ones committed before, from which on records are read again.

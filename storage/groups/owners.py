@@ -1,4 +1,4 @@
-"""Whose the groups are: a small file in the data directory, ``kafkafs.groups``.
+"""Whose the groups are: a small file in the data directory, `kafkafs.groups`.
 
 One line for each group that somebody has made, or to whom chown and chmod have given something::
 
@@ -36,12 +36,12 @@ class GroupOwners:
         self._owners: dict[str, Owner] | None = None
 
     def get(self, group: str) -> Owner | None:
-        """A group's owner and mode, if it has any. CorruptCheckpoint, OSError."""
+        """Return a group's owner and mode, if it has any. Errors: CorruptCheckpoint, OSError."""
         return self._read().get(group)
 
     def set(self, group: str, owner: Owner, there: Collection[str]) -> None:
-        """Durable. ``there``: the other groups that there are. CorruptCheckpoint, OSError: nothing
-        has changed.
+        """Durable. `there`: the other groups that there are. Errors: CorruptCheckpoint, OSError:
+        nothing has changed.
         """
         known = self._read()
         kept = {name: each for name, each in known.items() if name in there}

@@ -1,10 +1,10 @@
 """The tombstones that delete a group, in an order that a broker can replay.
 
-A broker replays the records of a partition one by one.  If it cannot replay one of them, it loads
-nothing of the partition.  The tombstone of a member has to follow those of the member's two
+A broker replays the records of a partition one by one. If it cannot replay one of them, it loads
+nothing of the partition. The tombstone of a member has to follow those of the member's two
 assignments, and the tombstone of a group those of its members and of its assignment epoch
-(``ConsumerGroup.createGroupTombstoneRecords``, ``GroupMetadataManager.replay``).  Then a log that
-ends after any of them can be replayed, too.
+(`ConsumerGroup.createGroupTombstoneRecords`, `GroupMetadataManager.replay`). Then a log that ends
+after any of them can be replayed, too.
 
 Pure: keys in, keys out.
 """
@@ -27,10 +27,10 @@ _OF_GROUP: Final = {"consumer": (6, 3), "streams": (20, 17), "classic": (CLASSIC
 
 
 def group_tombstones(group: str, keys: Collection[bytes]) -> list[bytes]:
-    """Return the keys to write without a value.  ``keys``: those of the group that have a value.
+    """Return the keys to write without a value. `keys`: those of the group that have a value.
 
     A broker also asks for tombstones of records that may never have been written: both assignments
-    of each member, and the assignment epoch.  A group that has committed offsets only is one of the
+    of each member, and the assignment epoch. A group that has committed offsets only is one of the
     classic protocol for a broker.
 
     Errors: PolicyViolation for a share group, and for records of unknown types.

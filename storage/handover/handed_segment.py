@@ -1,9 +1,9 @@
 """Puts one sealed segment into a broker's directory: reads its log whole, makes its indexes anew.
 
-It checks every batch (size, CRC, offsets that rise), so that a broker gets whole batches only.  A
+It checks every batch (size, CRC, offsets that rise), so that a broker gets whole batches only. A
 cluster gives out leader epochs: those above 0 become 0, so that no follower or consumer meets an
-epoch that the broker's own metadata does not know yet.  No CRC covers them.  In records of groups
-the broker's ids of topics take the place of ours (``topic_ids``).
+epoch that the broker's own metadata does not know yet. No CRC covers them. In records of groups the
+broker's ids of topics take the place of ours (`topic_ids`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Receiver(NamedTuple):
             self.files.chown(path, self.uid, self.gid)
 
     def create(self, path: str) -> int:
-        """A descriptor of a new file."""
+        """Return a descriptor of a new file."""
         fd = self.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             self.own(path)
@@ -74,12 +74,12 @@ def hand_segment(
 ) -> tuple[bool, int | None]:
     """Put a segment's log and indexes there, durable but for their names.
 
-    ``interval``: index.interval.bytes.  ``may_link``: link the log, which nobody writes to any
-    more, instead of copying it, unless it has to change or has another owner.  ``ids``: topics' ids
-    that it has, and what takes their place; in most logs none.
+    `interval`: index.interval.bytes. `may_link`: link the log, which nobody writes to any more,
+    instead of copying it, unless it has to change or has another owner. `ids`: topics' ids that it
+    has, and what takes their place; in most logs none.
 
     Returns whether the log is one file on both sides now, and the offset of the first batch with a
-    leader epoch, or None.  CorruptRecord, HandoverRefused, TaskCancelled, OSError.
+    leader epoch, or None. Errors: CorruptRecord, HandoverRefused, TaskCancelled, OSError.
     """
     files = receiver.files
     path = receiver.path(segment.base_offset, paths.LOG)
@@ -127,7 +127,7 @@ def _read(
     target: int | None,
     ids: Mapping[bytes, bytes],
 ) -> Rebuild:
-    """Walk a log, and write it to ``target`` as the broker gets it."""
+    """Walk a log, and write it to `target` as the broker gets it."""
     rebuild = Rebuild(segment.base_offset, interval)
     fd = files.open(segment.log_path, os.O_RDONLY)
     try:

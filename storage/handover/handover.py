@@ -1,29 +1,29 @@
 """Hands topics over to a broker: in its directory, their empty partitions get our files.
 
 The broker is stopped. It has each of the topics, with as many partitions, and nothing was ever
-written to them.  A partition gets:
+written to them. A partition gets:
 
-- the segments as they are (``handed_segment``), and behind them an empty one, which begins at the
-  log end, for the broker to append to;
-- one producer snapshot, at the log end, without producers.  A cluster gives out producer ids: ours
-  would meet others' at the broker, which would refuse those producers.  Our batches lie below the
+- the segments as they are (`handed_segment`), and behind them an empty one, which begins at the log
+  end, for the broker to append to;
+- one producer snapshot, at the log end, without producers. A cluster gives out producer ids: ours
+  would meet others' at the broker, which would refuse those producers. Our batches lie below the
   recovery point, so no restart of the broker reads their producers, however it stopped;
-- in ``__consumer_offsets``, the broker's ids of topics in the place of ours;
-- ``leader-epoch-checkpoint`` with epoch 0, or empty where no batch has an epoch;
-- the log end as its recovery point, and our log start where it is above the first base offset.
-  A broker finds the high watermark and the cleaner's offset itself.
+- in `__consumer_offsets`, the broker's ids of topics in the place of ours;
+- `leader-epoch-checkpoint` with epoch 0, or empty where no batch has an epoch;
+- the log end as its recovery point, and our log start where it is above the first base offset. A
+  broker finds the high watermark and the cleaner's offset itself.
 
-``partition.metadata`` stays: it ties the directory to the cluster's topic.
+`partition.metadata` stays: it ties the directory to the cluster's topic.
 
-A handover that is killed halfway must not be served. So a directory ``kafkafs.handover`` lies in
-the broker's until all is done: no broker starts beside a directory that is no partition's
-(``LogManager.loadLogs``), and we open none for writing either.  A file in it, ``plan``, names the
-partitions with their log ends.  After a kill the next run empties the partitions of the plan and
-begins anew; without a plan nothing was begun, or all was done.  It leaves partitions alone that
-hold what they would get, so a handover can be repeated.
+A handover that is killed halfway must not be served. So a directory `kafkafs.handover` lies in the
+broker's until all is done: no broker starts beside a directory that is no partition's
+(`LogManager.loadLogs`), and we open none for writing either. A file in it, `plan`, names the
+partitions with their log ends. After a kill the next run empties the partitions of the plan and
+begins anew; without a plan nothing was begun, or all was done. It leaves partitions alone that hold
+what they would get, so a handover can be repeated.
 
-A handover that fails empties the partitions itself.  It only reads the source, but for recovery of
-a directory that was not closed cleanly, and for the transactions that it shall abort.
+A handover that fails empties the partitions itself. It only reads the source, but for recovery of a
+directory that was not closed cleanly, and for the transactions that it shall abort.
 
 Not here: creating topics, and the broker's settings, which only a running broker takes.
 """
@@ -58,9 +58,9 @@ _Item = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A partition that was handed over, or would be.  Sizes in bytes.
+    """A partition that was handed over, or would be. Sizes in bytes.
 
-    ``linked_size``: the bytes of the logs that both sides share.
+    `linked_size`: the bytes of the logs that both sides share.
     """
 
     topic: str
@@ -110,15 +110,15 @@ def hand_over(
     task: Task | None = None,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> HandoverOutcome:
-    """Hand these topics of the data directory ``data``, or all of its own, over to a broker's.
+    """Hand these topics of the data directory `data`, or all of its own, over to a broker's.
 
-    ``abort``: abort open transactions, which are refused otherwise.  ``link``: where possible, a
-    log that nobody appends to any more becomes one file on both sides.  ``dry_run`` changes
-    nothing, takes no lock, and returns the refusals instead of raising them.
+    `abort`: abort open transactions, which are refused otherwise. `link`: where possible, a log
+    that nobody appends to any more becomes one file on both sides. `dry_run` changes nothing, takes
+    no lock, and returns the refusals instead of raising them.
 
     HandoverRefused, LogLocked, UnknownTopicOrPartition, TaskCancelled, other StorageErrors and
     OSError: the broker has got nothing; its own empty files, which it makes again at its next
-    start, may be gone.  What cannot be emptied then, the next run empties.
+    start, may be gone. What cannot be emptied then, the next run empties.
     """
     data, broker = os.path.realpath(data), os.path.realpath(broker)
     handover = _Handover(
@@ -136,10 +136,11 @@ def hand_over(
 
 
 def broker_settings(settings: Settings, topic: str) -> dict[str, str]:
-    """The settings that a broker needs: those set on the topic, and those that delete records.
+    """Return the settings that a broker needs: those set on the topic, and those that delete
+    records.
 
-    The latter also where they are our defaults, since a broker has others.  A topic becomes a
-    tiered one only after it was handed over.
+    The latter also where they are our defaults, since a broker has others. A topic becomes a tiered
+    one only after it was handed over.
     """
     own = settings.overrides(topic)
     return {
@@ -275,9 +276,9 @@ class _Handover:
     # -- choosing -----------------------------------------------------------------------------
 
     def _choose(self, source: LogManager, begun: Collection[_Item]) -> list[Log]:
-        """The partitions to hand over; adds refusals.
+        """Return the partitions to hand over; adds refusals.
 
-        ``begun``: partitions that a killed run has filled in part.
+        `begun`: partitions that a killed run has filled in part.
         """
         outcome = self.outcome
         theirs_tiered = TieredTopics(
@@ -332,7 +333,7 @@ class _Handover:
         return found
 
     def _is_new(self, source: LogManager, log: Log, *, is_begun: bool) -> bool:
-        """Whether the partition is to be handed over; adds refusals."""
+        """Return whether the partition is to be handed over; adds refusals."""
         refuse = self.outcome.refusals.append
         directory = self._place(*_item(log))
         name = f"{log.topic}:{log.partition}"
@@ -360,7 +361,7 @@ class _Handover:
         return True
 
     def _logs_in(self, directory: str) -> dict[int, int]:
-        """The bytes of each log in a partition's directory, by base offset."""
+        """Return the bytes of each log in a partition's directory, by base offset."""
         return {
             base: self.files.file_stat(os.path.join(directory, name)).st_size
             for name, _ in self.files.scan(directory)
@@ -368,7 +369,9 @@ class _Handover:
         }
 
     def _open_transactions(self, log: Log) -> list[int]:
-        """The producers with an open transaction; adds a refusal where it may not be aborted."""
+        """Return the producers with an open transaction; adds a refusal where it may not be
+        aborted.
+        """
         found = [producer.producer_id for producer in log.producers if producer.in_transaction]
         for producer_id in () if self.abort else found:
             self.outcome.refusals.append(
@@ -380,7 +383,7 @@ class _Handover:
     # -- handing over---------------------------------------------------------------------------
 
     def _plan_on_disk(self) -> dict[_Item, int]:
-        """The plan of a killed run."""
+        """Return the plan of a killed run."""
         return checkpoint_file.read_offsets(self.files, self.plan_path)
 
     def _carry_out(self, chosen: Collection[Log]) -> None:
@@ -498,7 +501,7 @@ class _Handover:
         return found
 
     def _receiver(self, directory: str) -> Receiver:
-        """The directory, whose files have to belong to the owner of the broker's."""
+        """Return the directory, whose files have to belong to the owner of the broker's."""
         stat = self.files.file_stat(os.path.join(self.broker, paths.META_PROPERTIES))
         return Receiver(self.files, directory, stat.st_uid, stat.st_gid)
 

@@ -23,7 +23,7 @@ _SIZE = 16
 def replace_ids(data: memoryview, end: int, ids: Mapping[bytes, bytes], path: str) -> None:
     """Replace these ids in whole, valid batches, in place, with new checksums.
 
-    HandoverRefused where a compressed batch has any; ``path``: the log's, for that.
+    Errors: HandoverRefused where a compressed batch has any; `path`: the log's, for that.
     """
     at = 0
     while at < end:
@@ -52,7 +52,7 @@ def _replace_in_batch(batch: memoryview, ids: Mapping[bytes, bytes], path: str) 
 
 
 def _places(batch: bytes, ids: Mapping[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
-    """Where ids are, and what takes their place."""
+    """Yield where ids are, and what takes their place."""
     for old, new in ids.items():
         position = batch.find(old, _COVERED_FROM)
         while position >= 0:

@@ -71,14 +71,15 @@ _MAGIC_0 = struct.Struct(">ibI")
 
 
 def encode_message(payload: Buffer) -> bytes:
-    """One entry of magic 0 with this payload."""
+    """Return one entry of magic 0 with this payload."""
     return _MAGIC_0.pack(len(payload) + 5, 0, zlib.crc32(payload)) + payload
 
 
 def plain_07(
     data: Buffer, at: int, end: int, id_: int, limit: int = MAX_DECOMPRESSED_BYTES
 ) -> tuple[bytes | bytearray, int]:
-    """The entries at `data[at:end]` as one uncompressed v2 batch, and how many bytes they take.
+    """Return the entries at `data[at:end]` as one uncompressed v2 batch, and how many bytes they
+    take.
 
     `id_` is the first one's id. The batch holds either as many uncompressed entries as are whole,
     up to 16 KiB of them, or one compressed set. The header's CRC is 0, timestamps are -1. Where the
@@ -174,14 +175,14 @@ def headers_07(
 
 
 def entries_to_v2(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes, int]:
-    """The run of messages at `data[at:end]`, or the set there, as one stored v2 batch; the bytes
-    that it takes.
+    """Return the run of messages at `data[at:end]`, or the set there, as one stored v2 batch; the
+    bytes that it takes.
 
     `id_` is the first entry's id. The batch spans the ids of all these bytes: its last offset is
     the one before the next entry's id, so the next offset, at the log's end too, is the next id.
     The messages of a set, which share one id, take that id and those that follow. The codec stays.
 
-    Empty bytes where the first entry is not whole. CorruptRecord, its position in `data`;
+    Empty bytes where the first entry is not whole. Errors: CorruptRecord, its position in `data`;
     InvalidRecord for a set of more messages than bytes.
     """
     made, size = plain_07(data, at, end, id_)

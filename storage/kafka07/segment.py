@@ -1,6 +1,6 @@
-"""A partition that Kafka 0.7 has written: ``.kafka`` files, read and never written.
+"""A partition that Kafka 0.7 has written: `.kafka` files, read and never written.
 
-Layout: ``<byte offset>.kafka``, its first byte's position in the partition; so the next file's name
+Layout: `<byte offset>.kafka`, its first byte's position in the partition; so the next file's name
 is this one's plus its size (0.7.2: kafka/log/Log.scala). A message's id, which is its offset here,
 is its position too, so a segment needs no index. Only whether an entry begins at a position takes a
 walk through the file; the segment remembers some positions of each walk.
@@ -8,7 +8,7 @@ walk through the file; the segment remembers some positions of each walk.
 The last file may be torn, where the broker died. What 0.7 would cut at its next start (from the
 first entry on that is not whole or has a wrong CRC; FileMessageSet.recover) is left out of sight.
 
-Not here: what an entry is (``entries``), appending (nothing appends to these, and what a broker
+Not here: what an entry is (`entries`), appending (nothing appends to these, and what a broker
 appends after the load is not followed), indexes and producers (there are none).
 """
 
@@ -39,7 +39,7 @@ _EDGES_EVERY = 64 * 1024
 
 
 class Segment07(Segment):
-    """One ``.kafka`` file.  Offsets are ids: positions in the partition, in bytes."""
+    """One `.kafka` file. Offsets are ids: positions in the partition, in bytes."""
 
     holds_batches = False
 
@@ -70,7 +70,7 @@ class Segment07(Segment):
         return headers_07(self.source(), position, self.size, self.base_offset)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first entry whose id is ≥ ``offset``."""
+        """Return the first entry whose id is ≥ `offset`."""
         if offset >= self.next_offset:
             return None
         return next(self.batches(self.position_before(offset)), None)
@@ -89,7 +89,7 @@ class Segment07(Segment):
         return self.mtime_ns // 1_000_000
 
     def set_size(self, size: int) -> None:
-        """Let the segment end behind its file's first ``size`` bytes."""
+        """Let the segment end behind its file's first `size` bytes."""
         if size > paths.MAX_OFFSET - self.base_offset:
             raise CorruptRecord("the file ends beyond the largest offset", path=self.log_path)
         self.size = self.stable_size = size
@@ -105,9 +105,9 @@ class Segment07(Segment):
         return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are not shown"]
 
     def position_before(self, offset: int) -> int:
-        """Where the first entry begins whose id is ≥ ``offset``.
+        """Return where the first entry begins whose id is ≥ `offset`.
 
-        CorruptRecord where an entry before it is wrong.
+        Errors: CorruptRecord where an entry before it is wrong.
         """
         position = max(offset - self.base_offset, 0)
         with self._edges_lock:
@@ -121,7 +121,7 @@ class Segment07(Segment):
         return at
 
     def _step_to(self, position: int, until: int) -> int:
-        """Walk from an entry's start to the first entry's start at or behind ``until``."""
+        """Walk from an entry's start to the first entry's start at or behind `until`."""
         source, end = self.source(), self.size
         while position < until:
             chunk = source.read_at(position, min(until - position + LARGEST_HEAD, end - position))
@@ -139,8 +139,8 @@ class Segment07(Segment):
     def check(self, progress: Callable[[int], None]) -> tuple[int, str | None]:
         """Read all entries and check their CRCs: where the sound ones end, and why they do.
 
-        The reason is None at the segment's end.  ``progress`` gets the bytes of sound entries.
-        Closes what it has opened.  OSError.
+        The reason is None at the segment's end. `progress` gets the bytes of sound entries. Closes
+        what it has opened. Errors: OSError.
         """
         position, end = 0, self.size
         try:
@@ -185,22 +185,23 @@ def _reason(fault: int) -> str:
 
 
 def entry_files(names: Iterable[str]) -> list[tuple[int, str]]:
-    """(base offset, name) of each ``.kafka`` file among a partition's files, ascending."""
+    """(base offset, name) of each `.kafka` file among a partition's files, ascending."""
     return sorted(
         (base, name) for name in names if (base := paths.old_base_offset_of(name)) is not None
     )
 
 
 def holds_entries(names: Collection[str]) -> bool:
-    """Whether a partition's directory with these files holds Kafka 0.7's entries, not batches.
+    """Return whether a partition's directory with these files holds Kafka 0.7's entries, not
+    batches.
 
-    Later brokers do not see ``.kafka`` files, so files beside a ``.log`` do not count.
+    Later brokers do not see `.kafka` files, so files beside a `.log` do not count.
     """
     return bool(entry_files(names)) and not any(name.endswith(paths.LOG) for name in names)
 
 
 def refusal(directory: str) -> ReadOnlyFormat:
-    """The error of opening the partition in ``directory`` for writing."""
+    """Return the error of opening the partition in `directory` for writing."""
     name = os.path.basename(directory)
     return ReadOnlyFormat(
         f"partition {name} was written by Kafka 0.7, whose format can only be read: mount it "
@@ -217,12 +218,13 @@ def load_entries(
     *,
     progress: Callable[[int], None] | None,
 ) -> tuple[list[Segment07], list[str]]:
-    """The segments among the files ``names`` of a directory, and a line for what is out of sight.
+    """Return the segments among the files `names` of a directory, and a line for what is out of
+    sight.
 
-    ``progress``: read the last file, as 0.7 does where no clean stop was marked, leave out what
-    begins with its first wrong or incomplete entry, and tell ``progress`` the bytes; None: read
-    nothing.  CorruptRecord where a file does not begin where the one before it ends
-    (``Log.scala``: validateSegments); OSError.
+    `progress`: read the last file, as 0.7 does where no clean stop was marked, leave out what
+    begins with its first wrong or incomplete entry, and tell `progress` the bytes; None: read
+    nothing. Errors: CorruptRecord where a file does not begin where the one before it ends
+    (`Log.scala`: validateSegments); OSError.
     """
     segments = [Segment07(files, directory, name, config) for _, name in entry_files(names)]
     for segment in segments:

@@ -3,7 +3,7 @@
 A position that is not within log start..log end by then is left out, and so is one of a partition
 that is not there: who asks looks at the directory a moment before.
 
-A request is one line of JSON, ``{"group": "G", "positions": {"orders": {"0": 23}}}``.
+A request is one line of JSON, `{"group": "G", "positions": {"orders": {"0": 23}}}`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class GroupPositions(NamedTuple):
     positions: Mapping[str, Mapping[int, int]]
 
     def encode(self) -> str:
-        """One line, without its end."""
+        """Return one line, without its end."""
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
     def decode(cls, fields: Any) -> GroupPositions:
-        """The request of a parsed JSON value.  InvalidRecord where it is none."""
+        """Return the request of a parsed JSON value. Errors: InvalidRecord where it is none."""
         try:
             group, positions = fields["group"], fields["positions"]
             if len(fields) != 2 or not isinstance(group, str):
@@ -65,9 +65,9 @@ def _numbers(positions: Any) -> dict[int, int]:
 def commit(
     manager: LogManager, request: GroupPositions, task: Task, now_ns: Callable[[], int]
 ) -> int:
-    """Commit the positions, a topic at a time; returns how many.  In a worker thread.
+    """Commit the positions, a topic at a time; returns how many. In a worker thread.
 
-    Errors as ``Groups.commit``; what was committed before is committed again when it is asked for
+    Errors as `Groups.commit`; what was committed before is committed again when it is asked for
     again.
     """
     return sum(

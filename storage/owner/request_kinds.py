@@ -1,12 +1,12 @@
 """Requests to the owner of a data directory, and their outcomes, as lines of JSON.
 
-A line is a request, ``{"id": …, "KIND": {…}}``, of one of ``KINDS``.  The client finds the outcome
-by the id (letters, digits, ``.``, ``_`` and ``-``), and may leave it out.
+A line is a request, `{"id": …, "KIND": {…}}`, of one of `KINDS`. The client finds the outcome by
+the id (letters, digits, `.`, `_` and `-`), and may leave it out.
 
-An outcome is a line, too: ``{"id": …, "kind": …, "state": …}`` with figures of the kind, or with a
-``reason``.  States: ``queued``, ``running``; as ends those of the kind (``adopted``, ``duplicate``,
-``swapped``, ``committed``), ``refused`` (the request cannot be carried out, and nothing has
-changed), ``failed`` (the disk) and ``cancelled`` (the owner has stopped before: ask the next one).
+An outcome is a line, too: `{"id": …, "kind": …, "state": …}` with figures of the kind, or with a
+`reason`. States: `queued`, `running`; as ends those of the kind (`adopted`, `duplicate`, `swapped`,
+`committed`), `refused` (the request cannot be carried out, and nothing has changed), `failed` (the
+disk) and `cancelled` (the owner has stopped before: ask the next one).
 
 A client that asks a mount and one that has opened the directory itself use the same table, so both
 get the same answers and errors.
@@ -56,18 +56,19 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestKind(Generic[R, A]):
-    """One kind of request ``R`` with the answer ``A``."""
+    """One kind of request `R` with the answer `A`."""
 
     name: str
     encode: Callable[[R], str]
     """The request as JSON, in one line."""
     decode: Callable[[Any], R]
-    """The request of a parsed JSON value.  InvalidRecord."""
+    """The request of a parsed JSON value. Errors: InvalidRecord."""
     carry_out: Callable[[LogManager, R, Task, Callable[[], int]], A]
-    """In a worker thread, with the wall clock in ns.  StorageError, OSError: nothing has changed;
-    TaskCancelled."""
+    """In a worker thread, with the wall clock in ns. Errors: StorageError, OSError: nothing has
+    changed; TaskCancelled.
+    """
     encode_answer: Callable[[A], RequestOutcome]
-    """The answer as an outcome, with its ``state``."""
+    """The answer as an outcome, with its `state`."""
     decode_answer: Callable[[RequestOutcome], A]
     """The answer of an outcome."""
     staged: Callable[[R], Iterable[StagedFile]]
@@ -79,7 +80,7 @@ class RequestKind(Generic[R, A]):
 
 
 class OwnerRequest(NamedTuple):
-    """A request; ``id`` is None where its line has none."""
+    """A request; `id` is None where its line has none."""
 
     id: str | None
     kind: RequestKind[Any, Any]
@@ -150,12 +151,12 @@ KINDS: Mapping[str, RequestKind[Any, Any]] = {kind.name: kind for kind in (ADOPT
 
 
 def encode(kind: RequestKind[R, A], request: R, request_id: str) -> str:
-    """The line of a request, without its end."""
+    """Return the line of a request, without its end."""
     return f'{{"id":{json.dumps(request_id)},{json.dumps(kind.name)}:{kind.encode(request)}}}'
 
 
 def decode(line: bytes | bytearray) -> OwnerRequest:
-    """The request of a line.  InvalidRecord."""
+    """Return the request of a line. Errors: InvalidRecord."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -188,7 +189,7 @@ _PLAIN: dict[str, type[StorageError]] = {
 
 
 def error_outcome(error: Exception) -> RequestOutcome:
-    """The outcome of a request that has failed."""
+    """Return the outcome of a request that has failed."""
     if isinstance(error, TaskCancelled):
         return {"state": RequestState.CANCELLED, "reason": str(error)}
     if isinstance(error, OSError):
@@ -201,7 +202,7 @@ def error_outcome(error: Exception) -> RequestOutcome:
 
 
 def error_of(facts: RequestOutcome) -> Exception:
-    """The error of an outcome of ``error_outcome``; its message names the place."""
+    """Return the error of an outcome of `error_outcome`; its message names the place."""
     reason = str(facts.get("reason", facts))
     if facts["state"] == RequestState.FAILED:
         number = getattr(errno, str(facts.get("errno")), errno.EIO)

@@ -1,11 +1,11 @@
 """Removes orphans: staged files that no request will name any more.
 
-A task that was killed, or whose result was not taken, leaves the file that it has staged.  Only its
+A task that was killed, or whose result was not taken, leaves the file that it has staged. Only its
 age tells it from the file of a job that still works: a file that was written
-``kafkafs.staged.retention.ms`` ago is an orphan (-1: none ever is).  A job whose tasks take longer
+`kafkafs.staged.retention.ms` ago is an orphan (-1: none ever is). A job whose tasks take longer
 than that finds its files gone, and its request is refused.
 
-It touches only names of ``staged.parse_name``, and no file that an active request names.
+It touches only names of `staged.parse_name`, and no file that an active request names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UnderWay = Callable[[str, int, str], bool]
 
 
 class Removed(NamedTuple):
-    """The deleted files; ``size`` in bytes."""
+    """The deleted files; `size` in bytes."""
 
     files: int = 0
     size: int = 0
@@ -38,9 +38,9 @@ class Removed(NamedTuple):
 
 
 def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Removed:
-    """Delete the orphans of all partitions, in a worker thread; ``under_way`` is the owner's.
+    """Delete the orphans of all partitions, in a worker thread; `under_way` is the owner's.
 
-    OSError from the disk, after the other partitions; TaskCancelled.
+    Errors: OSError from the disk, after the other partitions; TaskCancelled.
     """
     retention_ms = manager.settings.broker.kafkafs_staged_retention_ms
     if retention_ms < 0:

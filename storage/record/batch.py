@@ -124,7 +124,7 @@ def encode(
 
 
 def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
-    """The records of a batch, back to back, without its header."""
+    """Return the records of a batch, back to back, without its header."""
     out = bytearray()
     for record in records:
         body = bytearray(1)
@@ -181,7 +181,9 @@ class _Reader:
         return value
 
     def varint(self, width: int = 32) -> int:
-        """A varint (width 32) or varlong (64). Bits beyond the width are dropped, as Kafka does."""
+        """Return a varint (width 32) or varlong (64). Bits beyond the width are dropped, as Kafka
+        does.
+        """
         bits = 0
         for shift in range(0, (width + 6) // 7 * 7, 7):
             byte = self.byte()

@@ -80,7 +80,7 @@ class TooLarge(CorruptRecord):
 
 
 def codec_number(name: str) -> int:
-    """The codec's number in a batch's attributes. Raises ValueError for a name of none."""
+    """Return the codec's number in a batch's attributes. Raises ValueError for a name of none."""
     if name not in CODECS:
         raise ValueError(f"unknown codec {name}")
     return CODECS.index(name)
@@ -114,7 +114,7 @@ def decompress(
 
 
 def largest_decompressed(codec: int, data: Buffer) -> int:
-    """How many bytes a v2 batch's stream can decompress to at most, without doing it.
+    """Return how many bytes a v2 batch's stream can decompress to at most, without doing it.
 
     By the sizes that the stream itself tells, where it tells any; 0 where it is damaged. A block
     counts for more than it may hold, so that many blocks of nothing are much, too.
@@ -306,7 +306,7 @@ def _unlz4_blocks(
 
 
 def _lz4_header(data: Buffer, magic: int) -> tuple[int, int, int]:
-    """Where the first block is, FLG, and how long a block can be."""
+    """Return where the first block is, FLG, and how long a block can be."""
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
         raise CorruptRecord("lz4: invalid frame magic")
     flags, descriptor = data[4], data[5]

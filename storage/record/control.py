@@ -35,7 +35,7 @@ class Marker(NamedTuple):
 
 
 def parse_marker(batch: Buffer, at: int = 0) -> Marker | None:
-    """The marker in the control batch at `batch[at:]`; None for the other control types.
+    """Return the marker in the control batch at `batch[at:]`; None for the other control types.
 
     The batch is stored or in plain form; its CRC is not looked at. Raises CorruptRecord.
     """
@@ -68,7 +68,7 @@ def encode_marker(
     timestamp_ms: int,
     leader_epoch: int,
 ) -> bytearray:
-    """A control batch of one marker, as a transaction coordinator writes it."""
+    """Return a control batch of one marker, as a transaction coordinator writes it."""
     record = Record(
         offset,
         timestamp_ms,

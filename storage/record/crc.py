@@ -1,6 +1,6 @@
-"""CRC-32C for Python code, by the package crc32c.  The loops in C have their own (``_crc``).
+"""CRC-32C for Python code, by the package crc32c. The loops in C have their own (`_crc`).
 
-Importing the package takes 40 ms, for argparse and importlib.metadata.  Its extension module alone
+Importing the package takes 40 ms, for argparse and importlib.metadata. Its extension module alone
 takes 0.4 ms.
 """
 
@@ -21,5 +21,5 @@ else:
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """Return the CRC-32C of a buffer, or of bytes whose own is ``crc`` and a buffer after them."""
+    """Return the CRC-32C of a buffer, or of bytes whose own is `crc` and a buffer after them."""
     return int(_library.crc32c(data, crc))

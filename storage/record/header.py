@@ -2,13 +2,12 @@
 
 A v2 batch (DefaultRecordBatch.java, KIP-98), big-endian, byte positions from its start:
 
-====  ====================  ===  ========================================================
-   0  baseOffset            i64  first offset of the original batch; kept by compaction
-   8  batchLength           i32  bytes after this field: the whole batch is 12 longer
-  12  partitionLeaderEpoch  i32  outside the CRC; -1 = none
-  16  magic                 i8   2
-  17  crc                   u32  CRC-32C of everything from byte 21 to the batch's end
-  21  attributes            i16  0-2 codec, 3 timestamp type, 4 transactional, 5 control,
+====  ====================  ===  ======================================================== 0
+baseOffset            i64  first offset of the original batch; kept by compaction 8  batchLength
+i32  bytes after this field: the whole batch is 12 longer 12  partitionLeaderEpoch  i32  outside the
+CRC; -1 = none 16  magic                 i8   2 17  crc                   u32  CRC-32C of everything
+from byte 21 to the batch's end 21  attributes            i16  0-2 codec, 3 timestamp type, 4
+transactional, 5 control,
                                  6 the base timestamp is a delete horizon (KIP-534)
   23  lastOffsetDelta       i32  last offset - baseOffset; kept by compaction
   27  baseTimestamp         i64  milliseconds; -1 in an empty batch
@@ -23,16 +22,13 @@ A v2 batch (DefaultRecordBatch.java, KIP-98), big-endian, byte positions from it
 An entry of v0 or v1 (LegacyRecord.java) is a message, or a *wrapper* around a compressed set of
 messages, and counts as a batch of its own:
 
-====  ==========  ===  ============================================================
-   0  offset      i64  of the message; a wrapper's: of the last message in it
-   8  size        i32  bytes after this field
-  12  crc         u32  CRC-32 of everything from byte 16 to the end
-  16  magic       i8   0 or 1
-  17  attributes  i8   0-2 codec; v1: 3 timestamp type
-  18  timestamp   i64  v1 only; milliseconds, -1 = none; a wrapper's: the largest inside
-  18  key                i32 length, -1 = null, and the key (v1: at 26)
-  ..  value              i32 length, -1 = null, and the value; a wrapper's: the compressed set
-====  ==========  ===  ============================================================
+====  ==========  ===  ============================================================ 0  offset
+i64  of the message; a wrapper's: of the last message in it 8  size        i32  bytes after this
+field 12  crc         u32  CRC-32 of everything from byte 16 to the end 16  magic       i8   0 or 1
+17  attributes  i8   0-2 codec; v1: 3 timestamp type 18  timestamp   i64  v1 only; milliseconds, -1
+= none; a wrapper's: the largest inside 18  key                i32 length, -1 = null, and the key
+(v1: at 26) .. value              i32 length, -1 = null, and the value; a wrapper's: the compressed
+set ====  ==========  ===  ============================================================
 """
 
 from __future__ import annotations
@@ -151,7 +147,7 @@ class BatchHeader(NamedTuple):
 
 
 def size_at(data: Buffer, at: int) -> int:
-    """How many bytes the batch at ``data[at:]``, of any format, says that it has.
+    """Return how many bytes the batch at `data[at:]`, of any format, says that it has.
 
     Its first LOG_OVERHEAD bytes must be there; damage may say anything, also less than nothing.
     """
@@ -191,7 +187,7 @@ def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
 def entry_header(
     offset: int, length: int, magic: int, crc: int, attributes: int, timestamp: int = NO_TIMESTAMP
 ) -> BatchHeader:
-    """The header of an entry of a format before v2, with what it has of a batch's."""
+    """Return the header of an entry of a format before v2, with what it has of a batch's."""
     count = -1 if attributes & CODEC_BITS else 1
     return BatchHeader(
         offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, count

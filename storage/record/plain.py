@@ -63,14 +63,14 @@ _KEY = (18, 26)
 def plain(
     data: Buffer, at: int, end: int, limit: int = MAX_DECOMPRESSED_BYTES
 ) -> tuple[bytearray, int]:
-    """The batch at `data[at:end]` in plain form, and the count of bytes that it stands for.
+    """Return the batch at `data[at:end]` in plain form, and the count of bytes that it stands for.
 
-    Of uncompressed v0 and v1 messages one batch is made of as many as are whole before `end`, up
-    to 16 KiB of log. A batch that is not whole before `end`: empty bytes, and its size (where not
-    even that is there, 17, which tell it).
+    Of uncompressed v0 and v1 messages one batch is made of as many as are whole before `end`, up to
+    16 KiB of log. A batch that is not whole before `end`: empty bytes, and its size (where not even
+    that is there, 17, which tell it).
 
-    Raises CorruptRecord, its position the batch's in `data`, for what a reader must reject: a
-    wrong CRC, a stream that is none, records that do not fill the batch; TooLarge for a stream that
+    Raises CorruptRecord, its position the batch's in `data`, for what a reader must reject: a wrong
+    CRC, a stream that is none, records that do not fill the batch; TooLarge for a stream that
     decompresses to more than `limit` bytes.
     """
     assert 0 <= at <= end <= len(data), (at, end, len(data))
@@ -115,7 +115,8 @@ def decoded_sizes(data: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def _plain_legacy(data: Buffer, at: int, end: int, limit: int) -> tuple[bytearray, int]:
-    """The wrapper at `data[at]`, or the run of messages there, as a v2 batch with a CRC of 0.
+    """Return the wrapper at `data[at]`, or the run of messages there, as a v2 batch with a CRC of
+    0.
 
     Returns it and the count of bytes that it stands for. The first entry is whole before `end`.
 
@@ -140,7 +141,7 @@ def _plain_legacy(data: Buffer, at: int, end: int, limit: int) -> tuple[bytearra
 
 
 def _value(entry: memoryview, header: BatchHeader) -> memoryview:
-    """A wrapper's value, behind a key that nobody looks at."""
+    """Return a wrapper's value, behind a key that nobody looks at."""
     at = _KEY[header.magic]
     length = int.from_bytes(entry[at : at + 4], "big", signed=True)
     if length < -1 or length > len(entry) - at - 8:
@@ -155,10 +156,10 @@ def _value(entry: memoryview, header: BatchHeader) -> memoryview:
 
 
 def first_offset(data: Buffer, header: BatchHeader) -> int:
-    """The offset of the first record of the batch `data`, which begins with that header.
+    """Return the offset of the first record of the batch `data`, which begins with that header.
 
-    Only of a wrapper, whose header tells the last one, are the bytes looked at. CorruptRecord where
-    it is damaged inside.
+    Only of a wrapper, whose header tells the last one, are the bytes looked at. Errors:
+    CorruptRecord where it is damaged inside.
     """
     if not header.is_wrapper:
         return header.base_offset
@@ -167,7 +168,8 @@ def first_offset(data: Buffer, header: BatchHeader) -> int:
 
 
 def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
-    """The v2 batch with `codec` (0: uncompressed), everything else in it kept, its CRC right.
+    """Return the v2 batch with `codec` (0: uncompressed), everything else in it kept, its CRC
+    right.
 
     A control batch, an empty one, and one that has that codec already, whatever its level, come
     back as they are and are not looked at.
@@ -203,7 +205,8 @@ def _with_codec(made: bytearray, codec: int, level: int | None = None) -> bytes:
 def to_v2(
     data: Buffer, at: int, end: int, limit: int = MAX_DECOMPRESSED_BYTES
 ) -> tuple[bytes, int]:
-    """The v0 or v1 wrapper at `data[at:end]`, or the run of messages there, as a stored v2 batch.
+    """Return the v0 or v1 wrapper at `data[at:end]`, or the run of messages there, as a stored v2
+    batch.
 
     Its codec is the wrapper's. Returns the batch and the count of bytes that it stands for, as
     `plain` does, and raises what that raises.

@@ -1,23 +1,23 @@
 """Which segments a log lets go of: facts and settings in, a head of the log out.
 
-Nothing here touches a file, a log or a clock; ``retain`` gathers the facts and carries out the
-decision.  The rules are Kafka's (``UnifiedLog.deleteOldSegments``), in this order:
+Nothing here touches a file, a log or a clock; `retain` gathers the facts and carries out the
+decision. The rules are Kafka's (`UnifiedLog.deleteOldSegments`), in this order:
 
 - **log start**: a segment whose successor begins at or below the log start has no readable record.
   Holds whatever cleanup.policy is.
-- where cleanup.policy has ``delete``, and all that decides is known (``LogConfig.unknown``), the
-  topic's policy decides about the rest.  Kafka's is **size** (the log keeps at least
+- where cleanup.policy has `delete`, and all that decides is known (`LogConfig.unknown`), the
+  topic's policy decides about the rest. Kafka's is **size** (the log keeps at least
   retention.bytes) and then **time** (the newest record, or where none has a timestamp the file, is
   older than retention.ms).
 
 Only a head of the log goes, whatever a policy says; a segment above the high watermark stays, and
-so does the last one if it is empty.  Where everything else goes the caller rolls first.
+so does the last one if it is empty. Where everything else goes the caller rolls first.
 
-A **policy** is a function ``(facts, config, now_ms) -> [Doomed, …]``.  Besides ``kafka`` an
-installed package can offer any as an entry point of the group ``kafkafs.retention``: a function
-that gets the text behind the colon of ``kafkafs.retention.policy=NAME:ARGUMENT`` (empty where there
-is none) and returns the policy, or raises ValueError with what would be right.
-``storage.retention.mtime`` is an example.
+A **policy** is a function `(facts, config, now_ms) -> [Doomed, …]`. Besides `kafka` an installed
+package can offer any as an entry point of the group `kafkafs.retention`: a function that gets the
+text behind the colon of `kafkafs.retention.policy=NAME:ARGUMENT` (empty where there is none) and
+returns the policy, or raises ValueError with what would be right. `storage.retention.mtime` is an
+example.
 
 Offsets count records, sizes are in bytes, times in ms since 1970.
 """
@@ -38,9 +38,9 @@ GROUP = "kafkafs.retention"
 
 
 class SegmentFacts(NamedTuple):
-    """``next_offset``: where the next segment begins, of the last one the log end.
+    """`next_offset`: where the next segment begins, of the last one the log end.
 
-    ``largest_timestamp_ms``: of its records, or ``mtime_ms`` where none has a timestamp.
+    `largest_timestamp_ms`: of its records, or `mtime_ms` where none has a timestamp.
     """
 
     base_offset: int
@@ -67,10 +67,10 @@ class Doomed(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The bytes of a log that one setting deletes: ``size`` now, ``next_size`` next.
+    """The bytes of a log that one setting deletes: `size` now, `next_size` next.
 
-    ``next_ms``: when it deletes them, at the earliest; ``next_after``: after how many more bytes
-    have been appended.  None of the two: nothing that is known.
+    `next_ms`: when it deletes them, at the earliest; `next_after`: after how many more bytes have
+    been appended. None of the two: nothing that is known.
     """
 
     setting: str
@@ -85,14 +85,16 @@ Policy = Callable[[LogFacts, LogConfig, int], Sequence[Doomed]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``fault``: what was wrong with the topic's policy, which counts for nothing then."""
+    """`fault`: what was wrong with the topic's policy, which counts for nothing then."""
 
     doomed: tuple[Doomed, ...]
     fault: str | None = None
 
 
 def decide(facts: LogFacts, config: LogConfig, now_ms: int) -> Decision:
-    """The segments that go now, oldest first.  Errors of a policy become the decision's fault."""
+    """Return the segments that go now, oldest first. Errors of a policy become the decision's
+    fault.
+    """
     doomed = _admitted(below_log_start(facts), facts)
     if config.unknown or "delete" not in config.cleanup_policy:
         return Decision(doomed)
@@ -129,7 +131,7 @@ def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
 
 
 def oldest_while(facts: LogFacts, why: Callable[[SegmentFacts], str | None]) -> list[Doomed]:
-    """Segments from the oldest on, up to the first for which ``why`` gives no reason."""
+    """Segments from the oldest on, up to the first for which `why` gives no reason."""
     doomed: list[Doomed] = []
     for segment in facts.segments:
         reason = why(segment)
@@ -143,7 +145,7 @@ def oldest_while(facts: LogFacts, why: Callable[[SegmentFacts], str | None]) -> 
 
 
 def below_log_start(facts: LogFacts) -> list[Doomed]:
-    """Those whose successor begins at or below the log start."""
+    """Return those whose successor begins at or below the log start."""
     start = facts.log_start_offset
     return oldest_while(
         facts._replace(segments=facts.segments[:-1]),
@@ -156,7 +158,7 @@ def below_log_start(facts: LogFacts) -> list[Doomed]:
 
 
 def by_size(facts: LogFacts, config: LogConfig) -> list[Doomed]:
-    """Those without which the log still holds retention.bytes."""
+    """Return those without which the log still holds retention.bytes."""
     limit = config.retention_bytes
     left = sum(segment.size for segment in facts.segments)
     if limit < 0 or left < limit:
@@ -171,7 +173,7 @@ def by_size(facts: LogFacts, config: LogConfig) -> list[Doomed]:
 
 
 def by_time(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
-    """Those older than retention.ms; one with a later timestamp holds back all behind it."""
+    """Return those older than retention.ms; one with a later timestamp holds back all behind it."""
     limit = config.retention_ms
     if limit < 0:
         return []
@@ -194,7 +196,7 @@ def kafka(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
 
 
 def deletes_by_limits(config: LogConfig) -> bool:
-    """Whether ``retention.bytes`` and ``retention.ms`` delete something once they are set."""
+    """Return whether `retention.bytes` and `retention.ms` delete something once they are set."""
     is_kafkas = config.kafkafs_retention_policy == "kafka"
     return is_kafkas and "delete" in config.cleanup_policy and not config.unknown
 
@@ -202,7 +204,7 @@ def deletes_by_limits(config: LogConfig) -> bool:
 def effects(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Effect]:
     """Return the effect of each setting that is in force, as if it were the only one.
 
-    InvalidConfig as ``find_policy``; a policy of one's own may raise anything.
+    Errors: InvalidConfig as `find_policy`; a policy of one's own may raise anything.
     """
     start = below_log_start(facts)
     found = []
@@ -255,9 +257,9 @@ def _size(doomed: Sequence[Doomed]) -> int:
 
 @functools.lru_cache
 def find_policy(text: str) -> Policy:
-    """The policy that ``NAME`` or ``NAME:ARGUMENT`` is.
+    """Return the policy that `NAME` or `NAME:ARGUMENT` is.
 
-    InvalidConfig where there is none of that name or it refuses the argument.
+    Errors: InvalidConfig where there is none of that name or it refuses the argument.
     """
     name, colon, argument = text.partition(":")
     if name == "kafka":
@@ -277,7 +279,7 @@ def find_policy(text: str) -> Policy:
 
 
 def _factory(name: str) -> Callable[[str], Policy]:
-    """The function of the entry point of that name."""
+    """Return the function of the entry point of that name."""
     # Takes some milliseconds, which Kafka's policy need not cost.
     from importlib.metadata import entry_points
 
@@ -296,5 +298,5 @@ def _factory(name: str) -> Callable[[str], Policy]:
 
 
 def check_policy(config: LogConfig) -> None:
-    """InvalidConfig where there is no such policy as the settings name."""
+    """Errors: InvalidConfig where there is no such policy as the settings name."""
     find_policy(config.kafkafs_retention_policy)

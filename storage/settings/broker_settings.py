@@ -1,19 +1,19 @@
 """The settings of a broker's topics, as it has written them down, in a directory of its own.
 
-A data directory is a *broker's* where it has ``meta.properties`` or a metadata log.  Its topics'
-settings are not beside them then, as ours are (``settings``), and a default of ours would delete
-what the broker keeps.  They come from
+A data directory is a *broker's* where it has `meta.properties` or a metadata log. Its topics'
+settings are not beside them then, as ours are (`settings`), and a default of ours would delete what
+the broker keeps. They come from
 
-- the metadata log (``metadata_log``), of the same directory or of another one that the broker's
-  file or ``kafkafs.metadata.log.dir`` names: what is set on a topic, on the broker, on all brokers;
-- the broker's file, ``server.properties``, which ``kafkafs.broker.config`` names: only where that
-  is known, a setting that is nowhere has Kafka's default.
+- the metadata log (`metadata_log`), of the same directory or of another one that the broker's file
+  or `kafkafs.metadata.log.dir` names: what is set on a topic, on the broker, on all brokers;
+- the broker's file, `server.properties`, which `kafkafs.broker.config` names: only where that is
+  known, a setting that is nowhere has Kafka's default.
 
-The result says what is known, and of what is not known, why.  Files that are missing or damaged
-raise nothing: nothing is known then, and so nothing is deleted.  Of a metadata log that a newer
+The result says what is known, and of what is not known, why. Files that are missing or damaged
+raise nothing: nothing is known then, and so nothing is deleted. Of a metadata log that a newer
 Kafka has written only the topics' ids and partition counts are known.
 
-Not here: what the settings mean, and which of them wins (``settings``).
+Not here: what the settings mean, and which of them wins (`settings`).
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ class Given(NamedTuple):
 
 @dataclass(slots=True)
 class BrokerSettings:
-    """``defaults``: by the broker's names, of its file and of the cluster's metadata."""
+    """`defaults`: by the broker's names, of its file and of the cluster's metadata."""
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     defaults: dict[str, Given] = field(default_factory=dict)
     offsets_partitions: int = 0
-    """How many partitions its ``__consumer_offsets`` has; 0: not known."""
+    """How many partitions its `__consumer_offsets` has; 0: not known."""
     topics_fault: str | None = None
     """Why no topic's settings are known."""
     defaults_fault: str | None = None
     """Why the other defaults are not known."""
     is_detached: bool = False
-    """Whether the broker will not come back: only the ``topics`` are its then."""
+    """Whether the broker will not come back: only the `topics` are its then."""
 
     def why_unknown(self, topic: str, topic_id: str) -> str | None:
-        """Why a topic's settings are not known; None where they are.  The id may be empty."""
+        """Why a topic's settings are not known; None where they are. The id may be empty."""
         if self.topics_fault is not None:
             return self.topics_fault
         known = self.topics.get(topic)
@@ -85,7 +85,7 @@ class BrokerSettings:
 
 
 def is_brokers(files: Files, data_dir: str) -> bool:
-    """Whether a broker has written a data directory, and may come back to it."""
+    """Return whether a broker has written a data directory, and may come back to it."""
     return any(
         files.exists(os.path.join(data_dir, name))
         for name in (paths.META_PROPERTIES, paths.METADATA_LOG)
@@ -95,9 +95,9 @@ def is_brokers(files: Files, data_dir: str) -> bool:
 def read(
     files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> BrokerSettings | None:
-    """The settings of a broker's data directory; None where no broker has written it.
+    """Return the settings of a broker's data directory; None where no broker has written it.
 
-    ``broker_config``: the broker's file; ``metadata_dir``: where its metadata log is.
+    `broker_config`: the broker's file; `metadata_dir`: where its metadata log is.
     """
     if not is_brokers(files, data_dir):
         return read_detached(files, data_dir)
@@ -134,7 +134,7 @@ def read(
 
 
 def is_detached(files: Files, data_dir: str) -> bool:
-    """Whether a broker has written a data directory, and will not come back to it."""
+    """Return whether a broker has written a data directory, and will not come back to it."""
     return not is_brokers(files, data_dir) and files.exists(_detached(data_dir))
 
 
@@ -174,7 +174,7 @@ def read_detached(files: Files, data_dir: str) -> BrokerSettings | None:
 def write(
     files: Files, data_dir: str, known: BrokerSettings, partitions: Mapping[str, Sequence[int]]
 ) -> None:
-    """Write down what is known of the topics that lie there; durable.  OSError."""
+    """Write down what is known of the topics that lie there; durable. Errors: OSError."""
     lines = ["# Written by kafkafs detach: the settings of the broker of this directory.\n"]
     if known.defaults_fault is not None:
         lines.append(java_properties.line("defaults-fault", known.defaults_fault))
@@ -196,7 +196,7 @@ def write(
 
 
 def remove(files: Files, data_dir: str) -> None:
-    """Remove what ``write`` has written; durable."""
+    """Remove what `write` has written; durable."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(_detached(data_dir))
     files.sync_directory(data_dir)
@@ -208,7 +208,9 @@ def remove(files: Files, data_dir: str) -> None:
 def check_places(
     files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> None:
-    """InvalidConfig where there is no broker's directory or a place is unreadable; OSError."""
+    """Errors: InvalidConfig where there is no broker's directory or a place is unreadable;
+    OSError.
+    """
     if not is_brokers(files, data_dir):
         raise InvalidConfig("not the directory of a broker", path=data_dir)
     if broker_config is not None:
@@ -234,7 +236,7 @@ def _read_properties(files: Files, path: str | None, found: BrokerSettings) -> M
 
 def _take(found: BrokerSettings, given: Mapping[str, str], source: str) -> None:
     """Add settings that hide the ones that are there: one name of a topic's setting all of its
-    names (``DynamicBrokerConfig.brokerConfigSynonyms``).
+    names (`DynamicBrokerConfig.brokerConfigSynonyms`).
     """
     for name in given:
         if name in SYNONYMS:
@@ -245,7 +247,7 @@ def _take(found: BrokerSettings, given: Mapping[str, str], source: str) -> None:
 
 
 def _metadata_dir(files: Files, data_dir: str, given: Mapping[str, str]) -> str:
-    """Where the metadata log is (``AbstractKafkaConfig.metadataLogDir``)."""
+    """Return where the metadata log is (`AbstractKafkaConfig.metadataLogDir`)."""
     if files.exists(os.path.join(data_dir, paths.METADATA_LOG)):
         return data_dir
     named = given.get("metadata.log.dir") or given.get("log.dirs") or given.get("log.dir", "")
@@ -263,7 +265,7 @@ def _why_unread(files: Files, directory: str, error: CorruptRecord | OSError) ->
 
 
 def _node_id(files: Files, data_dir: str) -> str | None:
-    """The broker's number (``meta.properties``)."""
+    """Return the broker's number (`meta.properties`)."""
     path = os.path.join(data_dir, paths.META_PROPERTIES)
     try:
         properties = java_properties.parse(files.read_whole(path))

@@ -1,12 +1,11 @@
 """All settings: Kafka's names, defaults and rules for topics and for the daemon.
 
 All of Kafka's topic settings are known, so that a listing is complete, also those without a meaning
-for one log without replicas or tiers.  Two defaults differ: ``flush.ms`` is 1000, because there are
-no replicas to get a lost second back from, and ``retention.ms`` is -1, because a file system
-deletes nothing without being told (``LogConfig.java``, ``ServerLogConfigs.java``,
-``CleanerConfig.java``).
+for one log without replicas or tiers. Two defaults differ: `flush.ms` is 1000, because there are no
+replicas to get a lost second back from, and `retention.ms` is -1, because a file system deletes
+nothing without being told (`LogConfig.java`, `ServerLogConfigs.java`, `CleanerConfig.java`).
 
-Not here: the files that keep settings (``settings``), what the settings do.
+Not here: the files that keep settings (`settings`), what the settings do.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 KAFKA_RETENTION_MS = 7 * _DAY_MS
-"""How long a broker keeps what it is not told how long to keep, in ms (``ServerLogConfigs``)."""
+"""How long a broker keeps what it is not told how long to keep, in ms (`ServerLogConfigs`)."""
 
 KAFKA_OFFSETS_RETENTION_MINUTES = 7 * 24 * 60
 """How long a broker keeps positions of groups that it is not told how long to keep."""
@@ -47,7 +46,7 @@ Parser = Callable[[str], Any]
 
 
 def whole_number(low: int, high: int) -> Parser:
-    """The rule of a number within these bounds."""
+    """Return the rule of a number within these bounds."""
 
     def parse(text: str) -> int:
         if _INTEGER.fullmatch(text) is None or not low <= int(text) <= high:
@@ -62,7 +61,7 @@ _long = functools.partial(whole_number, high=LONG_MAX)
 
 
 def _double(is_right: Callable[[float], bool], words: str) -> Parser:
-    """The rule of a number that Kafka writes as a double: 0.5, 1.7976931348623157E308."""
+    """Return the rule of a number that Kafka writes as a double: 0.5, 1.7976931348623157E308."""
 
     def parse(text: str) -> float:
         try:
@@ -108,7 +107,7 @@ def _gzip_level(text: str) -> int:
 
 
 def _policies(text: str) -> tuple[str, ...]:
-    """A list without repetitions, which may be empty since Kafka 4.2: nothing, or ``none``."""
+    """Return a list without repetitions, which may be empty since Kafka 4.2: nothing, or `none`."""
     listed = text not in ("", NO_POLICY)
     policies = dict.fromkeys(part.strip() for part in text.split(",")) if listed else {}
     if not policies.keys() <= {"delete", "compact"}:
@@ -134,9 +133,9 @@ _WORDS[_policies] = ("compact", "compact,delete", "delete", NO_POLICY)
 
 
 def without_unit(name: str, text: str) -> str:
-    """A setting's value as Kafka has it: ``7d`` of ``retention.ms`` is ``604800000``.
+    """Return a setting's value as Kafka has it: `7d` of `retention.ms` is `604800000`.
 
-    ValueError where it has a unit that the setting does not have.
+    Errors: ValueError where it has a unit that the setting does not have.
     """
     if units.has_unit(text):
         if name.endswith(".ms"):
@@ -147,7 +146,7 @@ def without_unit(name: str, text: str) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value as a properties file has it."""
+    """Return a value as a properties file has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) or NO_POLICY if isinstance(value, tuple) else str(value)
@@ -157,7 +156,7 @@ def format_value(value: Any) -> str:
 
 
 class Synonym(NamedTuple):
-    """A broker's name for a topic setting; its numbers times ``factor`` are the topic's."""
+    """A broker's name for a topic setting; its numbers times `factor` are the topic's."""
 
     name: str
     factor: int = 1
@@ -165,14 +164,14 @@ class Synonym(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One setting.  ``default`` None: not set, and not listed until it is."""
+    """One setting. `default` None: not set, and not listed until it is."""
 
     name: str
     parse: Parser
     default: Any
     synonyms: tuple[Synonym, ...] = ()
     meaning: str = ""
-    """Markdown, for ``docs/reference/settings.md``."""
+    """Markdown, for `docs/reference/settings.md`."""
 
 
 def no_such_setting(name: str, known: Iterable[str]) -> str:
@@ -184,7 +183,7 @@ def no_such_setting(name: str, known: Iterable[str]) -> str:
 
 
 def words_of(setting: Setting) -> tuple[str, ...]:
-    """The words that its value may be; none where it is a number or any text."""
+    """Return the words that its value may be; none where it is a number or any text."""
     return _WORDS.get(setting.parse, ())
 
 
@@ -193,7 +192,9 @@ _NO_TIERS = "No effect: logs have no remote tier here."
 
 
 def _setting(default: Any, parse: Parser, meaning: str, *synonyms: str | Synonym) -> Any:
-    """A field that carries its rule, its meaning, and for a topic the broker's names for it."""
+    """Return a field that carries its rule, its meaning, and for a topic the broker's names for
+    it.
+    """
     named = tuple(Synonym(s) if isinstance(s, str) else s for s in synonyms)
     carried = {"parse": parse, "synonyms": named, "meaning": meaning}
     return dataclasses.field(default=default, metadata=carried)
@@ -205,7 +206,7 @@ def _retention(unit: str, factor: int) -> Synonym:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogConfig:
-    """A topic's settings; a field is named as the setting, with ``_`` for ``.``."""
+    """A topic's settings; a field is named as the setting, with `_` for `.`."""
 
     segment_bytes: int = _setting(
         1 << 30,
@@ -394,7 +395,8 @@ class LogConfig:
     )
     unknown: tuple[str, ...] = ()
     """Names of deciding settings that are not known: while there are any, nothing is deleted by age
-    or size, and nothing compacted.  Not itself a setting."""
+    or size, and nothing compacted. Not itself a setting.
+    """
 
     @property
     def is_compacted(self) -> bool:
@@ -552,12 +554,12 @@ DECIDES_DELETION = ("cleanup.policy", "retention.ms", "retention.bytes")
 DECIDES_COMPACTION = ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms")
 DECISIVE = frozenset(DECIDES_DELETION + DECIDES_COMPACTION)
 
-# Says of a broker's topic whether a part of its log may lie in remote storage (KIP-405).  No
-# setting of a broker is its default.
+# Says of a broker's topic whether a part of its log may lie in remote storage (KIP-405). No setting
+# of a broker is its default.
 REMOTE_STORAGE = "remote.storage.enable"
 
-# Those of them that Kafka sets on its internal topics (``paths.INTERNAL_TOPICS``)
-# (``GroupCoordinatorConfig``, ``TransactionLogConfig``, ``ShareCoordinatorConfig``).
+# Those of them that Kafka sets on its internal topics (`paths.INTERNAL_TOPICS`)
+# (`GroupCoordinatorConfig`, `TransactionLogConfig`, `ShareCoordinatorConfig`).
 INTERNAL_TOPIC_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "__consumer_offsets": {"cleanup.policy": ("compact",)},
     "__transaction_state": {"cleanup.policy": ("compact",)},

@@ -1,8 +1,8 @@
-"""Which value a setting has, and where that comes from: the rules of ``settings``, without a file.
+"""Which value a setting has, and where that comes from: the rules of `settings`, without a file.
 
-A broker's names stand for several of a topic's: ``log.retention.hours`` for ``retention.ms``.  Of
-what a broker has written a value that is not understood, since its version has other rules, counts
-as unknown where it decides whether something is deleted, and is ignored elsewhere.
+A broker's names stand for several of a topic's: `log.retention.hours` for `retention.ms`. Of what a
+broker has written a value that is not understood, since its version has other rules, counts as
+unknown where it decides whether something is deleted, and is ignored elsewhere.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Sourced(NamedTuple):
 
 
 def understood(name: str, text: str, source: str, setting: Setting) -> dict[str, Sourced]:
-    """The value of a broker's text by name; none where it may be ignored: a broker refuses wrong
-    values, but other versions have other rules.
+    """Return the value of a broker's text by name; none where it may be ignored: a broker refuses
+    wrong values, but other versions have other rules.
     """
     try:
         is_topics = name == setting.name
@@ -68,8 +68,8 @@ def understood(name: str, text: str, source: str, setting: Setting) -> dict[str,
 
 
 def hidden(found: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """The same values, but it is not known what those are that decide about deletion, and whether
-    the topic is tiered.
+    """Return the same values, but it is not known what those are that decide about deletion, and
+    whether the topic is tiered.
     """
     return {**found, **{name: found[name]._replace(is_known=False) for name in _HIDDEN}}
 
@@ -89,11 +89,11 @@ def listed(in_force: Mapping[str, Sourced]) -> list[tuple[str, str, str]]:
 
 
 def with_roll_limits(in_force: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """Derive ``segment.bytes`` and ``segment.ms``, where they are not set, from retention.
+    """Derive `segment.bytes` and `segment.ms`, where they are not set, from retention.
 
-    Retention deletes whole segments.  So the log rolls at an eighth of ``retention.bytes`` and of
-    ``retention.ms``, and never later than by Kafka's defaults.  A segment can always hold the
-    largest batch.
+    Retention deletes whole segments. So the log rolls at an eighth of `retention.bytes` and of
+    `retention.ms`, and never later than by Kafka's defaults. A segment can always hold the largest
+    batch.
     """
     found = dict(in_force)
     policy, rule = in_force["cleanup.policy"].value, in_force["kafkafs.retention.policy"].value
@@ -113,7 +113,7 @@ def with_roll_limits(in_force: Mapping[str, Sourced]) -> dict[str, Sourced]:
 
 
 def config_of(in_force: Mapping[str, Sourced]) -> LogConfig:
-    """All values of a topic as a log takes them."""
+    """Return all values of a topic as a log takes them."""
     values = {name: default.value for name, default in in_force.items()}
     internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
     if internal is not None:
@@ -125,7 +125,7 @@ def config_of(in_force: Mapping[str, Sourced]) -> LogConfig:
 
 
 def _unknown(in_force: Mapping[str, Sourced]) -> tuple[str, ...]:
-    """The deciding settings that are not known."""
+    """Return the deciding settings that are not known."""
     policy = in_force["cleanup.policy"]
     names: list[str] = []
     if not policy.is_known or "delete" in policy.value:
@@ -140,7 +140,9 @@ def _unknown(in_force: Mapping[str, Sourced]) -> tuple[str, ...]:
 
 
 def daemon_values(given: Mapping[str, Line]) -> dict[str, Any]:
-    """The daemon's settings among the lines of a file.  InvalidConfig, also of unknown names."""
+    """Return the daemon's settings among the lines of a file. Errors: InvalidConfig, also of
+    unknown names.
+    """
     values = {}
     for name, line in given.items():
         if name in BROKER_SETTINGS:
@@ -151,7 +153,7 @@ def daemon_values(given: Mapping[str, Line]) -> dict[str, Any]:
 
 
 def _synonym_value(name: str, text: str, line: Line | None = None) -> Any:
-    """A broker setting's value as the topic setting has it.  InvalidConfig."""
+    """Return a broker setting's value as the topic setting has it. Errors: InvalidConfig."""
     setting, synonym = SYNONYMS[name]
     if synonym.factor == 1 and not synonym.negative_is_unlimited:
         return parse(setting, name, text, line)
@@ -178,12 +180,14 @@ def _from_synonyms(values: Mapping[str, Sourced]) -> dict[str, Sourced]:
 
 
 def standard_defaults() -> dict[str, Sourced]:
-    """The defaults of topics made here."""
+    """Return the defaults of topics made here."""
     return each_from({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, DEFAULT)
 
 
 def our_defaults(given: Mapping[str, Line], place: str) -> dict[str, Sourced]:
-    """The settings of all topics by a file of ours, which is called ``place``.  InvalidConfig."""
+    """Return the settings of all topics by a file of ours, which is called `place`. Errors:
+    InvalidConfig.
+    """
     return _from_synonyms(
         {
             name: Sourced(_synonym_value(name, line.value, line), f"{name} in {place}")
@@ -194,7 +198,7 @@ def our_defaults(given: Mapping[str, Line], place: str) -> dict[str, Sourced]:
 
 
 def their_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """The settings of a broker's topics that have none of their own."""
+    """Return the settings of a broker's topics that have none of their own."""
     defaults = standard_defaults()
     defaults["retention.ms"] = Sourced(KAFKA_RETENTION_MS, "Kafka's default")
     if theirs.defaults_fault is not None:
@@ -209,7 +213,7 @@ def their_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict[
 
 
 def protecting_values(theirs: BrokerSettings, given: Mapping[str, Line]) -> dict[str, Any]:
-    """The daemon's settings by the broker's file, of those that prevent deletion."""
+    """Return the daemon's settings by the broker's file, of those that prevent deletion."""
     found = {}
     for name in PROTECTING:
         if name in theirs.defaults and name not in given:

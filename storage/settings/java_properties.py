@@ -1,10 +1,9 @@
-"""Java's properties files, as a broker's are (``Properties.load``).
+"""Java's properties files, as a broker's are (`Properties.load`).
 
-``name=value``, ``name:value`` or ``name value``; blank lines, and comments from ``#`` or ``!`` at a
-line's start; a line that ends with an odd number of backslashes continues in the next one, without
-the white space at that one's start; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` stand for
-characters, another backslash for what follows it.  Of a name that is there twice the last one
-counts.  Pure.
+`name=value`, `name:value` or `name value`; blank lines, and comments from `#` or `!` at a line's
+start; a line that ends with an odd number of backslashes continues in the next one, without the
+white space at that one's start; `\\t`, `\\n`, `\\r`, `\\f` and `\\uXXXX` stand for characters,
+another backslash for what follows it. Of a name that is there twice the last one counts. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse(data: bytes) -> dict[str, str]:
-    """The values by name.  Bytes that are not UTF-8 are kept as surrogates."""
+    """Return the values by name. Bytes that are not UTF-8 are kept as surrogates."""
     found: dict[str, str] = {}
     for line in _logical_lines(data.decode(errors="surrogateescape")):
         match = _NAME.match(line)
@@ -32,7 +31,7 @@ def parse(data: bytes) -> dict[str, str]:
 
 
 def line(name: str, value: str) -> str:
-    """A line with its end; ``name`` has no special characters."""
+    """Return a line with its end; `name` has no special characters."""
     for character, escaped in _ESCAPED:
         value = value.replace(character, escaped)
     return f"{name}={value}\n"

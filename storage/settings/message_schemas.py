@@ -1,13 +1,13 @@
 """The messages that Kafka keeps in its own topics and in control records.
 
-A message: its name, its versions, ``flexible=`` the first version that is flexible (KIP-482), then
-its fields.  A field: name, type (``*`` an array of it, ``[…]`` an array of structs, ``{…}`` a
-struct), the versions that have it where not all do, ``null`` where it may be (``tag=`` where it is
-tagged), ``default=`` where that is not the type's zero or empty.
+A message: its name, its versions, `flexible=` the first version that is flexible (KIP-482), then
+its fields. A field: name, type (`*` an array of it, `[…]` an array of structs, `{…}` a struct), the
+versions that have it where not all do, `null` where it may be (`tag=` where it is tagged),
+`default=` where that is not the type's zero or empty.
 
 From the message definitions of Apache Kafka 4.4.0
-(``group-coordinator/src/main/resources/common/message`` and its like), whose order of fields is
-that of the bytes and of the JSON.
+(`group-coordinator/src/main/resources/common/message` and its like), whose order of fields is that
+of the bytes and of the JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VotersRecord 0-0 flexible=0: version int16, voters [voterId int32, voterDirector
   int16, maxSupportedVersion int16}]
 """
 
-#: Of ``__consumer_offsets``, by the type that a key begins with.
+#: Of `__consumer_offsets`, by the type that a key begins with.
 OFFSETS: Final = """
 LegacyOffsetCommitKey 0-0 id=0: group string, topic string, partition int32
 LegacyOffsetCommitValue 0-0 id=0: offset int64, metadata string, commitTimestamp int64
@@ -122,7 +122,7 @@ StreamsGroupTopologyValue 0-0 flexible=0 id=23: epoch int32, subtopologies [subt
   sourceTopicRegex int16*, repartitionSourceTopics int16*]]
 """
 
-#: Of ``__transaction_state``.
+#: Of `__transaction_state`.
 TRANSACTIONS: Final = """
 TransactionLogKey 0-0 id=0: transactionalId string
 TransactionLogValue 0-1 flexible=1 id=0: producerId int64, previousProducerId int64 1+ tag=0
@@ -132,7 +132,7 @@ TransactionLogValue 0-1 flexible=1 id=0: producerId int64, previousProducerId in
   int64, transactionStartTimestampMs int64, clientTransactionVersion int16 1+ tag=2
 """
 
-#: Of ``__share_group_state``.
+#: Of `__share_group_state`.
 SHARES: Final = """
 ShareSnapshotKey 0-0 id=0: groupId string, topicId uuid, partition int32
 ShareSnapshotValue 0-0 flexible=0 id=0: snapshotEpoch int32, stateEpoch int32, leaderEpoch int32,
@@ -145,7 +145,7 @@ ShareUpdateValue 0-0 flexible=0 id=1: snapshotEpoch int32, leaderEpoch int32, st
   deliveryState int8, deliveryCount int16]
 """
 
-#: Of ``__cluster_metadata``.
+#: Of `__cluster_metadata`.
 METADATA: Final = """
 RegisterBrokerRecord 0-4 flexible=0 id=0: brokerId int32, isMigratingZkBroker bool 2+
   default=false, incarnationId uuid, brokerEpoch int64, endPoints [name string, host string, port

@@ -1,10 +1,10 @@
-"""Reads Kafka's own messages by their schemas (``message_schemas``).
+"""Reads Kafka's own messages by their schemas (`message_schemas`).
 
 A message read is a dict by the names of its fields; strings are bytes in it, as they are stored,
-and uuids 16 bytes.  Errors' texts are Kafka's (the classes that its generator makes of the message
+and uuids 16 bytes. Errors' texts are Kafka's (the classes that its generator makes of the message
 definitions), since DumpLogSegments prints them.
 
-Not here: the messages as text (``kafkafs.dump``).
+Not here: the messages as text (`kafkafs.dump`).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LaterRecordError(MessageError):
 
 
 class Reader:
-    """What is left of a message's bytes (``ByteBufferAccessor``).
+    """What is left of a message's bytes (`ByteBufferAccessor`).
 
-    ``most_elements``: the arrays of the message have at most so many elements in all.
+    `most_elements`: the arrays of the message have at most so many elements in all.
     """
 
     def __init__(self, data: bytes, most_elements: int = sys.maxsize) -> None:
@@ -97,7 +97,7 @@ class Reader:
 
 @dataclass
 class Field:
-    """``struct`` holds the fields of a struct, or of an array's structs."""
+    """`struct` holds the fields of a struct, or of an array's structs."""
 
     name: str
     type: str
@@ -138,7 +138,7 @@ class Message:
     fields: list[Field]
 
     def read(self, reader: Reader, version: int, fields: list[Field] | None = None) -> Struct:
-        """The message, or a struct of it that has these fields.  MessageError."""
+        """Return the message, or a struct of it that has these fields. Errors: MessageError."""
         fields = self.fields if fields is None else fields
         value = {each.name: each.default_value() for each in fields}
         is_flexible = version >= self.flexible
@@ -212,7 +212,7 @@ class Message:
 
 
 def _tag_count(reader: Reader) -> int:
-    """How many tagged fields follow.  MessageError."""
+    """Return how many tagged fields follow. Errors: MessageError."""
     count = reader.varint()
     if count < 0:
         raise MessageError(f"Invalid negative number of tagged fields {count}")
@@ -233,7 +233,7 @@ def _tag_count(reader: Reader) -> int:
 
 
 def parse_schemas(text: str) -> dict[str, Message]:
-    """The messages of a text of ``message_schemas``, by name."""
+    """Return the messages of a text of `message_schemas`, by name."""
     found: dict[str, Message] = {}
     for message in re.split(r"\n(?! )", text.strip()):
         head, _, body = message.partition(":")
@@ -298,7 +298,7 @@ def _finish(fields: list[Field], words: list[str], last: int) -> None:
 
 
 class CoordinatorRecord(NamedTuple):
-    """A key or a value of a coordinator's topic; ``version``: the value's, 0 of a key."""
+    """A key or a value of a coordinator's topic; `version`: the value's, 0 of a key."""
 
     message: Message
     version: int
@@ -306,7 +306,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class CoordinatorReader:
-    """Reads the records of a coordinator's topic, by ``schemas`` (``CoordinatorRecordSerde.java``).
+    """Reads the records of a coordinator's topic, by `schemas` (`CoordinatorRecordSerde.java`).
 
     A key is its type i16 and a message, a value its version i16 and a message.
     """
@@ -318,11 +318,11 @@ class CoordinatorReader:
             (self._keys if name.endswith("Key") else self._values)[message.id] = message
 
     def knows(self, kind: int) -> bool:
-        """Whether there are keys of this type."""
+        """Return whether there are keys of this type."""
         return kind in self._keys
 
     def read_key(self, key: bytes) -> CoordinatorRecord:
-        """The key, whose type is its message's id.  MessageError."""
+        """Return the key, whose type is its message's id. Errors: MessageError."""
         kind = leading_version(key, "key")
         if kind not in self._keys:
             raise MessageError(f"Unknown record type {kind}")
@@ -330,7 +330,7 @@ class CoordinatorReader:
         return CoordinatorRecord(message, 0, _body(message, key, 0, kind, "key"))
 
     def read_value(self, kind: int, value: bytes) -> CoordinatorRecord:
-        """The value of a key of this type.  MessageError."""
+        """Return the value of a key of this type. Errors: MessageError."""
         version = leading_version(value, "value")
         message = self._values[kind]
         if not message.first <= version <= message.last:
@@ -339,7 +339,7 @@ class CoordinatorReader:
 
 
 def leading_version(data: bytes, name: str) -> int:
-    """The number that a coordinator's key or value begins with.  MessageError."""
+    """Return the number that a coordinator's key or value begins with. Errors: MessageError."""
     if len(data) < 2:
         raise MessageError(f"Could not read version from {name}'s buffer.")
     return int.from_bytes(data[:2], "big", signed=True)
@@ -358,7 +358,7 @@ def _body(message: Message, data: bytes, version: int, told: int, name: str) -> 
 
 
 class MetadataRecord(NamedTuple):
-    """A record of ``__cluster_metadata``."""
+    """A record of `__cluster_metadata`."""
 
     message: Message
     version: int
@@ -366,10 +366,10 @@ class MetadataRecord(NamedTuple):
 
 
 class MetadataReader:
-    """Reads what the records of ``__cluster_metadata`` hold (``MetadataRecordSerde.java``).
+    """Reads what the records of `__cluster_metadata` hold (`MetadataRecordSerde.java`).
 
-    A value is, after three varints that say the frame's version, the record's type and its
-    version, a message.  ``only``: the names of those that are wanted, None for all.
+    A value is, after three varints that say the frame's version, the record's type and its version,
+    a message. `only`: the names of those that are wanted, None for all.
     """
 
     def __init__(self, only: frozenset[str] | None = None) -> None:
@@ -377,7 +377,9 @@ class MetadataReader:
         self._only = only
 
     def read(self, value: bytes) -> MetadataRecord | None:
-        """None for one that is not wanted, of any version.  MessageError, LaterRecordError."""
+        """Return none for one that is not wanted, of any version. Errors: MessageError,
+        LaterRecordError.
+        """
         reader = Reader(value)
         frame = _short(reader, "frame version")
         if frame == 0:

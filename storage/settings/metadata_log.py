@@ -1,18 +1,18 @@
-"""What a cluster has decided about its topics, from its metadata log (``__cluster_metadata-0``).
+"""What a cluster has decided about its topics, from its metadata log (`__cluster_metadata-0`).
 
-The log is a partition like others, with records for ``messages.MetadataReader``.  Its latest
-snapshot, ``<end offset>-<epoch>.checkpoint``, is a file of batches: a control record, all records
-that make the state below the end offset, and a control record again; the log goes on from there
-(``RecordsSnapshotReader.java``, ``KafkaRaftLog.java``).  Records between BeginTransactionRecord and
+The log is a partition like others, with records for `messages.MetadataReader`. Its latest snapshot,
+`<end offset>-<epoch>.checkpoint`, is a file of batches: a control record, all records that make the
+state below the end offset, and a control record again; the log goes on from there
+(`RecordsSnapshotReader.java`, `KafkaRaftLog.java`). Records between BeginTransactionRecord and
 EndTransactionRecord count when the latter is there, and not at all before AbortTransactionRecord
 (KIP-868).
 
 All or nothing: what is damaged or missing in the middle may have been any setting, so that none of
-them is known then (CorruptRecord).  A last batch that is not whole is where a crash has cut the
-log; it was never decided.  If a whole batch with a higher offset follows it, its length is damaged.
+them is known then (CorruptRecord). A last batch that is not whole is where a crash has cut the log;
+it was never decided. If a whole batch with a higher offset follows it, its length is damaged.
 
-A later Kafka may write records that cannot be read here (``Metadata.later``).  Topic ids and
-partition counts still count then.  Settings may have been changed by such a record.
+A later Kafka may write records that cannot be read here (`Metadata.later`). Topic ids and partition
+counts still count then. Settings may have been changed by such a record.
 
 Not here: what the settings mean, and the log of a cluster that does not use KRaft.
 """
@@ -44,7 +44,7 @@ from storage.settings.messages import LaterRecordError, MessageError, MetadataRe
 
 TOPIC = 2
 BROKER = 4
-"""``ConfigResource.Type``: whose a setting is."""
+"""`ConfigResource.Type`: whose a setting is."""
 
 _CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _ENTRY = struct.Struct(">ii")
@@ -62,7 +62,7 @@ _VERSION = b"metadata.version"
 
 @dataclass(slots=True)
 class Metadata:
-    """Topic ids, as text, by name; how many partitions ``__consumer_offsets`` has, by its id;
+    """Topic ids, as text, by name; how many partitions `__consumer_offsets` has, by its id;
     settings by (kind, name) of what they are set on.
 
     On a broker: its id in decimal, or nothing for the default of all.
@@ -72,13 +72,13 @@ class Metadata:
     offsets_partitions: dict[str, int] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     version: int = 0
-    """The feature level of ``metadata.version``; 0: not known."""
+    """The feature level of `metadata.version`; 0: not known."""
     later: str | None = None
     """The first record that only a later Kafka can read; None: there is none."""
 
 
 def read_metadata(files: Files, directory: str) -> Metadata:
-    """Read the log in ``directory``.  CorruptRecord with path and position, OSError."""
+    """Read the log in `directory`. Errors: CorruptRecord with path and position, OSError."""
     names = [name for name, is_directory in files.scan(directory) if not is_directory]
     replay = _Replay()
     # By end offset, then by epoch, as their digits compare.
@@ -105,7 +105,7 @@ def _read_snapshot(files: Files, path: str, replay: _Replay) -> None:
 
 
 def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: _Replay) -> None:
-    """Replay what follows offset ``end``."""
+    """Replay what follows offset `end`."""
     expected = bases[0] if bases else end
     if expected > end:
         reason = f"offsets {end} to {expected - 1} of a metadata log are missing"
@@ -133,8 +133,8 @@ def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: 
 
 
 def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
-    """(position, base offset) of a batch not far below offset ``end``: the snapshot has those
-    before it.  A controller that has nothing to do writes two batches a second.
+    """(position, base offset) of a batch not far below offset `end`: the snapshot has those before
+    it. A controller that has nothing to do writes two batches a second.
     """
     found = (0, base)
     if base < end:
@@ -151,7 +151,9 @@ def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
 def _batches(
     data: bytes, path: str, position: int = 0
 ) -> Iterator[tuple[int, BatchHeader, list[Record]]]:
-    """Each batch, with the position behind it, up to one that is not whole.  CorruptRecord."""
+    """Yield each batch, with the position behind it, up to one that is not whole. Errors:
+    CorruptRecord.
+    """
     while any(data[position : position + HEADER_SIZE]):
         size = size_at(data, position)
         if size > len(data) - position or len(data) - position < HEADER_SIZE:
@@ -166,7 +168,7 @@ def _batches(
 
 
 def _batch_follows(data: bytes, position: int, offset: int) -> bool:
-    """Whether a whole batch with a higher offset than `offset` begins after `position`."""
+    """Return whether a whole batch with a higher offset than `offset` begins after `position`."""
     magic = position + MAGIC_POSITION
     while (magic := data.find(MAGIC, magic + 1)) >= 0:
         at = magic - MAGIC_POSITION
@@ -178,13 +180,13 @@ def _batch_follows(data: bytes, position: int, offset: int) -> bool:
 
 
 def _control_type(header: BatchHeader, records: list[Record]) -> int:
-    """The type of a control batch; -1 of another."""
+    """Return the type of a control batch; -1 of another."""
     key = records[0].key if header.is_control and records else None
     return -1 if key is None else int.from_bytes(key[2:4], "big", signed=True)
 
 
 class _Replay:
-    """Applies records in order (``MetadataDelta.java``)."""
+    """Applies records in order (`MetadataDelta.java`)."""
 
     def __init__(self) -> None:
         self.metadata = Metadata()
@@ -197,7 +199,7 @@ class _Replay:
         self._transaction: list[MetadataRecord] | None = None
 
     def take(self, header: BatchHeader, records: list[Record], path: str) -> None:
-        """Apply the records of a batch.  CorruptRecord."""
+        """Apply the records of a batch. Errors: CorruptRecord."""
         if header.is_control:
             return
         for record in records:
@@ -261,5 +263,5 @@ class _Replay:
 
 
 def _id_text(topic_id: bytes) -> str:
-    """As ``partition.metadata`` has it."""
+    """As `partition.metadata` has it."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()

@@ -1,18 +1,18 @@
-"""The files that keep settings: lines of ``name=value``, in a subset of Java's properties.
+"""The files that keep settings: lines of `name=value`, in a subset of Java's properties.
 
-White space around either is dropped; blank lines, and those that begin with ``#`` or ``!``, set
-nothing; there are no escapes.  InvalidConfig names the file and the line that is wrong.
+White space around either is dropped; blank lines, and those that begin with `#` or `!`, set
+nothing; there are no escapes. InvalidConfig names the file and the line that is wrong.
 
-A topic's file, ``kafkafs-topic.properties``, lies in the directory of the topic's partition 0
-(where that is not here, of the lowest one that is), where a broker ignores it; so it costs the same
-however many topics there are, and is deleted with its topic.  Written by us, replaced atomically::
+A topic's file, `kafkafs-topic.properties`, lies in the directory of the topic's partition 0 (where
+that is not here, of the lowest one that is), where a broker ignores it; so it costs the same
+however many topics there are, and is deleted with its topic. Written by us, replaced atomically::
 
     retention.ms=1000           an override, by Kafka's topic name
     owner=UID:GID:MODE          what chown and chmod have set on the topic; the mode is octal
     PARTITION/owner=…           on one of its partitions
     partitions/owner=…          what the partitions without such a line have
 
-Not here: which names there are (``config``), what is in force (``settings``).
+Not here: which names there are (`config`), what is in force (`settings`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OTHER_PARTITIONS = -1
 
 
 class Line(NamedTuple):
-    """A line that sets something, of the file at ``path``."""
+    """A line that sets something, of the file at `path`."""
 
     path: str
     number: int
@@ -58,7 +58,9 @@ class Line(NamedTuple):
 
 
 def read_lines(files: Files, path: str) -> list[Line]:
-    """The lines of a file.  InvalidConfig; FileNotFoundError, and other errors of the disk."""
+    """Return the lines of a file. Errors: InvalidConfig; FileNotFoundError, and other errors of the
+    disk.
+    """
     try:
         text = files.read_whole(path).decode()
     except UnusableFile as error:
@@ -80,7 +82,9 @@ def _lines(text: str, path: str) -> Iterator[Line]:
 
 
 def parse(setting: Setting, name: str, text: str, line: Line | None = None) -> Any:
-    """The value of a setting's text, which stands in ``line`` if in any.  InvalidConfig."""
+    """Return the value of a setting's text, which stands in `line` if in any. Errors:
+    InvalidConfig.
+    """
     try:
         return setting.parse(text)
     except ValueError as error:
@@ -93,8 +97,8 @@ def parse(setting: Setting, name: str, text: str, line: Line | None = None) -> A
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
-    """``owners``: by partition or OTHER_PARTITIONS; None: the topic's.  ``fault``: why the file
-    does not count.
+    """`owners`: by partition or OTHER_PARTITIONS; None: the topic's. `fault`: why the file does not
+    count.
     """
 
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -105,7 +109,7 @@ class TopicFile:
         """(uid, gid, mode) of a partition, whose topic says it where nothing else does; None where
         no owner was ever set.
 
-        Of a topic's mode the x bits mean nothing for a file.  The w bits of a sticky one let others
+        Of a topic's mode the x bits mean nothing for a file. The w bits of a sticky one let others
         make files of their own, not write to these.
         """
         found = self.owners.get(partition) or self.owners.get(OTHER_PARTITIONS)
@@ -115,11 +119,13 @@ class TopicFile:
         return found
 
     def with_owner(self, partition: int | None, owner: TopicOwner) -> TopicFile:
-        """The same with another owner of a partition, OTHER_PARTITIONS or, with None, the topic."""
+        """Return the same with another owner of a partition, OTHER_PARTITIONS or, with None, the
+        topic.
+        """
         return replace(self, owners={**self.owners, partition: owner})
 
     def text(self) -> str:
-        """The file's content."""
+        """Return the file's content."""
         values = {name: format_value(value) for name, value in self.overrides.items()}
         for partition, (uid, gid, mode) in self.owners.items():
             name = "owner" if partition is None else f"{_called(partition)}/owner"
@@ -128,7 +134,9 @@ class TopicFile:
 
 
 def read_topic_file(files: Files, path: str) -> TopicFile:
-    """A topic file's content.  InvalidConfig names file and line; FileNotFoundError, OSError."""
+    """Return a topic file's content. Errors: InvalidConfig names file and line; FileNotFoundError,
+    OSError.
+    """
     try:
         lines = read_lines(files, path)
     except OSError as error:

@@ -1,26 +1,26 @@
 """The settings of a data directory, and of its topics.
 
-``kafkafs.properties`` in the data directory is written by people: defaults for all topics and for
-the daemon, by Kafka's *broker* names (``log.retention.hours=24``).  A topic's settings, by Kafka's
-*topic* names (``retention.ms=1000``), and its owner lie with the topic (``setting_files``), and are
-read when they are first needed.  A broker ignores both.
+`kafkafs.properties` in the data directory is written by people: defaults for all topics and for the
+daemon, by Kafka's *broker* names (`log.retention.hours=24`). A topic's settings, by Kafka's *topic*
+names (`retention.ms=1000`), and its owner lie with the topic (`setting_files`), and are read when
+they are first needed. A broker ignores both.
 
 A topic's value is its override, else the first of the broker's names that is set (Kafka's order: ms
-before minutes before hours), else the default (``ServerTopicConfigSynonyms.java``,
-``LogConfig.java``).  A wrong name or value is InvalidConfig, which names file and line: a setting
-that was silently ignored would be noticed when the data is gone.
+before minutes before hours), else the default (`ServerTopicConfigSynonyms.java`, `LogConfig.java`).
+A wrong name or value is InvalidConfig, which names file and line: a setting that was silently
+ignored would be noticed when the data is gone.
 
-In a broker's directory its topics keep the broker's settings (``broker_settings``): a value is our
-override, else the topic's at the broker, else the one of ``kafkafs.properties`` (except for
-settings that decide whether something is deleted: those are for topics made here), else the
-broker's default, else Kafka's.  ``LogConfig.unknown`` names the deciding settings that are *not
-known*, and nothing of that topic is deleted or compacted.
+In a broker's directory its topics keep the broker's settings (`broker_settings`): a value is our
+override, else the topic's at the broker, else the one of `kafkafs.properties` (except for settings
+that decide whether something is deleted: those are for topics made here), else the broker's
+default, else Kafka's. `LogConfig.unknown` names the deciding settings that are *not known*, and
+nothing of that topic is deleted or compacted.
 
 A topic made here that has retention gets smaller segments where their size is not set
-(``with_roll_limits``).
+(`with_roll_limits`).
 
-Not here: which settings there are (``config``), which value counts of those that are written down
-for a topic or for all (``in_force``).
+Not here: which settings there are (`config`), which value counts of those that are written down for
+a topic or for all (`in_force`).
 """
 
 from __future__ import annotations
@@ -89,14 +89,15 @@ Check = Callable[[LogConfig], None]
 
 
 def no_check(config: LogConfig) -> None:
-    """A ``Check`` that refuses nothing."""
+    """A `Check` that refuses nothing."""
 
 
 def parse_written(name: str, text: str | None) -> Any:
-    """The value of a topic's setting from a user's text, which may have a unit; None: the default.
+    """Return the value of a topic's setting from a user's text, which may have a unit; None: the
+    default.
 
-    InvalidConfig where topics have no such setting, or it may not have that value; a batch may not
-    be larger than the budget of memory.
+    Errors: InvalidConfig where topics have no such setting, or it may not have that value; a batch
+    may not be larger than the budget of memory.
     """
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
@@ -117,9 +118,9 @@ def parse_written(name: str, text: str | None) -> Any:
 
 
 def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
-    """Set a line of ``kafkafs.properties``, and keep the others; durable.
+    """Set a line of `kafkafs.properties`, and keep the others; durable.
 
-    InvalidConfig where the file would not be right then, OSError: nothing has changed.
+    Errors: InvalidConfig where the file would not be right then, OSError: nothing has changed.
     """
     path = os.path.join(data_dir, SETTINGS_FILE)
     Settings(files, data_dir)
@@ -134,7 +135,7 @@ def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
 
 
 class Settings:
-    """The settings of a data directory.  One thread changes them."""
+    """The settings of a data directory. One thread changes them."""
 
     def __init__(
         self,
@@ -147,12 +148,12 @@ class Settings:
     ) -> None:
         """Read the data directory's file; a missing one sets nothing.
 
-        InvalidConfig names file and line; with ``keeps_faulty`` it becomes the ``fault`` of these
-        settings instead.  A topic's file is read when it is needed: InvalidConfig then, or with
-        ``keeps_faulty`` the fault of that topic (``fault_of``).
+        InvalidConfig names file and line; with `keeps_faulty` it becomes the `fault` of these
+        settings instead. A topic's file is read when it is needed: InvalidConfig then, or with
+        `keeps_faulty` the fault of that topic (`fault_of`).
 
-        ``check`` is called for all settings that are, or are to be, in force.  ``mount_point``:
-        where the directory is mounted; messages name what a user can do there.
+        `check` is called for all settings that are, or are to be, in force. `mount_point`: where
+        the directory is mounted; messages name what a user can do there.
         """
         self._files = files
         self._data_dir = data_dir
@@ -183,7 +184,7 @@ class Settings:
             self._use({})
 
     def _use(self, given: Mapping[str, Line]) -> None:
-        """Use these lines of the data directory's file.  InvalidConfig."""
+        """Use these lines of the data directory's file. Errors: InvalidConfig."""
         self.given = {name: line.value for name, line in given.items()}
         """The lines of the data directory's settings file, as they stand there."""
         self.broker = BrokerConfig(**daemon_values(given))
@@ -217,7 +218,7 @@ class Settings:
     # -- topics' files -------------------------------------------------------------------------
 
     def _topic(self, topic: str) -> TopicFile:
-        """A topic's file; an empty one for a topic that does not exist."""
+        """Return a topic's file; an empty one for a topic that does not exist."""
         found = self._topics.get(topic)
         if found is None:
             found = self._read_topic(topic)
@@ -226,7 +227,7 @@ class Settings:
         return found or TopicFile()
 
     def _read_topic(self, topic: str) -> TopicFile | None:
-        """None where there is no such topic."""
+        """Return none where there is no such topic."""
         path: str | None = self._path_in(topic, 0)
         try:
             try:
@@ -251,7 +252,9 @@ class Settings:
         return os.path.join(self._data_dir, directory, TOPIC_FILE)
 
     def _path(self, topic: str) -> str | None:
-        """The path of a topic's file, which need not exist; None where there is no such topic."""
+        """Return the path of a topic's file, which need not exist; None where there is no such
+        topic.
+        """
         first = self._path_in(topic, 0)
         if self._files.exists(os.path.dirname(first)):
             return first
@@ -264,7 +267,7 @@ class Settings:
     def begin(self, topic: str, directory: str, begun: TopicFile) -> None:
         """Begin a new topic.
 
-        ``directory``: its first partition's, which still has another name.  OSError.
+        `directory`: its first partition's, which still has another name. Errors: OSError.
         """
         if begun.owners or begun.overrides:
             path = os.path.join(directory, TOPIC_FILE)
@@ -296,7 +299,7 @@ class Settings:
 
     @property
     def offsets_partitions(self) -> int:
-        """How many partitions ``__consumer_offsets`` has at its broker; 0: not known."""
+        """How many partitions `__consumer_offsets` has at its broker; 0: not known."""
         return 0 if self._theirs is None else self._theirs.offsets_partitions
 
     @property
@@ -326,22 +329,25 @@ class Settings:
             self._configs.pop(topic, None)
 
     def id_at_broker(self, topic: str) -> str:
-        """The id that a topic has in the broker's metadata log; empty where it has none there."""
+        """Return the id that a topic has in the broker's metadata log; empty where it has none
+        there.
+        """
         known = None if self._theirs is None else self._theirs.topics.get(topic)
         return "" if known is None else known.id
 
     def is_brokers_topic(self, topic: str) -> bool:
-        """Whether a broker has made a topic, or may have."""
+        """Return whether a broker has made a topic, or may have."""
         if self._theirs is None or not self._theirs.is_detached:
             return self._theirs is not None
         known, topic_id = self._theirs.topics.get(topic), self._ids.get(topic)
         return known is not None and not (known.id and topic_id and known.id != topic_id)
 
     def is_tiered(self, topic: str) -> bool | None:
-        """Whether a part of a topic's log may lie in remote storage; None: that is not known.
+        """Return whether a part of a topic's log may lie in remote storage; None: that is not
+        known.
 
-        ``remote.storage.enable`` means something for a broker's topics only.  A broker does not
-        tier compacted topics and its own ones.
+        `remote.storage.enable` means something for a broker's topics only. A broker does not tier
+        compacted topics and its own ones.
         """
         if topic in paths.NEVER_TIERED or not self.is_brokers_topic(topic):
             return False
@@ -362,7 +368,7 @@ class Settings:
         return bool(enabled.value) if is_known else None
 
     def _was_tiered(self, topic: str) -> bool:
-        """Whether a topic was tiered before a record that only a newer Kafka can read."""
+        """Return whether a topic was tiered before a record that only a newer Kafka can read."""
         assert self._theirs is not None
         known = self._theirs.topics.get(topic)
         if known is None or self._ids.get(topic, known.id) != known.id:
@@ -370,7 +376,7 @@ class Settings:
         return known.settings.get(REMOTE_STORAGE) == "true"
 
     def log_config(self, topic: str) -> LogConfig:
-        """The settings in force for a topic, which need not exist."""
+        """Return the settings in force for a topic, which need not exist."""
         config = self._configs.get(topic)
         if config is None:
             overrides, is_known = self._topic(topic).overrides, self.fault_of(topic) is None
@@ -384,21 +390,23 @@ class Settings:
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
-        """The topic's own settings by name, ours or its broker's.  CorruptCheckpoint: unknown."""
+        """Return the topic's own settings by name, ours or its broker's. Errors: CorruptCheckpoint:
+        unknown.
+        """
         self.check_known(topic)
         ours = each_from(self._topic(topic).overrides, BY_US)
         found = listed({**self._set_at_broker(topic), **ours})
         return {name: value for name, value, _ in sorted(found)}
 
     def explain(self, topic: str) -> list[tuple[str, str, str]]:
-        """(name, value, source) of every topic setting.  CorruptCheckpoint where unknown."""
+        """(name, value, source) of every topic setting. Errors: CorruptCheckpoint where unknown."""
         self.check_known(topic)
         in_force = self._in_force(topic, self._topic(topic).overrides, is_known=True)
         return listed({name: in_force[name] for name in TOPIC_SETTINGS})
 
     def why_kept(self, topic: str, called: str | None = None) -> str | None:
         """Why nothing of a topic is deleted by age or size, or compacted, and what ends that; None
-        where its settings decide.  ``called``: a word for the topic instead of its name.
+        where its settings decide. `called`: a word for the topic instead of its name.
         """
         unknown = self.log_config(topic).unknown
         if not unknown:
@@ -423,7 +431,9 @@ class Settings:
         return f"the values of {', '.join(unknown)} are unknown: {reason}; {remedy}"
 
     def kept_topics(self, topics: Iterable[str]) -> list[str]:
-        """A line for each reason why nothing of some of these topics is deleted or compacted."""
+        """Return a line for each reason why nothing of some of these topics is deleted or
+        compacted.
+        """
         kept: dict[str, list[str]] = {}
         for name in sorted(topics):
             why = self.why_kept(name, "TOPIC")
@@ -438,7 +448,7 @@ class Settings:
         return lines
 
     def explain_defaults(self) -> list[tuple[str, str, str]]:
-        """``explain`` for the daemon, and for topics without settings."""
+        """`explain` for the daemon, and for topics without settings."""
         listing = []
         for name in BROKER_SETTINGS:
             value = getattr(self.broker, name.replace(".", "_"))
@@ -451,7 +461,9 @@ class Settings:
         return listing + listed(self._their_defaults if self.is_brokers else ours)
 
     def check_known(self, topic: str | None = None) -> None:
-        """CorruptCheckpoint where the directory's settings file, or the topic's, does not count."""
+        """Errors: CorruptCheckpoint where the directory's settings file, or the topic's, does not
+        count.
+        """
         fault = self.fault if topic is None else self.fault_of(topic)
         if fault is not None:
             raise CorruptCheckpoint(fault.message, path=fault.path or self._data_dir)
@@ -461,17 +473,17 @@ class Settings:
         return self._topic(topic).owners.get(partition)
 
     def partition_owner(self, topic: str, partition: int) -> TopicOwner | None:
-        """``TopicFile.partition_owner``."""
+        """`TopicFile.partition_owner`."""
         return self._topic(topic).partition_owner(partition)
 
     def partition_owners(self, topic: str, numbers: Iterable[int]) -> set[TopicOwner | None]:
-        """What ``partition_owner`` answers for these partitions."""
+        """What `partition_owner` answers for these partitions."""
         owners = self._topic(topic).owners
         others = self._topic(topic).partition_owner(OTHER_PARTITIONS)
         return {owners.get(number, others) for number in numbers}
 
     def owners_known(self, topic: str) -> bool:
-        """Whether a topic's owners are known, which chown and chmod have set."""
+        """Return whether a topic's owners are known, which chown and chmod have set."""
         return self._topic(topic).fault is None
 
     # -- changing ------------------------------------------------------------------------------
@@ -479,15 +491,15 @@ class Settings:
     def change_topic(self, topic: str, values: Mapping[str, str | None]) -> None:
         """Set a topic's settings, or with None go back to the default; durable.
 
-        They are checked together.  InvalidConfig where there is no such setting or it may not have
-        that value; OSError where the disk refuses.  Nothing has changed then.
+        They are checked together. InvalidConfig where there is no such setting or it may not have
+        that value; OSError where the disk refuses. Nothing has changed then.
         """
         changed = self.checked(topic, values)
         self._save(topic, TopicFile(changed, self._topic(topic).owners))
 
     def checked(self, topic: str, values: Mapping[str, str | None]) -> dict[str, Any]:
-        """What would be set on a topic after such a change.  InvalidConfig, which names all that
-        is wrong.
+        """What would be set on a topic after such a change. Errors: InvalidConfig, which names all
+        that is wrong.
         """
         changed = dict(self._topic(topic).overrides)
         wrong = []
@@ -510,7 +522,7 @@ class Settings:
         """Store the owner and the mode of a partition, of OTHER_PARTITIONS or, with None, of the
         topic; durable.
 
-        OSError where the disk refuses, and nothing has changed.
+        Errors: OSError where the disk refuses, and nothing has changed.
         """
         assert 0 <= mode <= 0o7777
         self._save(topic, self._topic(topic).with_owner(partition, (uid, gid, mode)))
@@ -522,7 +534,7 @@ class Settings:
     def _save(self, topic: str, changed: TopicFile) -> None:
         """Write a topic's file, then use it.
 
-        CorruptCheckpoint: the one that is there cannot be read.  UnknownTopicOrPartition.
+        CorruptCheckpoint: the one that is there cannot be read. Errors: UnknownTopicOrPartition.
         """
         self.check_known(topic)
         path = self._path(topic)
@@ -533,7 +545,7 @@ class Settings:
         self._configs.pop(topic, None)
 
     def _check_whole(self, config: LogConfig, path: str | None) -> None:
-        """InvalidConfig where settings do not fit together, or ``check`` refuses them."""
+        """Errors: InvalidConfig where settings do not fit together, or `check` refuses them."""
         least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
         try:
             if least > most:  # ``LogConfig.validateValues``
@@ -568,7 +580,7 @@ class Settings:
         return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
 
     def _set_at_broker(self, topic: str) -> dict[str, Sourced]:
-        """The topic's known settings at its broker that mean something here."""
+        """Return the topic's known settings at its broker that mean something here."""
         if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
             return {}
         assert self._theirs is not None

@@ -24,9 +24,10 @@ _MOST_RANGES = 100
 def narrowed(
     log: Log, from_offset: int, to_offset: int, condition: Condition
 ) -> list[tuple[int, int]]:
-    """The ranges, each of a first offset and one behind it, for which the condition may hold.
+    """Return the ranges, each of a first offset and one behind it, for which the condition may
+    hold.
 
-    `condition` is a result of `of_partition`. OSError.
+    `condition` is a result of `of_partition`. Errors: OSError.
     """
     offsets, times = condition.offsets(), condition.times()
     if condition.is_impossible or not times:
@@ -56,8 +57,8 @@ def bytes_of(log: Log, from_offset: int, to_offset: int) -> int:
 def segment_ranges(
     segments: Sequence[Segment], from_offset: int, to_offset: int
 ) -> Iterator[tuple[Segment, int, int, bool]]:
-    """Each segment that the range touches, with the first and the last offset (exclusive) of the
-    range in it, and whether the range goes to the segment's end.
+    """Yield each segment that the range touches, with the first and the last offset (exclusive) of
+    the range in it, and whether the range goes to the segment's end.
     """
     for number, segment in enumerate(segments):
         last = number + 1 == len(segments)

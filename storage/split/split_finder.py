@@ -1,9 +1,9 @@
 """Finds the segments of a split in a directory that another process writes.
 
-It finds them by their names.  Their owner may roll, delete or clean them meanwhile, and during a
+It finds them by their names. Their owner may roll, delete or clean them meanwhile, and during a
 swap a name is missing for a moment: the finder waits for it.
 
-Not here: reading (``split_reader``), planning (``split``).
+Not here: reading (`split_reader`), planning (`split`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE_S = 10.0
 
 
 class Patience:
-    """Waits for another process, longer and longer, ``PATIENCE_S`` in all."""
+    """Waits for another process, longer and longer, `PATIENCE_S` in all."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + PATIENCE_S
@@ -51,14 +51,14 @@ class AbortedSpan(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A part of a partition: the offsets from ``from_offset`` to before ``to_offset``.
+    """A part of a partition: the offsets from `from_offset` to before `to_offset`.
 
-    ``directory`` is the partition's.  At planning a batch began at ``position`` of the log with
-    ``base_offset``, and no record of the split lay before it; ``size``: bytes of log, about.
-    ``aborted``: what readers leave out; empty where they want uncommitted records.  ``topic_id``:
-    tells the topic from others of the same name.  ``segments``: base offsets of segments that must
-    still be there, as nothing but retention removes any; empty where a cleaner may.  ``lost``: at
-    planning, the first segment in it with lost records (`Segment.lost`), by its path.
+    `directory` is the partition's. At planning a batch began at `position` of the log with
+    `base_offset`, and no record of the split lay before it; `size`: bytes of log, about. `aborted`:
+    what readers leave out; empty where they want uncommitted records. `topic_id`: tells the topic
+    from others of the same name. `segments`: base offsets of segments that must still be there, as
+    nothing but retention removes any; empty where a cleaner may. `lost`: at planning, the first
+    segment in it with lost records (`Segment.lost`), by its path.
     """
 
     topic: str
@@ -76,10 +76,10 @@ class Split(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The segment that holds an offset; ``following``: the next one's base offset, if there is one.
+    """The segment that holds an offset; `following`: the next one's base offset, if there is one.
 
-    ``log_start``: the first segment's base offset.  ``entries``: the segment itself where its file
-    does not hold batches (`Segment.holds_batches`), so that only the segment can read it.
+    `log_start`: the first segment's base offset. `entries`: the segment itself where its file does
+    not hold batches (`Segment.holds_batches`), so that only the segment can read it.
     """
 
     path: str
@@ -90,7 +90,7 @@ class Place(NamedTuple):
 
 
 class Finder:
-    """Finds a split's segments.  Lists the directory once, and again where ``anew`` says so.
+    """Finds a split's segments. Lists the directory once, and again where `anew` says so.
 
     A list may be out of date: a file opened by a name in it has the records from there on, but
     perhaps not all up to the next name.
@@ -103,10 +103,11 @@ class Finder:
         self._logs: list[tuple[int, str]] = []
 
     def find(self, offset: int, *, anew: bool = False) -> Place:
-        """The segment that holds an offset of the split; ``anew``: list the directory again.
+        """Return the segment that holds an offset of the split; `anew`: list the directory again.
 
-        OffsetOutOfRange where the offset is gone, UnknownTopicOrPartition where the partition is,
-        SegmentGone where a cleaner was stopped in the middle or a segment is missing; OSError.
+        Errors: OffsetOutOfRange where the offset is gone, UnknownTopicOrPartition where the
+        partition is, SegmentGone where a cleaner was stopped in the middle or a segment is missing;
+        OSError.
         """
         directory = self._split.directory
         if anew or not self._logs:
@@ -125,7 +126,9 @@ class Finder:
         return Place(os.path.join(directory, name), base, following, logs[0][0], entries)
 
     def following(self, base_offset: int) -> int | None:
-        """The base offset of the segment behind that one, by a new list.  Errors as ``find``."""
+        """Return the base offset of the segment behind that one, by a new list. Errors as
+        `find`.
+        """
         logs = self._logs = self._settled_logs(base_offset)
         number = bisect_right(logs, base_offset, key=lambda log: log[0])
         return logs[number][0] if number < len(logs) else None
@@ -147,7 +150,9 @@ class Finder:
                 )
 
     def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
-        """SegmentGone where a segment is missing that nobody removes; errors of ``check_topic``."""
+        """Errors: SegmentGone where a segment is missing that nobody removes; errors of
+        `check_topic`.
+        """
         there = {base for base, _ in logs}
         wanted = self._split.segments
         first = max([logs[0][0], *(base for base in wanted if base <= offset)])
@@ -186,7 +191,7 @@ class Finder:
                 )
 
     def _may_concern(self, name: str, offset: int, last: int) -> bool:
-        """Whether a file takes part in a swap in the split's offsets from ``offset`` on."""
+        """Return whether a file takes part in a swap in the split's offsets from `offset` on."""
         if not name.endswith(paths.LOG + paths.SWAP) or offset >= last:
             return False
         return (paths.base_offset_of(name) or 0) < self._split.to_offset

@@ -1,16 +1,16 @@
 """Reads a split: batches to columns, from a directory that another process writes.
 
-The directory's owner may roll, delete or clean segments meanwhile.  Where a segment is not there,
-or goes while it is read, the reader looks for it again, from the offset that it has reached.  It
-takes a position, from the split or from an index, only where a sound batch lies that begins at or
-before the wanted offset.
+The directory's owner may roll, delete or clean segments meanwhile. Where a segment is not there, or
+goes while it is read, the reader looks for it again, from the offset that it has reached. It takes
+a position, from the split or from an index, only where a sound batch lies that begins at or before
+the wanted offset.
 
-``read_split`` yields ``Columns``, each of one row or more, in the order of offsets, timestamps in
-µs.  Control records and those of aborted transactions are left out; every CRC is checked, but for
+`read_split` yields `Columns`, each of one row or more, in the order of offsets, timestamps in µs.
+Control records and those of aborted transactions are left out; every CRC is checked, but for
 batches that a condition rules out by their headers.
 
-Works on any ``Files`` that can list a directory and read: no maps, no locks.  Not here: planning
-(``split``), which file is a segment's (``split_finder``).
+Works on any `Files` that can list a directory and read: no maps, no locks. Not here: planning
+(`split`), which file is a segment's (`split_finder`).
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ def read_split(
     seen: Seen = lambda data, position, size: None,
     predicate: Predicate | None = None,
 ) -> Iterator[Columns]:
-    """The records of a split, some ``chunk_bytes`` of log at a time.
+    """Yield the records of a split, some `chunk_bytes` of log at a time.
 
-    ``predicate``: only those for which it holds; columns without rows are yielded then, too, for
-    what they say of the records that were decoded.
+    `predicate`: only those for which it holds; columns without rows are yielded then, too, for what
+    they say of the records that were decoded.
 
-    ``seen(data, position, size)`` is called before columns are yielded, with the batches that they
-    were made of: whole and back to back, perhaps some of before the split among them.  It is not
-    called for segments that do not hold batches.
-    OffsetOutOfRange where the first ones are gone (retention), or the log ends before the split
-    does; CorruptRecord with path, position and offset; UnknownTopicOrPartition where the directory
-    is gone; SegmentGone where a cleaner was stopped in the middle; OSError.
+    `seen(data, position, size)` is called before columns are yielded, with the batches that they
+    were made of: whole and back to back, perhaps some of before the split among them. It is not
+    called for segments that do not hold batches. Errors: OffsetOutOfRange where the first ones are
+    gone (retention), or the log ends before the split does; CorruptRecord with path, position and
+    offset; UnknownTopicOrPartition where the directory is gone; SegmentGone where a cleaner was
+    stopped in the middle; OSError.
     """
     sound = split
     if split.lost is not None:
@@ -92,7 +92,7 @@ def read_split(
 
 
 class _Reader:
-    """Reads one split; ``next_offset``: all before it has been read."""
+    """Reads one split; `next_offset`: all before it has been read."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Reader:
     # -- a segment -----------------------------------------------------------------------------
 
     def _read(self, place: Place) -> Iterator[Columns]:
-        """Read what the segment has from ``next_offset`` on."""
+        """Read what the segment has from `next_offset` on."""
         fd = self._files.open(place.path, os.O_RDONLY)
         try:
             self._finder.check_topic()
@@ -164,7 +164,7 @@ class _Reader:
         )
 
     def _start(self, source: ByteSource, place: Place) -> int:
-        """Where a batch begins, at or before the record at ``next_offset``."""
+        """Return where a batch begins, at or before the record at `next_offset`."""
         offset = self.next_offset
         if offset <= place.base_offset:
             return 0
@@ -185,7 +185,9 @@ class _Reader:
         return position if self._is_before(source, position, offset, named) else 0
 
     def _indexed(self, place: Place, offset: int) -> tuple[int, int]:
-        """The offset and the position of a batch, by the index; zeros where it says nothing."""
+        """Return the offset and the position of a batch, by the index; zeros where it says
+        nothing.
+        """
         path = place.path.removesuffix(paths.LOG) + paths.INDEX
         try:
             index = OffsetIndex(
@@ -202,8 +204,8 @@ class _Reader:
             return 0, 0
 
     def _is_before(self, source: ByteSource, position: int, offset: int, named: int) -> bool:
-        """Whether a sound batch lies there that begins at or before ``offset`` and holds the offset
-        ``named``, as no CRC covers its base offset.
+        """Return whether a sound batch lies there that begins at or before `offset` and holds the
+        offset `named`, as no CRC covers its base offset.
 
         A wrapper's offset is that of its last record, so this is enough for a wrapper, too.
         """
@@ -215,7 +217,7 @@ class _Reader:
         return header.magic < MAGIC or header.base_offset <= named <= header.last_offset
 
     def _windows(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
-        """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
+        """Decode the file from `position` on to the split's end, or to its last whole batch."""
         decode = self._decode if place.entries is None else self._decode_entries
         lowest = place.base_offset
         limit = paths.MAX_OFFSET if place.following is None else place.following
@@ -259,10 +261,11 @@ class _Reader:
             raise self._located(torn, place, walk.position)
 
     def _confirmed(self, fd: int, place: Place, position: int, offset: int) -> int:
-        """A limit for offsets, where one at ``position`` is not below the next listed segment's.
+        """Return a limit for offsets, where one at `position` is not below the next listed
+        segment's.
 
-        CorruptRecord (no CRC covers a base offset), unless the list is older than the open file, or
-        the file is not in the log any more.
+        Errors: CorruptRecord (no CRC covers a base offset), unless the list is older than the open
+        file, or the file is not in the log any more.
         """
         following = self._finder.following(place.base_offset)
         if following is None or offset < following:
@@ -281,9 +284,9 @@ class _Reader:
         )
 
     def _check_gap(self, fd: int, place: Place, position: int, lowest: int) -> None:
-        """CorruptRecord where records that the split lacks may be in the batch at ``position``.
+        """CorruptRecord where records that the split lacks may be in the batch at `position`.
 
-        That batch says that it lies behind the split.  A cleaner may have removed the records, too.
+        That batch says that it lies behind the split. A cleaner may have removed the records, too.
         """
         size = size_at(self._files.pread(fd, LOG_OVERHEAD, position), 0)
         data = self._files.pread(fd, min(size, self._files.size(fd) - position), position)
@@ -299,8 +302,8 @@ class _Reader:
         self._check_last(fd, place, data, position, lowest)
 
     def _check_last(self, fd: int, place: Place, data: Buffer, position: int, lowest: int) -> None:
-        """CorruptRecord where the last batch in ``data`` has a wrong base offset, which the batch
-        behind it shows.  ``data`` lies at ``position``; its offsets are not below ``lowest``.
+        """CorruptRecord where the last batch in `data` has a wrong base offset, which the batch
+        behind it shows. `data` lies at `position`; its offsets are not below `lowest`.
         """
         base_offset, most = place.base_offset, paths.MAX_OFFSET
         _, last, before, after, _, _ = walk_batches(data, len(data), base_offset, lowest, most)
@@ -324,7 +327,7 @@ class _Reader:
     def _decode(
         self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
-        """Decode the batches from ``data[at]`` on, which lies at ``position`` of the file.
+        """Decode the batches from `data[at]` on, which lies at `position` of the file.
 
         Returns the columns, how many bytes they were made of, the offset behind these, and whether
         the split ends there.
@@ -348,7 +351,7 @@ class _Reader:
     def _decode_entries(
         self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
-        """As ``_decode``, of a segment that does not hold batches: its offsets are positions."""
+        """As `_decode`, of a segment that does not hold batches: its offsets are positions."""
         assert place.entries is not None
         lowest = start = place.base_offset + position
         plain = bytearray()
@@ -371,7 +374,7 @@ class _Reader:
         return columns, lowest - start, lowest, lowest >= self._split.to_offset
 
     def _located(self, error: CorruptRecord, place: Place, position: int) -> CorruptRecord:
-        """The same error with where it is in the file."""
+        """Return the same error with where it is in the file."""
         return CorruptRecord(
             error.message,
             path=place.path,

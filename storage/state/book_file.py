@@ -1,7 +1,7 @@
 """What a log has written down about its sealed segments, so that one that vanishes is missed.
 
 A partition directory of our own has, once the log has rolled, one more small file,
-``kafkafs.segments`` (Kafka ignores it), the *book*::
+`kafkafs.segments` (Kafka ignores it), the *book*::
 
     version 0
     start 17                     log start offset
@@ -9,23 +9,23 @@ A partition directory of our own has, once the log has rolled, one more small fi
                                  base offset, the offset behind it, bytes, largest timestamp in ms
     crc 1a2b3c4d                 CRC-32C over the lines before
 
-Each ``segment`` line is a claim: this file was there, and was so long.  A segment without a claim
-may be part of the log, too.  So a book that is older than its log claims less than it could, and
-does no harm, as long as one rule holds: *a claim is taken back, durably, before its file goes away*
-or becomes another (``log.book``).  Claims for new files are written with the next checkpoint,
-before that names a recovery point behind them (``log.book``), and when the log is closed.  No
-append and no roll waits for it.
+Each `segment` line is a claim: this file was there, and was so long. A segment without a claim may
+be part of the log, too. So a book that is older than its log claims less than it could, and does no
+harm, as long as one rule holds: *a claim is taken back, durably, before its file goes away* or
+becomes another (`log.book`). Claims for new files are written with the next checkpoint, before that
+names a recovery point behind them (`log.book`), and when the log is closed. No append and no roll
+waits for it.
 
 An empty file is the book of a log that was made here, and of which nothing has been written down
-yet: no cleaner can have been there.  A log without a book may have any past.
+yet: no cleaner can have been there. A log without a book may have any past.
 
-When a log is opened, claims count above the log start, of segments that had been flushed.  A book
+When a log is opened, claims count above the log start, of segments that had been flushed. A book
 that does not fit the files counts for nothing.
 
 A broker's directory has none, as a broker deletes and cleans without knowing of it; a program that
-rewrites segments of a partition that is not open removes the book first (``drop``).
+rewrites segments of a partition that is not open removes the book first (`drop`).
 
-Not here: what happens for a segment that is missing (``recovery``).
+Not here: what happens for a segment that is missing (`recovery`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LARGEST = 1 << 48
 
 
 class Claim(NamedTuple):
-    """A sealed segment: ``next_offset`` is behind it, ``timestamp`` the largest in ms."""
+    """A sealed segment: `next_offset` is behind it, `timestamp` the largest in ms."""
 
     base_offset: int
     next_offset: int
@@ -66,7 +66,7 @@ class BookContent:
 
 
 def read(files: Files, directory: str) -> BookContent:
-    """A partition's book; empty where there is none.  CorruptCheckpoint, OSError."""
+    """Return a partition's book; empty where there is none. Errors: CorruptCheckpoint, OSError."""
     path = os.path.join(directory, FILE_NAME)
     try:
         data = files.read_whole(path)
@@ -78,13 +78,15 @@ def read(files: Files, directory: str) -> BookContent:
 
 
 def begin(files: Files, directory: str) -> None:
-    """Make the book of a new log; durable with the directory.  OSError."""
+    """Make the book of a new log; durable with the directory. Errors: OSError."""
     path = os.path.join(directory, FILE_NAME)
     files.close(files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
 def is_blank(files: Files, directory: str) -> bool:
-    """Whether the log was made here, and nothing has been written down of it yet.  OSError."""
+    """Return whether the log was made here, and nothing has been written down of it yet. Errors:
+    OSError.
+    """
     try:
         found = files.file_stat(os.path.join(directory, FILE_NAME))
     except FileNotFoundError:
@@ -93,7 +95,9 @@ def is_blank(files: Files, directory: str) -> bool:
 
 
 def drop(files: Files, directory: str) -> None:
-    """Take back all claims, durably: a closed partition's segments will be rewritten.  OSError."""
+    """Take back all claims, durably: a closed partition's segments will be rewritten. Errors:
+    OSError.
+    """
     path = os.path.join(directory, FILE_NAME)
     if files.exists(path):
         # A directory of that name claims nothing.
@@ -124,7 +128,7 @@ def _is_possible(claim: Claim) -> bool:
 
 
 def text(recorded: BookContent) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     lines = ["version 0", f"start {recorded.log_start}"]
     lines += [f"segment {' '.join(map(str, claim))}" for claim in recorded.claims]
     body = "".join(f"{line}\n" for line in lines)
@@ -135,10 +139,10 @@ def text(recorded: BookContent) -> bytes:
 
 
 def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -> list[Claim]:
-    """The claimed segments that are not among those of ``sizes`` (bytes by base offset).
+    """Return the claimed segments that are not among those of `sizes` (bytes by base offset).
 
-    Only below the last one: what is gone from there on is the log's end.  ``log_start``: claims
-    below it do not count.
+    Only below the last one: what is gone from there on is the log's end. `log_start`: claims below
+    it do not count.
     """
     bases = sorted(sizes)
     if not bases or not fits(claims, sizes):
@@ -154,13 +158,15 @@ def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -
 
 
 def short(claims: Sequence[Claim], sizes: Mapping[int, int]) -> list[Claim]:
-    """The claims of which the files are shorter.  ``sizes``: those of sealed segments."""
+    """Return the claims of which the files are shorter. `sizes`: those of sealed segments."""
     found = [claim for claim in claims if sizes.get(claim.base_offset, claim.size) < claim.size]
     return found if found and fits(claims, sizes) else []
 
 
 def fits(claims: Sequence[Claim], sizes: Mapping[int, int]) -> bool:
-    """Whether no other program has rewritten the log: no segment overlaps a claim or has grown."""
+    """Return whether no other program has rewritten the log: no segment overlaps a claim or has
+    grown.
+    """
     if any(sizes.get(claim.base_offset, 0) > claim.size for claim in claims):
         return False
     ends = {claim.base_offset: claim.next_offset for claim in claims}

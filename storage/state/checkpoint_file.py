@@ -1,17 +1,17 @@
 """The small text files of a log, each replaced atomically.
 
-Checkpoints (``CheckpointFile.java``): UTF-8, ``\\n`` ends each line; line 1 is the version ``0``,
-line 2 the count of entries, then one entry per line, its fields separated by white space:
+Checkpoints (`CheckpointFile.java`): UTF-8, `\\n` ends each line; line 1 is the version `0`, line 2
+the count of entries, then one entry per line, its fields separated by white space:
 
-- ``leader-epoch-checkpoint``: ``<epoch> <start offset>``, both strictly rising;
-- the offset checkpoints of a data directory: ``<topic> <partition> <offset>``.
+- `leader-epoch-checkpoint`: `<epoch> <start offset>`, both strictly rising;
+- the offset checkpoints of a data directory: `<topic> <partition> <offset>`.
 
-A missing or 0-byte file has no entries.  Reading is strict, as Kafka's is: anything else that
-breaks the frame is CorruptCheckpoint with path and line, because a number that is guessed here
-costs records later; so is what is no file at all (a link, a pipe, a directory).
+A missing or 0-byte file has no entries. Reading is strict, as Kafka's is: anything else that breaks
+the frame is CorruptCheckpoint with path and line, because a number that is guessed here costs
+records later; so is what is no file at all (a link, a pipe, a directory).
 
-``partition.metadata`` is two lines, ``version: 0`` and ``topic_id: <22 characters>``, without a
-last newline.  The clean-shutdown marker counts by being there; its content is for a broker.
+`partition.metadata` is two lines, `version: 0` and `topic_id: <22 characters>`, without a last
+newline. The clean-shutdown marker counts by being there; its content is for a broker.
 
 Not here: when checkpoints are written and what their numbers mean.
 """
@@ -82,7 +82,7 @@ def read_epochs(files: Files, path: str) -> list[tuple[int, int]]:
 
 
 def write_epochs(files: Files, path: str, epochs: Iterable[tuple[int, int]]) -> None:
-    """Replace ``leader-epoch-checkpoint``."""
+    """Replace `leader-epoch-checkpoint`."""
     entries = list(epochs)
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(entries))
     lines = [f"{epoch} {start}" for epoch, start in entries]
@@ -90,8 +90,8 @@ def write_epochs(files: Files, path: str, epochs: Iterable[tuple[int, int]]) -> 
 
 
 def begin_epoch(epochs: list[tuple[int, int]], epoch: int, start: int) -> None:
-    """Add a later epoch than the last one, from ``start``; drop those that begin there or behind
-    it, which have no record (``LeaderEpochFileCache.assign``).
+    """Add a later epoch than the last one, from `start`; drop those that begin there or behind it,
+    which have no record (`LeaderEpochFileCache.assign`).
     """
     while epochs and epochs[-1][1] >= start:
         epochs.pop()
@@ -102,7 +102,7 @@ def begin_epoch(epochs: list[tuple[int, int]], epoch: int, start: int) -> None:
 
 
 def new_topic_id() -> str:
-    """A random topic id: 22 characters, none a ``-`` (``Uuid.java`` draws again for it)."""
+    """Return a random topic id: 22 characters, none a `-` (`Uuid.java` draws again for it)."""
     while True:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if "-" not in topic_id:
@@ -110,7 +110,7 @@ def new_topic_id() -> str:
 
 
 def stand_in_topic_id(directory: str, topic: str) -> str:
-    """The id of a topic without one in a directory that is read-only.
+    """Return the id of a topic without one in a directory that is read-only.
 
     The same at each opening, so that inode numbers and what is cached under them stay.
     """
@@ -119,10 +119,10 @@ def stand_in_topic_id(directory: str, topic: str) -> str:
 
 
 def read_partition_metadata(files: Files, path: str) -> str | None:
-    """The topic's id, 22 characters, or None where there is no file.
+    """Return the topic's id, 22 characters, or None where there is no file.
 
-    Any version ≥ 0 and a last newline are accepted (``PartitionMetadataFile.java``); an id that
-    is not one, or all zero, is CorruptCheckpoint.
+    Any version ≥ 0 and a last newline are accepted (`PartitionMetadataFile.java`); an id that is
+    not one, or all zero, is CorruptCheckpoint.
     """
     try:
         lines = _LINE_END.split(_read_text(files, path))
@@ -146,7 +146,7 @@ def read_partition_metadata(files: Files, path: str) -> str | None:
 
 
 def write_partition_metadata(files: Files, path: str, topic_id: str) -> None:
-    """Write ``partition.metadata``, before the partition's first append."""
+    """Write `partition.metadata`, before the partition's first append."""
     assert len(topic_id) == 22
     files.replace_atomically(path, f"version: 0\ntopic_id: {topic_id}".encode())
 
@@ -160,7 +160,7 @@ def write_marker(files: Files, directory: str) -> None:
 
 
 def has_marker(files: Files, directory: str) -> bool:
-    """Whether the directory was closed cleanly; older brokers wrote an empty file."""
+    """Return whether the directory was closed cleanly; older brokers wrote an empty file."""
     try:
         mode = files.file_stat(os.path.join(directory, paths.CLEAN_SHUTDOWN)).st_mode
     except (FileNotFoundError, UnusableFile):
@@ -231,7 +231,7 @@ def _read_text(files: Files, path: str) -> str:
 
 
 def _integer(path: str, line: int, field: str, largest: int) -> int:
-    """A number from 0 to ``largest``, as Java reads one (no underscores, no spaces)."""
+    """Return a number from 0 to `largest`, as Java reads one (no underscores, no spaces)."""
     digits = field.lstrip("+").lstrip("0") or "0"
     is_one = _INTEGER.fullmatch(field) is not None and len(digits) <= _DIGITS
     if not is_one or not 0 <= int(digits) <= largest:

@@ -1,13 +1,13 @@
-"""A topic that was deleted and can be undeleted: ``kafkafs.deletion``, a file of JSON.
+"""A topic that was deleted and can be undeleted: `kafkafs.deletion`, a file of JSON.
 
 It lies in the directory of the topic's first partition, and names the directories of all of them,
-which have Kafka's ``-delete`` names then.  It is written before the first directory is renamed, so
+which have Kafka's `-delete` names then. It is written before the first directory is renamed, so
 that renaming that one deletes the topic, and renaming it back undeletes it: where it has its
-``-delete`` name the others are deleted too, whatever they are called.  In a directory that has a
-partition's name the file means nothing.  It is removed first when the topic goes for good.
+`-delete` name the others are deleted too, whatever they are called. In a directory that has a
+partition's name the file means nothing. It is removed first when the topic goes for good.
 
-``recovery_point``, ``log_start`` and ``cleaned`` are the partition's lines of the offset
-checkpoints, which name no deleted topic; None: it had none.
+`recovery_point`, `log_start` and `cleaned` are the partition's lines of the offset checkpoints,
+which name no deleted topic; None: it had none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.files import Files
 
 
 class DeletedPartition(NamedTuple):
-    """``directory``: its name while it is deleted."""
+    """`directory`: its name while it is deleted."""
 
     number: int
     directory: str
@@ -33,9 +33,9 @@ class DeletedPartition(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """Times are in ms since 1970.  From ``due_ms`` on the files may go.
+    """Times are in ms since 1970. From `due_ms` on the files may go.
 
-    ``partitions``: the first one's directory has the file.
+    `partitions`: the first one's directory has the file.
     """
 
     topic: str
@@ -46,13 +46,15 @@ class Deletion(NamedTuple):
 
 
 def write(files: Files, directory: str, deletion: Deletion) -> None:
-    """Write the file into the first partition's directory; durable.  OSError."""
+    """Write the file into the first partition's directory; durable. Errors: OSError."""
     fields = deletion._asdict() | {"partitions": [each._asdict() for each in deletion.partitions]}
     files.replace_atomically(path_in(directory), json.dumps(fields).encode() + b"\n")
 
 
 def read(files: Files, directory: str) -> Deletion | None:
-    """The file of this directory; None where it has none.  CorruptCheckpoint, OSError."""
+    """Return the file of this directory; None where it has none. Errors: CorruptCheckpoint,
+    OSError.
+    """
     path = path_in(directory)
     try:
         return _parsed(json.loads(files.read_whole(path)))
@@ -63,12 +65,12 @@ def read(files: Files, directory: str) -> Deletion | None:
 
 
 def path_in(directory: str) -> str:
-    """The path of the file of this directory."""
+    """Return the path of the file of this directory."""
     return os.path.join(directory, paths.DELETION)
 
 
 def _parsed(fields: Mapping[str, Any]) -> Deletion:
-    """ValueError, TypeError, KeyError where the fields are not those of a deletion."""
+    """Errors: ValueError, TypeError, KeyError where the fields are not those of a deletion."""
     topic, topic_id = fields["topic"], fields["id"]
     if not (isinstance(topic, str) and paths.is_topic_name(topic) and isinstance(topic_id, str)):
         raise ValueError("topic")

@@ -1,6 +1,6 @@
 """What happened to a partition's past, so that a reader who comes back is never misled.
 
-A partition directory holds one small text file, ``kafkafs.history`` (Kafka ignores it)::
+A partition directory holds one small text file, `kafkafs.history` (Kafka ignores it)::
 
     version 0
     nonce 9c0f…          16 hex digits, drawn anew whenever what was shown may have changed
@@ -11,45 +11,45 @@ A partition directory holds one small text file, ``kafkafs.history`` (Kafka igno
     sealed 3 1a2b3c4d    count of the sealed segments from there on, CRC-32C over bases and sizes
     last 4096 88 5e6f… flushed
                          the last batch then: segment base, position, CRC of the batch, and whether
-                         it was flushed (else ``unflushed``)
+                         it was flushed (else `unflushed`)
     base values 0 0 3 1a2b3c4d 2 5e6f7a8b
                          per view: an offset that starts a segment, its absolute position in bytes,
-                         ``sealed`` of the segments from there on, and the same of the flushed ones
+                         `sealed` of the segments from there on, and the same of the flushed ones
     passed values 0 0    per view: where segments began that are gone or rewritten by now, rising
     boot 6d5c…           the boot of the machine in which it was last opened for writing
-    mount 100000f3       the mount of the data's file system then (``Files.mount_id``)
+    mount 100000f3       the mount of the data's file system then (`Files.mount_id`)
     shown-above 1234 1240
                          `.follow` has shown records above the first offset, which was the recovery
                          point, at least up to the second one, which was the log end
 
-Most of it is a fingerprint of the segments.  A log only grows at its end, so the fingerprint still
+Most of it is a fingerprint of the segments. A log only grows at its end, so the fingerprint still
 fits a longer log; where it does not fit, a broker or an offline tool has rewritten something, or a
-crash took bytes that may have been shown.  The nonce is then drawn anew, and no inode number of the
-old history is ever used for the new one.  The same happens where the last stable offset is lower
+crash took bytes that may have been shown. The nonce is then drawn anew, and no inode number of the
+old history is ever used for the new one. The same happens where the last stable offset is lower
 than it was: a transaction whose marker a cleaner has removed counts as open where no producer
 snapshot tells its end.
 
 **What was shown and not flushed** may be lost when the machine stops, or when the file system is
-mounted again after its device has lost writes.  So the line ``shown-above`` is durable before
-`.follow` shows the first byte above the recovery point.  It stays while such bytes are shown, and
-goes when all that was shown is flushed.  After a stop that was not clean, in another boot or on
-another mount, the next start draws a new follow nonce if the line stands.  If it does not stand,
+mounted again after its device has lost writes. So the line `shown-above` is durable before
+`.follow` shows the first byte above the recovery point. It stays while such bytes are shown, and
+goes when all that was shown is flushed. After a stop that was not clean, in another boot or on
+another mount, the next start draws a new follow nonce if the line stands. If it does not stand,
 nothing that `.follow` has shown is lost, whatever recovery has cut: the base holds as long as the
 segments that were flushed are the same.
 
 **The base** is where absolute positions hang: from that segment on every byte is what it was when
 it was first shown, at the position that it had then; what is before has been rewritten or is not
-there.  So whoever rewrites the head of a log has to move the base behind that.  A second line of
-the same view names a later segment of the same numbering, in case another program deletes the
-first.  The base outlives the nonce: it holds as long as the segments from there on are the same.
+there. So whoever rewrites the head of a log has to move the base behind that. A second line of the
+same view names a later segment of the same numbering, in case another program deletes the first.
+The base outlives the nonce: it holds as long as the segments from there on are the same.
 
 Of a directory that may not be written the file is kept *aside*, in a directory of the reader's own.
 It is a cache there: where it cannot be written, the next reader draws another nonce.
 
 Invariants: the file is replaced atomically; a change that rewrites the past is written down before
-it is carried out.  Killed between the two, the nonce is a new one, and the base still holds.
+it is carried out. Killed between the two, the nonce is a new one, and the base still holds.
 
-Not here: what an inode shows (``kafkafs.tree.partition.generations``), who measures text.
+Not here: what an inode shows (`kafkafs.tree.partition.generations`), who measures text.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ PASSED = 64
 
 
 def boot_id() -> str:
-    """The kernel's name for this run of the machine."""
+    """Return the kernel's name for this run of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip().replace("-", "")
 
@@ -106,8 +106,8 @@ LastBatch = tuple[int, BatchHeader] | None
 class Past(NamedTuple):
     """What the file says: what is true, or before a change is carried out, what will be.
 
-    ``log_start``: the log start offset, at least the first segment's.  ``bases``: by view, replaced
-    as a whole, as is ``passed``: where segments began that are gone or rewritten by now.
+    `log_start`: the log start offset, at least the first segment's. `bases`: by view, replaced as a
+    whole, as is `passed`: where segments began that are gone or rewritten by now.
     """
 
     nonce: int = 0
@@ -117,9 +117,9 @@ class Past(NamedTuple):
     passed: Mapping[str, Places] = MappingProxyType({})
 
     def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Past:
-        """The history after a change, with a new nonce.
+        """Return the history after a change, with a new nonce.
 
-        ``places``: of those views whose base has to move, where segments begin from the old one to
+        `places`: of those views whose base has to move, where segments begin from the old one to
         the new one, the last; of others nothing.
         """
         bases, passed = dict(self.bases), dict(self.passed)
@@ -131,26 +131,28 @@ class Past(NamedTuple):
 
 
 def anew(log_start: int) -> Past:
-    """A history where absolute positions cannot be kept."""
+    """Return a history where absolute positions cannot be kept."""
     return Past(new_nonce(), new_nonce(), log_start)
 
 
 def new_nonce() -> int:
-    """A number that no inode has had."""
+    """Return a number that no inode has had."""
     return int.from_bytes(os.urandom(8), "big") or 1
 
 
 def recorded_start(files: Files, directory: str) -> int | None:
-    """The log start offset that a partition's history file has; None where there is none.
+    """Return the log start offset that a partition's history file has; None where there is none.
 
-    Never below the one that was last shown.  CorruptCheckpoint, OSError.
+    Never below the one that was last shown. Errors: CorruptCheckpoint, OSError.
     """
     recorded = read(files, directory)
     return recorded.log_start if recorded.facts else None
 
 
 def read(files: Files, directory: str) -> HistoryContent:
-    """A partition's history file; empty where there is none.  CorruptCheckpoint, OSError."""
+    """Return a partition's history file; empty where there is none. Errors: CorruptCheckpoint,
+    OSError.
+    """
     path = os.path.join(directory, FILE_NAME)
     try:
         return HistoryContent.parse(files.read_whole(path).decode())
@@ -163,10 +165,10 @@ def read(files: Files, directory: str) -> HistoryContent:
 
 
 class History:
-    """The nonces and the absolute bases of one partition: what is true ``now``.
+    """The nonces and the absolute bases of one partition: what is true `now`.
 
-    A caller changes ``now`` under the lock under which readers are shown the past.  Any thread may
-    save it.  ``version`` counts how often it was saved.
+    A caller changes `now` under the lock under which readers are shown the past. Any thread may
+    save it. `version` counts how often it was saved.
     """
 
     def __init__(
@@ -179,9 +181,7 @@ class History:
         flushed_end: Callable[[], int] = lambda: 0,
         stable_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``flushed_end``: returns the log's recovery point; ``stable_end``: its last stable
-        offset.
-        """
+        """`flushed_end`: returns the log's recovery point; `stable_end`: its last stable offset."""
         self._files = files
         self._directory = directory
         self._writable = writable
@@ -190,13 +190,13 @@ class History:
         self._stable_end = stable_end
         # Held while the file is written.
         self._lock = threading.Lock()
-        # The lines of ``HistoryContent.text``.
+        # The lines of `HistoryContent.text`.
         self._lines = ""
         # Held for an instant, while one of the next three is compared with another.
         self._shown_lock = threading.Lock()
         # The log end when `.follow` last showed something that was not flushed.
         self._shown_end = 0
-        # Whether the file has the line ``shown-above``, durably; and whether it may have it.
+        # Whether the file has the line `shown-above`, durably; and whether it may have it.
         self._is_marked = False
         self._may_be_marked = False
         self.now = Past()
@@ -224,13 +224,12 @@ class History:
         flushed_end: Callable[[], int] = lambda: 0,
         stable_end: Callable[[], int] = lambda: 0,
     ) -> History:
-        """Read the file and hold it against the segments, which are shown from ``log_start`` on.
+        """Read the file and hold it against the segments, which are shown from `log_start` on.
 
-        ``clean``: the last writer closed the directory orderly; ``cut``: recovery has set bytes
-        aside; ``lost_end``: recovery has found that flushed records are missing at the end.
-        ``aside``: where it is kept of a directory that may not be written.  ``flushed_end``:
-        returns the log's recovery point, ``stable_end`` its last stable offset.  A writable history
-        is durable when this returns.
+        `clean`: the last writer closed the directory orderly; `cut`: recovery has set bytes aside;
+        `lost_end`: recovery has found that flushed records are missing at the end. `aside`: where
+        it is kept of a directory that may not be written. `flushed_end`: returns the log's recovery
+        point, `stable_end` its last stable offset. A writable history is durable when this returns.
         """
         history = cls(
             files, directory, writable=writable, flushed_end=flushed_end, stable_end=stable_end
@@ -306,8 +305,8 @@ class History:
         return places[0] if places else (-1, 0)
 
     def set_base(self, view: str, base_offset: int, position: int) -> None:
-        """The absolute position (bytes, signed) of the segment that starts at ``base_offset``:
-        from there on all is as it was when it was first shown.
+        """The absolute position (bytes, signed) of the segment that starts at `base_offset`: from
+        there on all is as it was when it was first shown.
         """
         bases = {**self.now.bases, view: ((base_offset, position),)}
         self.now = self.now._replace(bases=bases)
@@ -324,17 +323,17 @@ class History:
         self.now = anew(self.now.log_start)._replace(nonce=self.nonce)
 
     def is_durable(self, view: str) -> bool:
-        """Whether the view's base is written down, or never will be."""
+        """Return whether the view's base is written down, or never will be."""
         if not self._writable:
             return True
         base = self.now.bases.get(view, ())[:1]
         return any(saved.get(view, ())[:1] == base for saved in self._saved_bases)
 
     def note_shown(self, end: int) -> bool:
-        """Note that `.follow` is about to show records below the offset ``end``.  In any thread.
+        """Note that `.follow` is about to show records below the offset `end`. In any thread.
 
-        If they are not flushed, ``shown-above`` is in the file, durably, when this returns: the
-        first call writes it, and waits.  Returns whether it did.
+        If they are not flushed, `shown-above` is in the file, durably, when this returns: the first
+        call writes it, and waits. Returns whether it did.
 
         Errors: OSError, BlockingIOError; nothing may be shown then.
         """
@@ -354,25 +353,25 @@ class History:
 
     @property
     def is_marked(self) -> bool:
-        """Whether the file may have the line ``shown-above``."""
+        """Whether the file may have the line `shown-above`."""
         return self._may_be_marked
 
     @property
     def is_mark_outdated(self) -> bool:
-        """Whether it may, although all that `.follow` has shown is flushed: ``save`` removes it."""
+        """Whether it may, although all that `.follow` has shown is flushed: `save` removes it."""
         return self._may_be_marked and self._shown_end <= self._flushed_end()
 
     def save(self, segments: Sequence[Segment], log_start: int | None = None) -> None:
-        """Write what is true now, and the fingerprint of ``segments`` (all of the log), durably.
+        """Write what is true now, and the fingerprint of `segments` (all of the log), durably.
 
-        ``log_start``: the log start offset, where it has moved since.  A history that is kept aside
-        is written if the disk takes it, and not durably.  While the history is written ahead of a
-        change (``is_ahead``) the file stays: a start may carry the change out.
+        `log_start`: the log start offset, where it has moved since. A history that is kept aside is
+        written if the disk takes it, and not durably. While the history is written ahead of a
+        change (`is_ahead`) the file stays: a start may carry the change out.
         """
         with self._lock:
             if self.is_ahead:
                 return
-            # Before it reads ``now``: a caller that has changed ``now`` compares the version then.
+            # Before it reads `now`: a caller that has changed `now` compares the version then.
             self.version += 1
             now = self.now if log_start is None else self.now._replace(log_start=log_start)
             last = segments[-1].look_again(segments[-1].last_batch)
@@ -383,9 +382,9 @@ class History:
     ) -> bool:
         """Write what will be true with these segments, and make the version the next one.
 
-        Returns False, and writes nothing, where something was saved since ``version``, or where
-        ``before``, which ``past`` was made from, is no longer true.  Who does not carry the change
-        out calls ``give_up_ahead``.
+        Returns False, and writes nothing, where something was saved since `version`, or where
+        `before`, which `past` was made from, is no longer true. Who does not carry the change out
+        calls `give_up_ahead`.
         """
         with self._lock:
             if self.version != version or self.now is not before:
@@ -413,7 +412,7 @@ class History:
         last: LastBatch,
         before: Past | None = None,
     ) -> None:
-        """``before``: what is true now, where ``past`` is not yet."""
+        """`before`: what is true now, where `past` is not yet."""
         if self._aside:
             with contextlib.suppress(OSError):
                 self._write(past, segments, last, before)
@@ -454,7 +453,7 @@ class History:
         self._ahead_of = before
 
     def _store(self) -> None:
-        """Write the file's lines, and ``shown-above`` where it has to stand.  Under the lock."""
+        """Write the file's lines, and `shown-above` where it has to stand. Under the lock."""
         flushed_end = self._flushed_end()
         with self._shown_lock:
             shown_end = self._shown_end
@@ -476,7 +475,7 @@ class History:
             self._directory = directory
 
     def _read(self) -> HistoryContent:
-        """One that cannot be read is set aside, where it may be: readers start over."""
+        """Return one that cannot be read is set aside, where it may be: readers start over."""
         try:
             recorded = read(self._files, self._directory)
         except CorruptCheckpoint as error:
@@ -497,8 +496,8 @@ class History:
 def _holding(
     recorded: HistoryContent, nonce: int, log_start: int, holds: Callable[[BaseLine], bool]
 ) -> Past:
-    """The recorded history with, of each view, the first base that holds; where a view has none
-    left, positions begin anew.
+    """Return the recorded history with, of each view, the first base that holds; where a view has
+    none left, positions begin anew.
     """
     bases: dict[str, Places] = {}
     passed: dict[str, Places] = {}

@@ -26,8 +26,8 @@ SHOWN_ABOVE = "shown-above"
 class BaseLine(NamedTuple):
     """Where absolute positions hang.
 
-    ``sealed``: how many sealed segments there were from there on; ``crc``: theirs (`sealed_crc`).
-    ``flushed`` and ``flushed_crc``: the same of those that were flushed.
+    `sealed`: how many sealed segments there were from there on; `crc`: theirs (`sealed_crc`).
+    `flushed` and `flushed_crc`: the same of those that were flushed.
     """
 
     offset: int
@@ -42,7 +42,7 @@ class BaseLine(NamedTuple):
 class HistoryContent:
     """A file's content; empty where there is none.
 
-    ``text``: its lines but ``shown-above`` and those that say where the log was opened.
+    `text`: its lines but `shown-above` and those that say where the log was opened.
     """
 
     text: str = ""
@@ -52,7 +52,7 @@ class HistoryContent:
 
     @classmethod
     def parse(cls, text: str) -> HistoryContent:
-        """ValueError, KeyError or IndexError where it is no such file."""
+        """Errors: ValueError, KeyError or IndexError where it is no such file."""
         recorded = cls()
         for line in text.splitlines():
             name, *values = line.split(" ")
@@ -110,7 +110,7 @@ class HistoryContent:
         return int(self.facts["start"][0])
 
     def fits(self, segments: Sequence[Segment], log_start: int) -> bool:
-        """Whether the segments are those of the fingerprint, or have only grown since."""
+        """Return whether the segments are those of the fingerprint, or have only grown since."""
         facts = self.facts
         if not facts:
             return False
@@ -125,9 +125,9 @@ class HistoryContent:
     def still_holds(
         self, line: BaseLine, segments: Sequence[Segment], *, only_flushed: bool
     ) -> bool:
-        """Whether the segments from a base on are what they were, or have only grown since.
+        """Return whether the segments from a base on are what they were, or have only grown since.
 
-        ``only_flushed``: what was not flushed when the file was written may be lost.
+        `only_flushed`: what was not flushed when the file was written may be lost.
         """
         if not has_segment(segments, line.offset):
             return False
@@ -145,7 +145,7 @@ class HistoryContent:
         return "last" in self.facts and self.facts["last"][3] == "flushed"
 
     def _has_last(self, segment: Segment) -> bool:
-        """Whether the batch that was the last one is where it was."""
+        """Return whether the batch that was the last one is where it was."""
         if "last" not in self.facts:
             return True
         base, position, batch_crc, _ = self.facts["last"]
@@ -159,17 +159,17 @@ class HistoryContent:
 
 
 def visible_from(segments: Sequence[Segment], log_start: int) -> int:
-    """The number of the segment that holds the log start: nothing before it is shown."""
+    """Return the number of the segment that holds the log start: nothing before it is shown."""
     return max(bisect_right(segments, log_start, key=lambda segment: segment.base_offset) - 1, 0)
 
 
 def number_of(segments: Sequence[Segment], offset: int) -> int:
-    """Of the first segment that begins at ``offset`` or behind it."""
+    """Of the first segment that begins at `offset` or behind it."""
     return bisect_left(segments, offset, key=lambda segment: segment.base_offset)
 
 
 def has_segment(segments: Sequence[Segment], offset: int) -> bool:
-    """Whether one begins at ``offset``."""
+    """Return whether one begins at `offset`."""
     number = number_of(segments, offset)
     return number < len(segments) and segments[number].base_offset == offset
 
@@ -181,12 +181,12 @@ def sealed_crc(segments: Sequence[Segment]) -> int:
 
 
 def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]:
-    """Those of sealed segments that hold only records below ``flushed_end``."""
+    """Return those of sealed segments that hold only records below `flushed_end`."""
     return sealed[: bisect_right(sealed, flushed_end, key=lambda segment: segment.next_offset)]
 
 
 def count_and_crc(segments: Sequence[Segment]) -> str:
-    """A fingerprint as the file has it."""
+    """Return a fingerprint as the file has it."""
     return f"{len(segments)} {sealed_crc(segments):08x}"
 
 

@@ -1,14 +1,14 @@
-"""The process that has a data directory open and takes requests: the plain file ``kafkafs.owner``.
+"""The process that has a data directory open and takes requests: the plain file `kafkafs.owner`.
 
-One line of JSON: ``{"pid": …, "mount": …}``.  The daemon of a mount that writes makes it when it is
-mounted, and removes it before it releases the directory.  ``mount`` is the absolute path of the
-mount point; what in it is not UTF-8 is written as Python's ``surrogateescape`` has it.
+One line of JSON: `{"pid": …, "mount": …}`. The daemon of a mount that writes makes it when it is
+mounted, and removes it before it releases the directory. `mount` is the absolute path of the mount
+point; what in it is not UTF-8 is written as Python's `surrogateescape` has it.
 
 Where others may write the directory (o+w), the file counts only if it belongs to root, to the
 directory's owner or to the user of the process: a stranger's file would lead requests astray.
 
-A killed process leaves it behind: it counts only while the process ``pid`` holds ``.lock``
-(``Files.locked_by``).  It need not survive a power cut, since it means nothing then.
+A killed process leaves it behind: it counts only while the process `pid` holds `.lock`
+(`Files.locked_by`). It need not survive a power cut, since it means nothing then.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ class OwnerProcess(NamedTuple):
 
 
 def write(files: Files, directory: str, owner: OwnerProcess) -> None:
-    """Replace the file.  OSError."""
+    """Replace the file. Errors: OSError."""
     data = json.dumps(owner._asdict()).encode() + b"\n"
     files.replace_atomically(_path(directory), data, sync=False)
 
 
 def remove(files: Files, directory: str) -> None:
-    """Remove the file: no process takes requests any more.  OSError."""
+    """Remove the file: no process takes requests any more. Errors: OSError."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(_path(directory))
 
 
 def read(files: Files, directory: str) -> OwnerProcess | None:
-    """The file's content, also of a dead process; None where it does not count.  OSError."""
+    """Return the file's content, also of a dead process; None where it does not count. Errors:
+    OSError.
+    """
     try:
         fields = json.loads(files.read_whole(_path(directory)))
         owner = OwnerProcess(fields["pid"], fields["mount"])

@@ -1,22 +1,22 @@
 """What is known of each producer of a partition, and which transactions are open.
 
-An idempotent producer numbers its records; a batch says which numbers it holds.  A producer's last
+An idempotent producer numbers its records; a batch says which numbers it holds. A producer's last
 batches tell whether the next one is new, a duplicate, or leaves a gap; its epoch tells whether it
-has been fenced off; its markers tell which of its transactions are over.  Rules:
-``ProducerStateManager.java``, ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``.
+has been fenced off; its markers tell which of its transactions are over. Rules:
+`ProducerStateManager.java`, `ProducerAppendInfo.java`, `ProducerStateEntry.java`.
 
 Sequences are numbers from 0 to 2^31 - 1, after which comes 0; -1 is none: what a coordinator writes
-into ``__consumer_offsets`` is transactional and has no sequence.
+into `__consumer_offsets` is transactional and has no sequence.
 
-``.snapshot``, big-endian: version i16 = 1, CRC-32C u32 of everything behind it, count i32, then per
+`.snapshot`, big-endian: version i16 = 1, CRC-32C u32 of everything behind it, count i32, then per
 producer 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64 (-1: none), offset
 delta i32, timestamp i64 in ms, coordinator epoch i32 (-1: none), first offset of its open
-transaction i64 (-1: none).  The file is named by the offset up to which, exclusive, it holds; it
-has only the last batch of each producer.
+transaction i64 (-1: none). The file is named by the offset up to which, exclusive, it holds; it has
+only the last batch of each producer.
 
 Producers and batches are immutable and the dictionary of them is read with one look-up, so that
-other threads may read.  Not here: when snapshots are written and read
-(``log.snapshots``, ``recovery.replay``), what an append makes of the answers (``log.append``).
+other threads may read. Not here: when snapshots are written and read (`log.snapshots`,
+`recovery.replay`), what an append makes of the answers (`log.append`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BATCHES_KEPT = 5
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """The sequence ``count`` further on (``DefaultRecordBatch.incrementSequence``)."""
+    """Return the sequence `count` further on (`DefaultRecordBatch.incrementSequence`)."""
     return (sequence + count) & MAX_SEQUENCE
 
 
@@ -67,9 +67,9 @@ class ProducerEntry(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """What a stored batch says of its producer; ``position`` in bytes, where the batch lies.
+    """What a stored batch says of its producer; `position` in bytes, where the batch lies.
 
-    ``marker_type``: 0 ABORT, 1 COMMIT, -1 for any other batch.
+    `marker_type`: 0 ABORT, 1 COMMIT, -1 for any other batch.
     """
 
     base_offset: int
@@ -102,7 +102,7 @@ class ProducerBatch(NamedTuple):
 
 
 class WrittenBatch(NamedTuple):
-    """One of the last batches of a producer.  ``offset_delta``: its last offset - its first."""
+    """One of the last batches of a producer. `offset_delta`: its last offset - its first."""
 
     last_sequence: int
     last_offset: int
@@ -119,7 +119,7 @@ class WrittenBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """One producer; ``batches`` has the oldest first.  Offsets and epochs are -1 where none."""
+    """One producer; `batches` has the oldest first. Offsets and epochs are -1 where none."""
 
     producer_id: int
     epoch: int
@@ -142,7 +142,7 @@ class Producer(NamedTuple):
         return self.transaction_first_offset >= 0
 
     def duplicate(self, batch: ProducerBatch) -> WrittenBatch | None:
-        """The batch that this one repeats (``ProducerStateEntry.findDuplicateBatch``)."""
+        """Return the batch that this one repeats (`ProducerStateEntry.findDuplicateBatch`)."""
         if batch.producer_epoch == self.epoch and batch.base_sequence >= 0:
             for written in self.batches:
                 if (
@@ -153,7 +153,7 @@ class Producer(NamedTuple):
         return None
 
     def after(self, batch: ProducerBatch) -> Producer:
-        """The producer once this batch is in the log."""
+        """Return the producer once this batch is in the log."""
         earlier = self.batches if batch.producer_epoch == self.epoch else ()
         if batch.marker_type >= 0:
             return Producer(
@@ -182,9 +182,9 @@ class Producer(NamedTuple):
         )
 
     def check(self, batch: ProducerBatch, *, follows: bool) -> None:
-        """Refuse a batch that may not come next (``ProducerAppendInfo.maybeValidateDataBatch``).
+        """Refuse a batch that may not come next (`ProducerAppendInfo.maybeValidateDataBatch`).
 
-        ``follows``: a gap before it is known to be right.  InvalidProducerEpoch,
+        `follows`: a gap before it is known to be right. Errors: InvalidProducerEpoch,
         OutOfOrderSequence, InvalidTxnState.
         """
         if batch.producer_epoch < self.epoch:
@@ -232,14 +232,14 @@ class Producer(NamedTuple):
 
     @classmethod
     def from_entry(cls, entry: ProducerEntry) -> Producer:
-        """The producer of a snapshot's entry."""
+        """Return the producer of a snapshot's entry."""
         producer_id, epoch, sequence, offset, delta, timestamp, *rest = entry
         last = (WrittenBatch(sequence, offset, delta, timestamp),) if offset >= 0 else ()
         return cls(producer_id, epoch, last, timestamp, *rest)
 
 
 class ProducerState:
-    """Every producer of a partition, by id, as of the log's end.  One thread changes it."""
+    """Every producer of a partition, by id, as of the log's end. One thread changes it."""
 
     __slots__ = ("_open", "by_id", "first_undecided_offset")
 
@@ -270,7 +270,7 @@ class ProducerState:
     def apply(self, batch: ProducerBatch) -> TxnEntry | None:
         """Add a batch of the log; returns the transaction index's entry if it aborts a transaction.
 
-        Refuses nothing: what the log has, it has (``ProducerStateManager.loadProducers``).
+        Refuses nothing: what the log has, it has (`ProducerStateManager.loadProducers`).
         """
         if batch.marker_type == ABORT:
             update = ProducerUpdate(self)
@@ -290,7 +290,9 @@ class ProducerState:
         return self._open.values()
 
     def first_undecided_without(self, producer_ids: Iterable[int]) -> int | None:
-        """The first offset of the oldest transaction that none of these has open, or None."""
+        """Return the first offset of the oldest transaction that none of these has open, or
+        None.
+        """
         left_out = set(producer_ids)
         return min((o for p, o in self._open.items() if p not in left_out), default=None)
 
@@ -303,24 +305,24 @@ class ProducerState:
     # -- snapshots -----------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The bytes of a snapshot."""
+        """Return the bytes of a snapshot."""
         if not self.by_id:
             return EMPTY_SNAPSHOT
         return encode(producer.entry() for producer in self.by_id.values())
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> ProducerState:
-        """The state that a snapshot keeps; CorruptCheckpoint where it is none."""
+        """Return the state that a snapshot keeps; CorruptCheckpoint where it is none."""
         if data == EMPTY_SNAPSHOT:
             return cls()
         return cls(Producer.from_entry(entry) for entry in decode(data, path=path))
 
 
 class ProducerUpdate:
-    """The producers' state after batches that are about to be appended (``ProducerAppendInfo``).
+    """The producers' state after batches that are about to be appended (`ProducerAppendInfo`).
 
-    ``batches``: those added, in order.  ``aborted``: the transaction index's entries of the
-    transactions that they abort.
+    `batches`: those added, in order. `aborted`: the transaction index's entries of the transactions
+    that they abort.
     """
 
     __slots__ = ("_changed", "_state", "aborted", "batches")
@@ -332,7 +334,7 @@ class ProducerUpdate:
         self.batches: list[ProducerBatch] = []
 
     def get(self, producer_id: int) -> Producer | None:
-        """The producer after the batches added so far; None where it is unknown."""
+        """Return the producer after the batches added so far; None where it is unknown."""
         return self._changed.get(producer_id) or self._state.by_id.get(producer_id)
 
     def add(self, batch: ProducerBatch) -> None:
@@ -353,8 +355,8 @@ class ProducerUpdate:
             )
 
     def _stable_behind(self, marker: ProducerBatch) -> int:
-        """The first offset of the oldest transaction that another producer has open, else the one
-        behind the marker (``ProducerStateManager.lastStableOffset``).
+        """Return the first offset of the oldest transaction that another producer has open, else
+        the one behind the marker (`ProducerStateManager.lastStableOffset`).
         """
         oldest = self._first_undecided_without(marker.producer_id)
         return marker.last_offset + 1 if oldest is None else oldest
@@ -379,14 +381,14 @@ class ProducerUpdate:
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:
-    """The bytes of a snapshot of these producers."""
+    """Return the bytes of a snapshot of these producers."""
     packed = b"".join(_ENTRY.pack(*entry) for entry in entries)
     body = _COUNT.pack(len(packed) // _ENTRY.size) + packed
     return _HEAD.pack(VERSION, crc32c(body), 0)[:_COUNT_AT] + body
 
 
 def decode(data: bytes, *, path: str) -> list[ProducerEntry]:
-    """The entries of a snapshot; CorruptCheckpoint, with ``path``, where it is none.
+    """Return the entries of a snapshot; CorruptCheckpoint, with `path`, where it is none.
 
     A corrupt snapshot is no loss: the next older one and the log make it anew.
     """
@@ -410,7 +412,7 @@ EMPTY_SNAPSHOT = encode(())
 def read(files: Files, path: str) -> tuple[bytes, int]:
     """Read a snapshot as far as its count says; returns its bytes, and how many follow them.
 
-    OSError.
+    Errors: OSError.
     """
     with files.held_open(path) as fd:
         # Most snapshots are empty.

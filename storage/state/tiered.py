@@ -1,14 +1,14 @@
 """Finds the tiered topics of a broker's directory (KIP-405), whose files must not change.
 
-A broker copies the closed segments of a tiered topic to remote storage and deletes them here.  It
-finds them again by ``leader-epoch-checkpoint`` and by the topic's line in
-``log-start-offset-checkpoint``, which begin at the first remote offset.  It deletes the remote
+A broker copies the closed segments of a tiered topic to remote storage and deletes them here. It
+finds them again by `leader-epoch-checkpoint` and by the topic's line in
+`log-start-offset-checkpoint`, which begin at the first remote offset. It deletes the remote
 segments that these files do not cover.
 
-A topic is tiered if ``remote.storage.enable`` says so (``Settings.is_tiered``).  Where that is not
+A topic is tiered if `remote.storage.enable` says so (`Settings.is_tiered`). Where that is not
 known, it is tiered if one of its partitions begins below its first local segment by either file.
 
-Not here: refusing the writes (``Log.check_may_write``, ``LogManager.check_may_write``).
+Not here: refusing the writes (`Log.check_may_write`, `LogManager.check_may_write`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAMED = 10
 
 
 def why_read_only(data_dir: str, topic: str, why: str) -> str:
-    """A line that says why nothing of a tiered topic is written, and what ends that."""
+    """Return a line that says why nothing of a tiered topic is written, and what ends that."""
     return (
         f"{topic} is a tiered topic ({why}), so it is read-only. If no broker serves it any "
         f"more, unmount, then run: kafkafs config {data_dir} {topic} "
@@ -38,9 +38,9 @@ def why_read_only(data_dir: str, topic: str, why: str) -> str:
 
 
 def first_offset(checkpointed: int | None, epochs: Sequence[tuple[int, int]]) -> int | None:
-    """The offset at which a log begins, also in remote storage; None: its files do not say.
+    """Return the offset at which a log begins, also in remote storage; None: its files do not say.
 
-    ``checkpointed``: its line in the checkpoint of log starts.
+    `checkpointed`: its line in the checkpoint of log starts.
     """
     if checkpointed is not None:
         return checkpointed
@@ -48,9 +48,9 @@ def first_offset(checkpointed: int | None, epochs: Sequence[tuple[int, int]]) ->
 
 
 def remote_line(topic: str, ranges: Sequence[tuple[int, int, int]]) -> str | None:
-    """A line that says what of a topic is only in remote storage; None where nothing is.
+    """Return a line that says what of a topic is only in remote storage; None where nothing is.
 
-    ``ranges``: partition, log start, and the first offset here.
+    `ranges`: partition, log start, and the first offset here.
     """
     if not ranges:
         return None
@@ -63,7 +63,7 @@ def remote_line(topic: str, ranges: Sequence[tuple[int, int, int]]) -> str | Non
 class TieredTopics:
     """The tiered topics of a data directory, each found out when it is first asked for.
 
-    Thread-safe.  It reads a topic's files once, before this process changes them.
+    Thread-safe. It reads a topic's files once, before this process changes them.
     """
 
     def __init__(self, files: Files, data_dir: str, settings: Settings) -> None:
@@ -82,7 +82,7 @@ class TieredTopics:
         return self._whys[topic]
 
     def line(self, topic: str) -> str | None:
-        """``why_read_only`` of a tiered topic; None of another one."""
+        """`why_read_only` of a tiered topic; None of another one."""
         why = self.why(topic)
         return None if why is None else why_read_only(self._data_dir, topic, why)
 
@@ -93,7 +93,7 @@ class TieredTopics:
             raise ReadOnlyLog(line)
 
     def remote_line(self, topic: str) -> str | None:
-        """``remote_line``, by the files of a tiered topic."""
+        """`remote_line`, by the files of a tiered topic."""
         ranges = [
             (number, *found)
             for number in self._numbers(topic)
@@ -149,7 +149,7 @@ class TieredTopics:
         return self._log_starts.get((topic, number))
 
     def _only_remote(self, topic: str, number: int) -> tuple[int, int] | None:
-        """The log start of a partition and its first offset here, where that is above it.
+        """Return the log start of a partition and its first offset here, where that is above it.
 
         Loading says what is wrong with a partition that cannot be read.
         """

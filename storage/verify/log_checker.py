@@ -1,24 +1,23 @@
 """Reads logs back while they are in use, to find damage before a reader needs the data.
 
 Every kafkafs.check.interval.ms it reads the *newest* segments: what was appended since the last
-check, also to a segment that was closed meanwhile, at ``NEWEST_BYTES_PER_SECOND``.  And it reads
-all *sealed* segments, again and again, slowly: at ``SEALED_BYTES_PER_SECOND`` for all logs
-together.  A pass begins anywhere, as one over a large directory takes longer than some processes
-live.
+check, also to a segment that was closed meanwhile, at `NEWEST_BYTES_PER_SECOND`. And it reads all
+*sealed* segments, again and again, slowly: at `SEALED_BYTES_PER_SECOND` for all logs together. A
+pass begins anywhere, as one over a large directory takes longer than some processes live.
 
-Damage is told to the log (``Log.note_damage``), which closes an active segment that has any and
-fails reads there, and is a line in the log of events.  Only ``kafkafs repair`` removes anything.
+Damage is told to the log (`Log.note_damage`), which closes an active segment that has any and fails
+reads there, and is a line in the log of events. Only `kafkafs repair` removes anything.
 
-Everything is read from the disk, past the page cache (``direct_io``): the cache still has what was
+Everything is read from the disk, past the page cache (`direct_io`): the cache still has what was
 written minutes ago, right even where the disk is wrong; and sealed segments would drive out of the
 cache what other processes read.
 
-Threads: ``run_newest`` and ``run_sealed`` each run in a worker thread, one of each at a time.  They
-read a log's tuple of segments and their sizes, which is safe in any thread; damage is noted on the
+Threads: `run_newest` and `run_sealed` each run in a worker thread, one of each at a time. They read
+a log's tuple of segments and their sizes, which is safe in any thread; damage is noted on the
 owner's thread.
 
-Not here: what a damaged batch is (``batch_check``), the clock that calls, other processes' logs, a
-verification on demand, also of records and indexes (``verify_log``).
+Not here: what a damaged batch is (`batch_check`), the clock that calls, other processes' logs, a
+verification on demand, also of records and indexes (`verify_log`).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Newest(NamedTuple):
 
 
 class LogChecker:
-    """Checks the ``logs`` of one data directory.  Any thread may read its facts."""
+    """Checks the `logs` of one data directory. Any thread may read its facts."""
 
     def __init__(
         self,
@@ -87,13 +86,13 @@ class LogChecker:
 
     @property
     def all_bytes_checked(self) -> int:
-        """``bytes_checked`` of all logs, also of those that were deleted since."""
+        """`bytes_checked` of all logs, also of those that were deleted since."""
         return self._all_newest + self._all_sealed
 
     # -- the newest ----------------------------------------------------------------------------
 
     def run_newest(self, task: Task) -> None:
-        """Check what was appended to every log since the last time.  TaskCancelled."""
+        """Check what was appended to every log since the last time. Errors: TaskCancelled."""
         logs = list(self._logs())
         task.begin("reading back appended records", 0)
         for log in logs:
@@ -142,7 +141,7 @@ class LogChecker:
     # -- the sealed ----------------------------------------------------------------------------
 
     def run_sealed(self, task: Task) -> None:
-        """Check every sealed segment once, at the rate of ``task``.  TaskCancelled."""
+        """Check every sealed segment once, at the rate of `task`. Errors: TaskCancelled."""
         logs = _from_anywhere(list(self._logs()))
         task.begin(
             "reading back sealed segments",
@@ -174,7 +173,9 @@ class LogChecker:
     # -- both ----------------------------------------------------------------------------------
 
     def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
-        """Check a part of a segment; returns the next offset, -1 where it has gone.  OSError."""
+        """Check a part of a segment; returns the next offset, -1 where it has gone. Errors:
+        OSError.
+        """
         if log.closed or segment.deleted:
             return -1
         if segment.is_lost:
@@ -207,7 +208,7 @@ class LogChecker:
 
 
 def _from_anywhere(items: Sequence[T]) -> list[T]:
-    """All items, beginning at a random one."""
+    """Return all items, beginning at a random one."""
     first = random.randrange(len(items)) if items else 0
     return [*items[first:], *items[:first]]
 
@@ -215,7 +216,7 @@ def _from_anywhere(items: Sequence[T]) -> list[T]:
 def checker_facts(checker: LogChecker, logs: Sequence[Log]) -> list[tuple[str, object]]:
     """What the checker knows of these logs, as names and values.
 
-    ``checked``: when, in ms, all of their newest segments had been checked; -1: not yet.
+    `checked`: when, in ms, all of their newest segments had been checked; -1: not yet.
     """
     damages = [
         f"{log.partition}: {place.error(segment.log_path)}"

@@ -1,14 +1,14 @@
 """Makes the indexes of segments anew from their logs, and says where the files differed.
 
-``.index`` and ``.timeindex`` become what a log of ours writes, byte for byte; a broker's, which are
-sound but made by other rules, count as different.  ``.txnindex`` and producer snapshots may know
-what the log does not hold any more (compaction, retention), so a sound one stays; one that is
-missing, broken or contradicts the log is made from the newest snapshot before it and the log.
+`.index` and `.timeindex` become what a log of ours writes, byte for byte; a broker's, which are
+sound but made by other rules, count as different. `.txnindex` and producer snapshots may know what
+the log does not hold any more (compaction, retention), so a sound one stays; one that is missing,
+broken or contradicts the log is made from the newest snapshot before it and the log.
 
-No process has the directory open.  Each file is replaced atomically.  The indexes of a damaged log
+No process has the directory open. Each file is replaced atomically. The indexes of a damaged log
 stay as they are.
 
-Not here: the log itself (``recovery``, ``salvage``).
+Not here: the log itself (`recovery`, `salvage`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from storage.verify.verify_segment import Fault, Progress
 class Reindexed:
     """Segments that were read; index files that differed and why; logs that are damaged.
 
-    ``tiered``: a line for each tiered topic; they stay as they are.
+    `tiered`: a line for each tiered topic; they stay as they are.
     """
 
     segments: int = 0
@@ -59,7 +59,7 @@ def reindex(
 ) -> Reindexed:
     """Reindex data directories, partitions' directories and single segments (any file of one).
 
-    ``check_only`` takes no lock and changes nothing.  LogLocked, NotADirectoryError, OSError.
+    `check_only` takes no lock and changes nothing. Errors: LogLocked, NotADirectoryError, OSError.
     """
     files = files or Files()
     outcome = Reindexed()
@@ -93,14 +93,14 @@ class ReindexTarget:
     bases: set[int] | None
 
     def includes(self, base: int) -> bool:
-        """Whether this segment is to be reindexed."""
+        """Return whether this segment is to be reindexed."""
         return self.bases is None or base in self.bases
 
 
 def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
-    """The partitions that these paths name.
+    """Yield the partitions that these paths name.
 
-    NotADirectoryError where one is no data directory, no partition and no segment's file.
+    Errors: NotADirectoryError where one is no data directory, no partition and no segment's file.
     """
     found: dict[str, ReindexTarget] = {}
     for target in targets:
@@ -126,7 +126,7 @@ def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
 
 
 def log_bytes(targets: Iterable[str], files: Files | None = None) -> int:
-    """The bytes that ``reindex`` will read, or a little less: of the partitions' logs."""
+    """Return the bytes that `reindex` will read, or a little less: of the partitions' logs."""
     files = files or Files()
     total = 0
     for partition in find(targets, files):
@@ -146,7 +146,7 @@ def _bases(files: Files, directory: str) -> list[int]:
 
 
 class _Partition:
-    """A partition's directory, of which ``run`` reindexes the target's segments."""
+    """A partition's directory, of which `run` reindexes the target's segments."""
 
     def __init__(
         self,
@@ -181,8 +181,8 @@ class _Partition:
                 return
 
     def _begin(self, first_wanted: int) -> int:
-        """The base of the segment to begin at: the newest one, up to the first wanted one, with a
-        sound snapshot, which is loaded; else the first segment of all.
+        """Return the base of the segment to begin at: the newest one, up to the first wanted one,
+        with a sound snapshot, which is loaded; else the first segment of all.
         """
         for base in reversed(self.bases):
             if base <= first_wanted and (producers := self._read_snapshot(base)) is not None:

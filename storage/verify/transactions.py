@@ -1,13 +1,13 @@
-"""Whether a segment's ``.txnindex`` fits the transactions that its log tells of.
+"""Whether a segment's `.txnindex` fits the transactions that its log tells of.
 
 Each entry names an ABORT marker of its producer in this segment, and each marker that ended a
 transaction has an entry.
 
 Segments are read apart from each other, in any order, perhaps in other processes:
-``SegmentTransactions`` is what one tells on its own.  ``OpenTransactions`` then goes over the
-segments of a log in order, knows what is open where each begins, and judges them.
+`SegmentTransactions` is what one tells on its own. `OpenTransactions` then goes over the segments
+of a log in order, knows what is open where each begins, and judges them.
 
-Pure.  Not here: what the entries of a transaction index are made of (``producer_state``).
+Pure. Not here: what the entries of a transaction index are made of (`producer_state`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from storage.verify.verify_index import Finding
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """What one segment tells of transactions.  ``entries``: those of its ``.txnindex``.
+    """What one segment tells of transactions. `entries`: those of its `.txnindex`.
 
-    ``aborts``: by the offset of each ABORT marker, the producer and the offset at which its
-    transaction begins in this segment, or None.  ``first_markers``: by producer, the offset of its
-    first marker, which ends what was open before.  ``open``: by producer, the first offset in this
+    `aborts`: by the offset of each ABORT marker, the producer and the offset at which its
+    transaction begins in this segment, or None. `first_markers`: by producer, the offset of its
+    first marker, which ends what was open before. `open`: by producer, the first offset in this
     segment of the transaction that is open at its end.
     """
 
@@ -40,7 +40,7 @@ class SegmentTransactions:
     def of(
         cls, producers: Iterable[tuple[int, ...]], entries: tuple[TxnEntry, ...]
     ) -> SegmentTransactions:
-        """``producers``: the batches that ``Rebuild`` collected, in order."""
+        """`producers`: the batches that `Rebuild` collected, in order."""
         seen = cls(entries)
         for base, last, producer_id, _, _, attributes, _, _, marker, _ in producers:
             if attributes & CONTROL_BIT:
@@ -56,8 +56,8 @@ class SegmentTransactions:
 class OpenTransactions:
     """The transactions of a log that are open where its next segment begins.
 
-    ``log_start``: a cleaner keeps no entries of transactions that ended below it
-    (``LocalLog.collectAbortedTransactions``).
+    `log_start`: a cleaner keeps no entries of transactions that ended below it
+    (`LocalLog.collectAbortedTransactions`).
     """
 
     def __init__(self, log_start: int = 0) -> None:
@@ -66,7 +66,7 @@ class OpenTransactions:
         self._open: dict[int, int] = {}
 
     def faults(self, seen: SegmentTransactions) -> Iterator[Finding]:
-        """The faults of the next segment's ``.txnindex``."""
+        """Yield the faults of the next segment's `.txnindex`."""
         markers = dict(seen.aborts)
         for producer_id, offset in seen.first_markers.items():
             if producer_id in self._open and offset in markers:

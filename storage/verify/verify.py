@@ -1,20 +1,20 @@
 """Checks everything in a data directory, without a lock and without changing anything.
 
-Of each partition: every byte of every segment (``verify_segment``), that offsets rise from segment
-to segment, producer snapshots, leader epochs, ``partition.metadata``.  Of the directory: that its
-checkpoints can be read and claim nothing that the logs do not hold.  What an interrupted or a
+Of each partition: every byte of every segment (`verify_segment`), that offsets rise from segment to
+segment, producer snapshots, leader epochs, `partition.metadata`. Of the directory: that its
+checkpoints can be read and claim nothing that the logs do not hold. What an interrupted or a
 waiting deletion, a cleaner or recovery left beside them is reported as left over, and is no fault.
 
-If the writer was killed, the next start mends what was not flushed.  Indexes and snapshots that it
-rebuilds from the log are left over, too.  It also finishes a swap that was decided, and rebuilds
-the indexes of its segments: the logs are read as that start leaves them.
+If the writer was killed, the next start mends what was not flushed. Indexes and snapshots that it
+rebuilds from the log are left over, too. It also finishes a swap that was decided, and rebuilds the
+indexes of its segments: the logs are read as that start leaves them.
 
-The directory may be a running broker's, or mounted.  Then what its writer is at work on is no
-fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
-what has vanished meanwhile was deleted.
+The directory may be a running broker's, or mounted. Then what its writer is at work on is no fault:
+checkpoints are read before the logs, which only grow; a segment with faults is read again; what has
+vanished meanwhile was deleted.
 
-Not here: reading a segment (``verify_segment``), which other processes may do before; mending
-(``recovery``, ``salvage``, ``reindex``).
+Not here: reading a segment (`verify_segment`), which other processes may do before; mending
+(`recovery`, `salvage`, `reindex`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class VerifyReport:
 
 
 def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = None) -> int:
-    """The bytes that ``verify`` will read: of the logs of a data directory or a partition."""
+    """Return the bytes that `verify` will read: of the logs of a data directory or a partition."""
     if files is None:
         path, files = os.path.realpath(path), Files()
     total = 0
@@ -109,7 +109,9 @@ def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = Non
 
 
 def _partitions(path: str, files: Files, wanted: Wanted | None) -> list[str]:
-    """The directories of the wanted partitions in a data directory, or the one that this is."""
+    """Return the directories of the wanted partitions in a data directory, or the one that this
+    is.
+    """
     entries = files.scan(path)
     if any(paths.is_log(name) and not is_directory for name, is_directory in entries):
         return [path]
@@ -135,12 +137,12 @@ def verify(
     wanted: Wanted | None = None,
     read_ahead: ReadAhead | None = None,
 ) -> VerifyReport:
-    """Check a data directory, or a partition's; ``progress`` gets the bytes of log that were read.
+    """Check a data directory, or a partition's; `progress` gets the bytes of log that were read.
 
-    ``wanted``: which partitions of a directory; None: all, and what is beside them.  ``read_ahead``
-    gets all pieces of their logs, has ``verify_piece`` called for each, in any process, and returns
-    the results in the same order.  OSError from the disk; InvalidConfig where its settings cannot
-    be read.
+    `wanted`: which partitions of a directory; None: all, and what is beside them. `read_ahead` gets
+    all pieces of their logs, has `verify_piece` called for each, in any process, and returns the
+    results in the same order. Errors: OSError from the disk; InvalidConfig where its settings
+    cannot be read.
     """
     if files is None:
         path, files = os.path.realpath(path), Files()
@@ -162,10 +164,10 @@ def verify(
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition's directory as it was listed; ``epochs``: those that were written down.
+    """A partition's directory as it was listed; `epochs`: those that were written down.
 
-    ``key``: (topic, partition), by which checkpoints name it; partition -1 where the directory's
-    name is no partition's.  ``old_log``: what there is instead of segments in a log of 0.7.
+    `key`: (topic, partition), by which checkpoints name it; partition -1 where the directory's name
+    is no partition's. `old_log`: what there is instead of segments in a log of 0.7.
     """
 
     directory: str
@@ -187,7 +189,7 @@ class _Partition:
 
 
 class _Directory:
-    """A data directory, of which ``run`` checks partitions."""
+    """A data directory, of which `run` checks partitions."""
 
     def __init__(
         self, path: str, files: Files, progress: Progress, read_ahead: ReadAhead | None
@@ -207,7 +209,7 @@ class _Directory:
         self.recovery_points = self.checkpoints[paths.RECOVERY_POINTS]
         self.log_starts = self.checkpoints[paths.LOG_STARTS]
         self.topic_ids: dict[str, tuple[str, str]] = {}
-        # What ``read_ahead`` returned.
+        # What `read_ahead` returned.
         self.found: dict[LogPiece, Verified | None] = {}
 
     def _read(self, read: Callable[[Files, str], _T], path: str) -> _T | None:
@@ -245,8 +247,7 @@ class _Directory:
         self._add(Fault(path, reason, offset=offset), is_rebuilt=is_rebuilt)
 
     def _add(self, fault: Fault, *, is_rebuilt: bool) -> None:
-        """Report a fault.  ``is_rebuilt``: the next start mends it: after a kill it is left
-        over."""
+        """Report a fault. `is_rebuilt`: the next start mends it: after a kill it is left over."""
         if is_rebuilt and self.was_killed:
             self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
         else:
@@ -365,8 +366,8 @@ class _Directory:
         return bound
 
     def _is_rebuilt(self, place: SegmentPlace) -> bool:
-        """Whether the next start rebuilds a flushed segment's indexes: a kill has stopped a swap of
-        it, or a start that was rebuilding them (``recovery.loading``).
+        """Return whether the next start rebuilds a flushed segment's indexes: a kill has stopped a
+        swap of it, or a start that was rebuilding them (`recovery.loading`).
         """
         if place.is_swapping:
             return True
@@ -376,7 +377,7 @@ class _Directory:
             return True
 
     def _verify(self, piece: LogPiece, before: OpenTransactions | None) -> Verified | None:
-        """Read a piece, unless ``read_ahead`` has, and count it; None where it has vanished."""
+        """Read a piece, unless `read_ahead` has, and count it; None where it has vanished."""
         found = self.found.get(piece)
         if self.read_ahead is not None and found is None:
             return None
@@ -392,7 +393,7 @@ class _Directory:
     def _compare_book(self, listed: _Partition, sound_sizes: dict[int, int]) -> None:
         """Report segments that are gone or shorter than they were, though none was deleted.
 
-        ``sound_sizes``: of each segment, the bytes before the first damage.
+        `sound_sizes`: of each segment, the bytes before the first damage.
         """
         directory, key = listed.directory, listed.key
         if self.settings.is_brokers or key[1] < 0 or book_file.FILE_NAME not in listed.names:

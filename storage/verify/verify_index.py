@@ -1,19 +1,19 @@
-"""Whether a segment's ``.index`` and ``.timeindex`` fit its log, ours or a broker's.
+"""Whether a segment's `.index` and `.timeindex` fit its log, ours or a broker's.
 
 What our own log writes, and brokers from 4.1 on while they run, equals what a rebuild makes: that
-is one comparison.  Otherwise each entry is judged by what a reader relies on, because brokers
-index by the append (the oldest by its first offset, later ones by its last), and begin to count
-again when they open a segment:
+is one comparison. Otherwise each entry is judged by what a reader relies on, because brokers index
+by the append (the oldest by its first offset, later ones by its last), and begin to count again
+when they open a segment:
 
-``.index``
+`.index`
     offsets and positions strictly rise; a position is a batch's start; the entry's offset is above
     those of all batches before that one, and in the segment.
-``.timeindex``
+`.timeindex`
     timestamps strictly rise, offsets do not fall; no record up to the batch that holds the offset
     has a larger timestamp, and one has this, unless none has any; in a sealed segment the last one
     is the largest.
 
-Pure: it decides over bytes that were read.  Not here: the ``.txnindex`` (``transactions``).
+Pure: it decides over bytes that were read. Not here: the `.txnindex` (`transactions`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Batches = Callable[[], Iterable[tuple[int, BatchHeader]]]
 
 
 def without_zero_tail(data: bytes, entry_size: int) -> bytes:
-    """The whole entries of an index that was perhaps extended ahead and not trimmed."""
+    """Return the whole entries of an index that was perhaps extended ahead and not trimmed."""
     used = len(data.rstrip(b"\0"))
     return data[: -(-used // entry_size) * entry_size]
 
 
 def rebuilt_times(rebuild: Rebuild, may_be_open: bool) -> tuple[bytes, ...]:
-    """The entries of a rebuilt time index: of a sealed segment and, with ``may_be_open``, of an
-    active one.
+    """Return the entries of a rebuilt time index: of a sealed segment and, with `may_be_open`, of
+    an active one.
     """
     sealed = sealed_times(rebuild)
     return (sealed, bytes(rebuild.time_entries)) if may_be_open else (sealed,)
@@ -51,7 +51,7 @@ def rebuilt_times(rebuild: Rebuild, may_be_open: bool) -> tuple[bytes, ...]:
 def offset_index_faults(
     data: bytes, rebuilt: bytes, base: int, end: int, batches: Batches
 ) -> Iterator[Finding]:
-    """The faults of an ``.index``; ``end`` is the segment's next offset."""
+    """Yield the faults of an `.index`; `end` is the segment's next offset."""
     if data == rebuilt:
         return
     entries = [(base + offset, position) for offset, position in _OFFSET_ENTRY.iter_unpack(data)]
@@ -82,10 +82,10 @@ def offset_index_faults(
 def time_index_faults(
     data: bytes, expected: tuple[bytes, ...], base: int, largest: int | None, batches: Batches
 ) -> Iterator[Finding]:
-    """The faults of a ``.timeindex``.
+    """Yield the faults of a `.timeindex`.
 
-    ``expected``: the contents that are right without a further look; ``largest``: the timestamp
-    that its last entry must have, None where it may have any.
+    `expected`: the contents that are right without a further look; `largest`: the timestamp that
+    its last entry must have, None where it may have any.
     """
     if data in expected:
         return

@@ -1,14 +1,14 @@
-"""Verifies logs in use, once, on demand: every batch, record and index entry, as ``verify`` does.
+"""Verifies logs in use, once, on demand: every batch, record and index entry, as `verify` does.
 
-The active segment is read up to where it ended at the start.  A segment that leaves its log while
-it is read is passed over, and one that seems to have faults is read again, as it may have been
-closed, cleaned or renamed in between.
+The active segment is read up to where it ended at the start. A segment that leaves its log while it
+is read is passed over, and one that seems to have faults is read again, as it may have been closed,
+cleaned or renamed in between.
 
-Runs in a worker thread, and changes no file.  Where a sealed segment's file is gone, the log knows
+Runs in a worker thread, and changes no file. Where a sealed segment's file is gone, the log knows
 it from then on.
 
-Not here: reading all logs back in the background (``log_checker``), and directories that no process
-has open (``verify``).
+Not here: reading all logs back in the background (`log_checker`), and directories that no process
+has open (`verify`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _ATTEMPTS = 3
 
 
 def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
-    """Returns names and values: how much was read, and a ``fault`` for each that was found.
+    """Returns names and values: how much was read, and a `fault` for each that was found.
 
-    OSError, TaskCancelled.
+    Errors: OSError, TaskCancelled.
     """
     task.begin("verifying", sum(log.size for log in logs))
     segments = records = size = 0
@@ -68,7 +68,7 @@ def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
 def _verify(
     log: Log, segment: Segment, transactions: OpenTransactions, task: Task
 ) -> Verified | None:
-    """None where it has left the log."""
+    """Return none where it has left the log."""
     try:
         segment.lease()
     except SegmentGone:
@@ -128,7 +128,7 @@ def _renamed(segment: Segment) -> str:
 
 
 def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
-    """The damaged places behind the first one, at which reading whole segments ends."""
+    """Return the damaged places behind the first one, at which reading whole segments ends."""
     path, base = segment.log_path, segment.base_offset
     part = Part(
         *(base, 0, base, segment.size, log.config.max_message_bytes),

@@ -1,15 +1,15 @@
 """Reads a segment, or a whole log of 0.7, and names every fault in it, without changing anything.
 
-Every batch: size, CRC, offsets that rise, and every record in it, of any codec and format.  Then
-what the indexes say of them (``verify_index``), but for the transaction index: for that one has to
-know which transactions are open where the segment begins (``transaction_faults``).
+Every batch: size, CRC, offsets that rise, and every record in it, of any codec and format. Then
+what the indexes say of them (`verify_index`), but for the transaction index: for that one has to
+know which transactions are open where the segment begins (`transaction_faults`).
 
-A ``LogPiece`` says what to read, in this process or in another one.  The segment that a living
-process appends to may end in a part of a batch, or in zeros that were allocated ahead; its index
-may be longer than it is used.  A living writer's segment that has faults is read again: what was
-half written may be whole then.
+A `LogPiece` says what to read, in this process or in another one. The segment that a living process
+appends to may end in a part of a batch, or in zeros that were allocated ahead; its index may be
+longer than it is used. A living writer's segment that has faults is read again: what was half
+written may be whole then.
 
-Not here: what else there is in a directory (``verify``).
+Not here: what else there is in a directory (`verify`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PAUSE_S = 0.2
 class Fault:
     """What is wrong with a file, and where.
 
-    ``position``: in bytes, in the file; for an index, in the log that it leads to.
+    `position`: in bytes, in the file; for an index, in the log that it leads to.
     """
 
     path: str
@@ -75,12 +75,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """A segment to be read.  ``is_live``: its writer is at work.
+    """A segment to be read. `is_live`: its writer is at work.
 
-    ``was_killed``: its writer did not stop cleanly, and no start has mended what that left.
-    ``flushed_end``: an offset at which a batch of its log ended; None: unknown.  ``renamed``: the
-    suffix of its files' names, while they have one (a cleaner's new segments).  ``is_swapping``: a
-    kill has stopped its renaming, so the next start rebuilds its indexes.
+    `was_killed`: its writer did not stop cleanly, and no start has mended what that left.
+    `flushed_end`: an offset at which a batch of its log ended; None: unknown. `renamed`: the suffix
+    of its files' names, while they have one (a cleaner's new segments). `is_swapping`: a kill has
+    stopped its renaming, so the next start rebuilds its indexes.
     """
 
     files: Files
@@ -101,7 +101,7 @@ class SegmentPlace:
 
 @dataclass(frozen=True, slots=True)
 class OldLog:
-    """A log of Kafka 0.7, in a data directory ``path``; ``names`` of its segments' files."""
+    """A log of Kafka 0.7, in a data directory `path`; `names` of its segments' files."""
 
     files: Files
     path: str
@@ -119,9 +119,8 @@ Progress: TypeAlias = Callable[[int], None]
 class Verified:
     """What was read of one segment, without control records, and what is wrong with it.
 
-    ``transactions``: empty where the log is damaged.  ``is_read_whole``: it ends at
-    ``next_offset``; of a damaged one that is not known.  ``sound_size``: the bytes before the first
-    damage.
+    `transactions`: empty where the log is damaged. `is_read_whole`: it ends at `next_offset`; of a
+    damaged one that is not known. `sound_size`: the bytes before the first damage.
     """
 
     size: int = 0
@@ -135,7 +134,7 @@ class Verified:
 
 
 def verify_piece(piece: LogPiece, progress: Progress = lambda size: None) -> Verified | None:
-    """Read a piece; None where it has vanished.  OSError from the disk, InvalidConfig."""
+    """Read a piece; None where it has vanished. Errors: OSError from the disk, InvalidConfig."""
     if isinstance(piece, OldLog):
         return verify_old_log(piece, progress)
     return verify_patiently(piece, progress)
@@ -149,7 +148,7 @@ def verify_patiently(
 ) -> Verified | None:
     """Read a segment, and read a living writer's with faults again; None where it has vanished.
 
-    ``before``: the transactions of the segments before it, where they are known.  ``found``: the
+    `before`: the transactions of the segments before it, where they are known. `found`: the
     outcome, where it was read already.
     """
     for attempt in range(_ATTEMPTS):
@@ -170,7 +169,7 @@ def verify_patiently(
 
 
 def verify_old_log(log: OldLog, progress: Progress) -> Verified:
-    """Read it.  OSError from the disk; InvalidConfig where its settings cannot be read."""
+    """Read it. Errors: OSError from the disk; InvalidConfig where its settings cannot be read."""
     found = Verified()
     try:
         config = Settings(log.files, log.path).log_config(log.topic)
@@ -199,7 +198,7 @@ def verify_old_log(log: OldLog, progress: Progress) -> Verified:
 
 
 def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
-    """Read one segment whole; ``progress`` gets the bytes that were read.  OSError from the
+    """Read one segment whole; `progress` gets the bytes that were read. Errors: OSError from the
     disk.
     """
     log_path = place.path(paths.LOG)
@@ -233,7 +232,7 @@ def _log_findings(
     found: Verified,
     progress: Progress,
 ) -> Iterator[Finding]:
-    """What is wrong with the batches of a log; counts their records in ``found``."""
+    """What is wrong with the batches of a log; counts their records in `found`."""
     size = found.size
     for window, taken, start in feed(place.files, fd, size, rebuild):
         progress(taken)
@@ -251,7 +250,7 @@ def _log_findings(
 
 
 def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[Finding]:
-    """What is wrong in whole batches, whose CRCs are right; ``data[0]`` lies at ``start``."""
+    """What is wrong in whole batches, whose CRCs are right; `data[0]` lies at `start`."""
     last = -1
     walk = Walk(lambda at, size: data[at : at + size], 0, len(data), _DECODED_BYTES)
     for piece in walk:
@@ -272,8 +271,8 @@ def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[
 
 
 def _rise(offsets: memoryview[int]) -> bool:
-    """Whether each is above the one before it.  Few are looked at together: a batch of kilobytes
-    may have millions.
+    """Return whether each is above the one before it. Few are looked at together: a batch of
+    kilobytes may have millions.
     """
     for at in range(0, len(offsets), _TOGETHER):
         some = offsets[at : at + _TOGETHER + 1].tolist()
@@ -292,7 +291,7 @@ def _is_zeros(files: Files, fd: int, position: int, end: int) -> bool:
 
 
 def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
-    """The last batch of a log, where that lies across the log's flushed end."""
+    """Yield the last batch of a log, where that lies across the log's flushed end."""
 
     def read(position: int, size: int) -> bytes:
         return place.files.pread(fd, size, position)
@@ -305,7 +304,7 @@ def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Faul
 def transaction_faults(
     place: SegmentPlace, before: OpenTransactions, seen: SegmentTransactions
 ) -> Iterator[Fault]:
-    """The faults of a segment's transaction index; ``before``: what the segments before it
+    """Yield the faults of a segment's transaction index; `before`: what the segments before it
     leave.
     """
     return _some(place.path(paths.TXNINDEX), 0, before.faults(seen))
@@ -362,7 +361,7 @@ def _index_faults(
 
 
 def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:
-    """The first faults of a file, and how many more; ``odd``: bytes behind its entries."""
+    """Yield the first faults of a file, and how many more; `odd`: bytes behind its entries."""
     if odd:
         yield Fault(path, f"{odd} bytes remain after its last entry")
     more = 0

@@ -77,7 +77,7 @@ COLUMNS = {
 
 
 cdef class Predicate:
-    """See the module. ValueError for a tree of more than DEEPEST levels."""
+    """See the module. Errors: ValueError for a tree of more than DEEPEST levels."""
 
     def __cinit__(self, tuple part not None):
         self.kept = []
