@@ -36,7 +36,7 @@ _RESERVE = 48, 1024
 # The part of the limit that the reserve takes between these two; at least as much is not reserved.
 _RESERVED = 4
 # The part of the reserve that segments take while others have unsynced bytes.
-_LENT = 4
+_OVERDRAFT = 4
 # How many are looked at for one that can let go: it may not hold the lock for long.
 _LOOKED_AT = 500
 # Segments that are synced until one lets go: another thread may be appending to it.
@@ -131,7 +131,7 @@ def evictions() -> int:
     return _evictions
 
 
-def is_short() -> bool:
+def over_budget() -> bool:
     """Return whether segments hold more than they may: what they have written should be synced."""
     return count() > budget()
 
@@ -144,7 +144,7 @@ def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descri
     may_have = limit()
     kept = _reserve_of(may_have)
     most = may_have - kept
-    with_lent = most + kept // _LENT
+    with_lent = most + kept // _OVERDRAFT
     while True:
         with lock:
             while len(_open) >= most and _evict_one(holder):

@@ -40,9 +40,9 @@ class StorageError(Exception):
         self.offset = offset
 
     def __str__(self) -> str:
-        return self.told()
+        return self.describe()
 
-    def told(self, *hidden: str) -> str:
+    def describe(self, *hidden: str) -> str:
         """As `str()`, without the facts of the names `hidden`."""
         facts = [
             f"{name} {value}"
@@ -233,7 +233,7 @@ def refusal_of(error: Exception) -> str:
     if isinstance(error, (CorruptRecord, CorruptCheckpoint, FaultyPartition)):
         return str(error)
     if isinstance(error, StorageError):
-        return error.told("file")
+        return error.describe("file")
     return (error.strerror if isinstance(error, OSError) else None) or reason_of(error)
 
 

@@ -10,7 +10,7 @@ Rules:
   where descriptors run out (EMFILE, ENFILE) the message names the limit.
 - `pwrite` writes all or raises; what an interrupted `pwrite` leaves in the file is unknown.
 - `Files` follows no symbolic link in any part of a path, except for its own root (a data
-  directory): what is below the root is opened beneath its descriptor (`beneath`). A caller with a
+  directory): what is below the root is opened below its descriptor (`openat`). A caller with a
   path outside of the root that may lead through links resolves it first.
 - A new file or directory gives nobody but its owner what the directory that it is made in does not
   give: that directory's mode is the one place that says who may read what lies there. What root
@@ -42,8 +42,8 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from storage import statx
-from storage.beneath import Beneath
 from storage.errors import IgnoredEntry, LogLocked, UnusableFile
+from storage.openat import DirectoryFd
 from storage.room import Room, T
 
 Kind = Literal["file", "directory", "other"]
@@ -63,7 +63,7 @@ _KINDS = {
     stat.S_IFDIR: "a directory",
 }
 _TEMPORARY = re.compile(r"[0-9a-f]{16}-.+\.tmp", re.DOTALL)
-_EVERYTHING = Beneath("/")
+_EVERYTHING = DirectoryFd("/")
 
 # The warm read takes a microsecond: it looks up no name in a module.
 _preadv = os.preadv
@@ -178,9 +178,9 @@ class Files:
 
     def __init__(self, root: str = "/") -> None:
         if root != "/":
-            self._top = Beneath(os.path.abspath(root))
+            self._top = DirectoryFd(os.path.abspath(root))
 
-    def _place(self, path: str, *, makes: bool = False) -> tuple[Beneath, str]:
+    def _place(self, path: str, *, makes: bool = False) -> tuple[DirectoryFd, str]:
         """Return the directory beneath which a path is opened, and the rest of the path.
 
         `makes`: the caller makes the path. Errors: FileNotFoundError, IgnoredEntry, by
@@ -204,7 +204,7 @@ class Files:
             raise IgnoredEntry(errno.EEXIST, reason)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
-    def _split(self, path: str) -> tuple[Beneath, str]:
+    def _split(self, path: str) -> tuple[DirectoryFd, str]:
         root = self._top
         if path.startswith(root.path):
             if len(path) == len(root.path):
@@ -255,7 +255,7 @@ class Files:
         return fd
 
     @staticmethod
-    def _parent_stat(root: Beneath, relative: str) -> os.stat_result | None:
+    def _parent_stat(root: DirectoryFd, relative: str) -> os.stat_result | None:
         """Of the directory in which something is made; None where there is none, as making it will
         say.
         """

@@ -1,11 +1,11 @@
 """Long work: how far it is, whether it is cancelled, and the steps that only the owner may take.
 
 Work that waits for the disk or computes for long (compaction, retention, verification) runs in a
-worker thread. It gets a `Task`: what touches a log's state goes through `by_owner`, which runs it
-on the thread that owns the logs; between two steps the work calls `check`, which raises if it was
-cancelled. Any thread may read a task, as a control file or a progress bar does.
+worker thread. It gets a `Task`: what touches a log's state goes through `on_log_thread`, which runs
+it on the thread that owns the logs; between two steps the work calls `check`, which raises if it
+was cancelled. Any thread may read a task, as a control file or a progress bar does.
 
-Where the worker's thread owns the logs, as on the command line, `by_owner` is a plain call.
+Where the worker's thread owns the logs, as on the command line, `on_log_thread` is a plain call.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PAUSE_S = 0.002
 """Shorter pauses of a throttled task are put off until they add up."""
 
 
-class ByOwner(Protocol):
+class OnLogThread(Protocol):
     """Calls a function on the thread that owns the logs and returns its result."""
 
     def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
-def call(function: Callable[[], T]) -> T:
-    """`ByOwner` where this thread owns the logs."""
+def directly(function: Callable[[], T]) -> T:
+    """`OnLogThread` where this thread owns the logs."""
     return function()
 
 
@@ -41,12 +41,12 @@ class Task:
 
     def __init__(
         self,
-        by_owner: ByOwner = call,
+        on_log_thread: OnLogThread = directly,
         *,
         bytes_per_second: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.by_owner = by_owner
+        self.on_log_thread = on_log_thread
         self.phase = ""
         self.done = 0
         self.total = 0

@@ -304,14 +304,14 @@ def clean(log: ModelLog, where: Range, rules: Rules, now_ms: int, usable: int = 
         for segment in members:
             legacy = segment.mtime_ms > legacy_horizon
             for batch in segment.batches:
-                can_go, entry = False, None
+                may_be_dropped, entry = False, None
                 if batch.control:
-                    can_go, entry = transactions.marker_can_go(batch)
+                    may_be_dropped, entry = transactions.marker_can_go(batch)
                 else:
-                    can_go = transactions.data_is_aborted(batch)
+                    may_be_dropped = transactions.data_is_aborted(batch)
                 if entry is not None:
                     aborted.append(entry)
-                left = _clean_batch(log, batch, can_go, legacy, keys, where, rules, now_ms)
+                left = _clean_batch(log, batch, may_be_dropped, legacy, keys, where, rules, now_ms)
                 if left is not None:
                     kept.append(left)
         outcome.segments.append((members[0].base_offset, kept, aborted))
@@ -321,7 +321,7 @@ def clean(log: ModelLog, where: Range, rules: Rules, now_ms: int, usable: int = 
 def _clean_batch(
     log: ModelLog,
     batch: ModelBatch,
-    can_go: bool,
+    may_be_dropped: bool,
     legacy_tombstones: bool,
     keys: KeyMap,
     where: Range,
@@ -330,7 +330,7 @@ def _clean_batch(
 ) -> ModelBatch | None:
     """What is left of a batch; None where it goes with all that it says."""
     over = batch.horizon is not None and batch.horizon <= now_ms
-    discard = can_go and (over or not batch.control)
+    discard = may_be_dropped and (over or not batch.control)
 
     def stays(record: ModelRecord) -> bool:
         if batch.control or record.offset > keys.latest_offset:
@@ -353,7 +353,9 @@ def _clean_batch(
             return batch._replace(records=(), codec=0, horizon=None, marker=None)
         return None
     horizon = batch.horizon
-    if horizon is None and ((batch.control and can_go) or any(r.value is None for r in kept)):
+    if horizon is None and (
+        (batch.control and may_be_dropped) or any(r.value is None for r in kept)
+    ):
         horizon = now_ms + rules.delete_retention_ms
     if kept == batch.records and horizon == batch.horizon and batch.magic == 2:
         return batch

@@ -9,7 +9,7 @@ storage do their periodic work, and on Kafka's interval the logs write their che
 Where another process writes the directory, a task looks at the partitions that processes wait for
 in poll(2), as soon as the system says that their writer has changed them.
 
-A failed duty gets its next turn (`storage.duties`), a partition's flush after a growing pause.
+A failed duty gets its next turn (`storage.background`), a partition's flush after a growing pause.
 `schedule` has retention and compaction.
 """
 
@@ -92,7 +92,7 @@ class Housekeeping:
         look_ms = int(LOOK_S * 1000)
         while True:
             # Segments let go of their descriptors only when what they have written is flushed.
-            now_ms = NEVER_MS if descriptors.is_short() else self._manager.monotonic_ms()
+            now_ms = NEVER_MS if descriptors.over_budget() else self._manager.monotonic_ms()
             pause_ms = look_ms
             for log in self._manager.due_flushes(now_ms + look_ms):
                 if log in self._flushing or log.durability.unflushed_since_ms is None:

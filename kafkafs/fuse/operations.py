@@ -163,7 +163,7 @@ class Operations(pyfuse3.Operations):
 
     async def rescue(self, log: Log) -> None:
         """Rescue a log after a failed fsync."""
-        task = Task(self._mount.jobs.by_owner)
+        task = Task(self._mount.jobs.on_log_thread)
         await in_thread(self._syncers, self._mount.manager.rescue, log, task)
 
     async def _sync(self, handle: Handle) -> None:

@@ -7,9 +7,9 @@ retention for the logs of compacted topics (`LogCleaner.CleanerThread`); the int
 leaves those alone, unless log.cleaner.enable is false.
 
 Each run is a job of its topic (`kafkafs.tree.jobs`): `.control` shows it, and a user's job waits
-for one of them at most. A failed duty gets its next turn (`storage.duties`). A log whose cleaning
-failed pauses, longer each time, since cleaning may read all of it; a job by `.control` cleans it at
-once.
+for one of them at most. A failed duty gets its next turn (`storage.background`). A log whose
+cleaning failed pauses, longer each time, since cleaning may read all of it; a job by `.control`
+cleans it at once.
 
 The **checker** reads what was appended every kafkafs.check.interval.ms, and begins a pass over all
 sealed segments as long after the last one (`storage.verify.log_checker`). Staged files that nobody
@@ -31,7 +31,7 @@ from kafkafs.fuse.threads import JobThreads, in_thread, job_ended
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, JobKind, JobState, JobWork
-from storage.adopt.adopt import is_unsettled, settle
+from storage.adopt.adopt import has_unwritten_markers, settle
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.manager import Topic
 from storage.directory.retain import plan_retention
@@ -197,14 +197,14 @@ class Schedule:
         return max(self._broker.offsets_retention_check_interval_ms / 1000, LEAST_S)
 
     async def _settling(self) -> float:
-        if not is_unsettled(self._manager):
+        if not has_unwritten_markers(self._manager):
             return SETTLE_S
 
         def end(task: Task) -> None:
             settle(self._manager, task, self._mount.clock_ns)
 
         await self._workers.background("the end of an adoption", end)
-        return RETRY_S if is_unsettled(self._manager) else SETTLE_S
+        return RETRY_S if has_unwritten_markers(self._manager) else SETTLE_S
 
     # -- jobs ----------------------------------------------------------------------------------
 

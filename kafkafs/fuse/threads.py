@@ -1,6 +1,6 @@
 """Worker threads: trio's for short calls, and threads of their own for jobs and duties.
 
-Each job (`kafkafs.tree.jobs`) or duty (`storage.duties`) has a thread of its own. It changes a
+Each job (`kafkafs.tree.jobs`) or duty (`storage.background`) has a thread of its own. It changes a
 log's state on the trio thread, between two requests, under `Operations.structural`, or of a slow
 log in its turn (`turns`).
 
@@ -82,7 +82,7 @@ class JobThreads:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._tasks: set[Task] = set()
-        self._jobs.by_owner = self.by_owner
+        self._jobs.on_log_thread = self.on_log_thread
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
@@ -109,7 +109,7 @@ class JobThreads:
 
     # -- from the threads ----------------------------------------------------------------------
 
-    def by_owner(self, function: Callable[[], T], /) -> T:
+    def on_log_thread(self, function: Callable[[], T], /) -> T:
         """Change the tree or logs on the trio thread; call it in a worker thread."""
 
         return trio.from_thread.run(self._as_owner, function, trio_token=self._token)
@@ -146,11 +146,11 @@ class JobThreads:
     async def background(
         self, name: str, work: Callable[[Task], object], bytes_per_second: float | None = None
     ) -> None:
-        """Run a duty (`storage.duties`) in a thread, as long work.
+        """Run a duty (`storage.background`) in a thread, as long work.
 
         On cancellation tell the work to stop, and wait for it.
         """
-        task = Task(self.by_owner, bytes_per_second=bytes_per_second)
+        task = Task(self.on_log_thread, bytes_per_second=bytes_per_second)
 
         def carry_out() -> None:
             with self._duties.attempt(name):

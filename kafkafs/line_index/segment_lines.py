@@ -397,7 +397,7 @@ class SegmentLines:
 
     # -- entries that are saved -----------------------------------------------------------------
 
-    def let_go(self) -> None:
+    def evict(self) -> None:
         """Drop the entries from memory, to make room; a thread that reads them keeps them."""
         self._held = None
 
@@ -413,7 +413,7 @@ class SegmentLines:
         self._held = held
         if self._state[0] is saved:
             self.used = True
-            self._store.held.admit(self, len(entries))
+            self._store.memory.admit(self, len(entries))
         else:
             # Saved meanwhile: these are not all entries.
             self._held = None
@@ -436,7 +436,7 @@ class SegmentLines:
                 self._state = (now, self._state[1])
                 self._held = held
                 self.used = True
-                self._store.held.admit(self, len(entries))
+                self._store.memory.admit(self, len(entries))
         if self.segment.sealed and self._state[1] is not None:
             self.seal()
         return held
@@ -519,7 +519,7 @@ class SegmentLines:
 
     def _drop_held(self) -> None:
         self._held = None
-        self._store.held.dropped(self)
+        self._store.memory.dropped(self)
 
     def _write(self, now: Saved, entries: bytes, before: int) -> bool:
         files, path = self._store.files, self.path

@@ -6,9 +6,9 @@ mapped: whoever cuts the file would end the daemon. A budget bounds the bytes th
 
 from __future__ import annotations
 
-from storage.duties import Duties
+from storage.background import Duties
+from storage.byte_budget import ByteBudget
 from storage.files import Files
-from storage.held import HeldBytes
 
 GRANULARITY = 4096
 """Bytes of text between two entries."""
@@ -32,4 +32,4 @@ class LineStore:
         self.files = files
         self.duties = duties or Duties()
         self.granularity = granularity
-        self.held = HeldBytes(budget)
+        self.memory = ByteBudget(budget)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from kafkafs.tree.events import Events
 from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled, reason_of
-from storage.task import ByOwner, Task, call
+from storage.task import OnLogThread, Task, directly
 
 
 class JobKind(NamedTuple):
@@ -144,7 +144,7 @@ class Jobs:
         self._active: list[Job] = []
         self._last: dict[tuple[JobKind, str, str], Job] = {}
         self.closed = False
-        self.by_owner: ByOwner = call
+        self.on_log_thread: OnLogThread = directly
         """Runs a task's function on the owner's thread."""
         self.runner: Callable[[Job], None] = self._run_here
         """Called on the owner's thread: has `started`, the job's `carry_out` and `ended` called."""
@@ -186,7 +186,7 @@ class Jobs:
         for job in self._active if topic is not None and not scheduled else ():
             if job.kind == kind and job.topic is topic and not job.scheduled:
                 raise OSError(errno.EBUSY, f"{job.command!r} is already {job.state}")
-        task = Task(self.by_owner, bytes_per_second=bytes_per_second)
+        task = Task(self.on_log_thread, bytes_per_second=bytes_per_second)
         job = Job(kind, topic, command, scheduled, task, work)
         self._active.append(job)
         self.runner(job)

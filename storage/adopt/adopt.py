@@ -20,8 +20,8 @@ before are durable, as its intent replaces that of the one before.
 A query has one producer id, as a transactional id has with a coordinator; a new run of it gets a
 new epoch.
 
-Threads: `adopt` runs in a worker thread and touches logs by `task.by_owner` only, a mebibyte at a
-time. One adoption at a time per data directory.
+Threads: `adopt` runs in a worker thread and touches logs by `task.on_log_thread` only, a mebibyte
+at a time. One adoption at a time per data directory.
 
 Not here: how requests come (the mount, the command line), orphaned staged files (`owner`).
 """
@@ -124,7 +124,7 @@ def adopt(
         return _Adoption(directory, request, task, now_ns).run()
 
 
-def is_unsettled(directory: OpenDirectory) -> bool:
+def has_unwritten_markers(directory: OpenDirectory) -> bool:
     """Return whether markers are missing that `settle` should write. For the owner's thread."""
     pending = directory.adoptions.pending
     if pending is None or directory.adopting.locked():
@@ -193,14 +193,14 @@ class _Adoption:
             return Adopted(duplicate=True)
         if known is not None:
             known.check(request)
-        self.logs = task.by_owner(self._find_logs)
+        self.logs = task.on_log_thread(self._find_logs)
         total = sum(file.size for file in request.files)
         task.begin("checking", total)
         for file in request.files:
             for size in self._batches(file).check(self.now_ns):
                 task.advance(size)
         _settle(directory, task, self.now_ns)
-        seen = task.by_owner(lambda: _largest_producer_id(directory))
+        seen = task.on_log_thread(lambda: _largest_producer_id(directory))
         begun = directory.adoptions.begun(request, seen)
         if request.files:
             _save(directory, begun)
@@ -211,7 +211,7 @@ class _Adoption:
                         self._append(file, begun.queries[request.query], flush)
                 task.begin("flushing", 0)
                 _flush(self.logs.values(), task)
-                task.by_owner(lambda: self._check_appended(begun.queries[request.query]))
+                task.on_log_thread(lambda: self._check_appended(begun.queries[request.query]))
             except BaseException:
                 self._end()
                 raise
@@ -280,7 +280,7 @@ class _Adoption:
                 return 0
             return sequence_after(producer.last_sequence, 1)
 
-        sequence = task.by_owner(next_sequence)
+        sequence = task.on_log_thread(next_sequence)
         stamped = self._batches(file).stamped(producer_id, epoch, sequence, self.now_ns)
         with contextlib.closing(stamped):
             for chunk in stamped:
@@ -300,7 +300,7 @@ class _Adoption:
                     adopted.records += last - first + 1
                     adopted.offsets[partition] = adopted.offsets.get(partition, (first,))[0], last
 
-                task.by_owner(append)
+                task.on_log_thread(append)
                 flush.appended(log, len(chunk.data))
                 task.advance(chunk.staged_size)
 
@@ -347,7 +347,7 @@ def _save(directory: OpenDirectory, changed: Adoptions) -> None:
 def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
     """Make durable that the adoption begun last has ended: its intent is about to be replaced."""
     logs = _end(directory, task, now_ns)
-    ends = task.by_owner(lambda: {log: log.log_end_offset for log in logs})
+    ends = task.on_log_thread(lambda: {log: log.log_end_offset for log in logs})
 
     def left() -> list[Log]:
         return [
@@ -356,7 +356,7 @@ def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> 
             if not log.closed and log.durability.recovery_point < end
         ]
 
-    while waiting := task.by_owner(left):
+    while waiting := task.on_log_thread(left):
         try:
             _flush(waiting, task)
         except (StorageError, OSError):
@@ -374,11 +374,11 @@ def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> lis
         if topic in directory.topics:
             # The markers of a faulty partition cannot be written before it is mended.
             directory.topics[topic].check(partition)
-    logs = task.by_owner(lambda: _logs_of(directory, pending))
+    logs = task.on_log_thread(lambda: _logs_of(directory, pending))
     failure: StorageError | OSError | None = None
     for log in logs:
         try:
-            task.by_owner(partial(_write_marker, log, pending, now_ns))
+            task.on_log_thread(partial(_write_marker, log, pending, now_ns))
         except (StorageError, OSError) as error:
             failure = error
     if failure is not None:
@@ -414,11 +414,11 @@ def _flush(logs: Iterable[Log], task: Task) -> None:
     plans: list[FlushPlan] = []
     try:
         for log in logs:
-            plans.append(task.by_owner(log.durability.start_flush))
+            plans.append(task.on_log_thread(log.durability.start_flush))
         side_by_side(FlushPlan.run, plans, _FLUSHING_THREADS, "adopting")
     finally:
         for plan in plans:
-            task.by_owner(plan.finish)
+            task.on_log_thread(plan.finish)
 
 
 def _largest_producer_id(directory: OpenDirectory) -> int:

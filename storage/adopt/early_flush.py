@@ -41,7 +41,7 @@ class EarlyFlush:
                 return
             self.wait()
         self._unflushed[log] = 0
-        plan = self._task.by_owner(log.durability.start_flush)
+        plan = self._task.on_log_thread(log.durability.start_flush)
         try:
             self._running = plan, submit(self._pool, plan.run)
         except NoThread:
@@ -59,7 +59,7 @@ class EarlyFlush:
         try:
             run()
         finally:
-            self._task.by_owner(plan.finish)
+            self._task.on_log_thread(plan.finish)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ Which batches and records stay is `MemoryRecords.filterTo` and `Cleaner.cleanInt
   (KIP-534) and go in a later round, delete.retention.ms after that.
 
 Threads: `clean` runs in a worker thread. It reads sealed segments under leases, and changes the log
-through `task.by_owner` only.
+through `task.on_log_thread` only.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
             segment.lease()
         return sources
 
-    sources = task.by_owner(lease)
+    sources = task.on_log_thread(lease)
     try:
         # Not on the owner's thread: it may wait. Below the first uncleanable offset no transaction
         # is open that could be aborted now.

@@ -96,7 +96,7 @@ class LogCleaner:
         while True:
             with self._held(log, task) as plan:
                 cleaned = None if plan is None else self._clean(log, plan, task)
-            task.by_owner(lambda: self._note_left_out(log))
+            task.on_log_thread(lambda: self._note_left_out(log))
             if plan is None or cleaned is not None:
                 return cleaned
 
@@ -123,7 +123,7 @@ class LogCleaner:
         SwapRefused, UnknownTopicOrPartition, StorageError, OSError: nothing has changed, and the
         request's files are gone. Errors: TaskCancelled: the same, but the files may still be there.
         """
-        log = task.by_owner(lambda: self._manager.log(request.topic, request.partition))
+        log = task.on_log_thread(lambda: self._manager.log(request.topic, request.partition))
         log.check_not_read_only()
         with self._held(log, task, for_swap=True) as plan:
             if plan is None:
@@ -177,12 +177,12 @@ class LogCleaner:
         def end() -> None:
             log.cleaning = False
 
-        plan = task.by_owner(begin)
+        plan = task.on_log_thread(begin)
         try:
             yield plan
         finally:
             if plan is not None:
-                task.by_owner(end)
+                task.on_log_thread(end)
 
     def note_cleaned(self, log: Log) -> None:
         """Forget why a log could not be cleaned, unless damage still keeps a part of it from it."""
@@ -263,7 +263,7 @@ class LogCleaner:
         A start takes a gap for a cleaner's only below the recovery point; what is missing behind it
         was lost. So the log is flushed first.
         """
-        log.flush(task.by_owner)
+        log.flush(task.on_log_thread)
         known = self.first_dirty(log)
         self._checkpoint(log, first_dirty_offset if known is None else known, task)
 
@@ -275,4 +275,4 @@ class LogCleaner:
                 self._manager.cleaner_offsets[log.topic, log.partition] = offset
             return self._manager.start_checkpoint(snapshots=False)
 
-        task.by_owner(start)()
+        task.on_log_thread(start)()

@@ -58,7 +58,7 @@ class Pass(Protocol):
         """
         ...
 
-    def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         """Take one batch, as it is stored and in plain form; `header` is the stored one.
 
         Errors: InvalidRecord: a record of a compressed batch is too large.
@@ -114,7 +114,7 @@ def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int
         assert isinstance(plain, bytearray)
         with data[at : at + size] as stored:
             try:
-                taker.one(stored, plain, parse_header(stored))
+                taker.take_batch(stored, plain, parse_header(stored))
             except InvalidRecord as error:
                 raise InvalidRecord(
                     error.message, path=segment.log_path, position=position + at
@@ -145,9 +145,9 @@ class MapPass:
         at, self.finished = map_batches(self._map, data, at, end, self._first)
         return at
 
-    def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         if header.is_control:
-            self._transactions.can_go(header, marker_of(plain, header))
+            self._transactions.may_be_dropped(header, marker_of(plain, header))
         elif not self._transactions.is_aborted(header):
             check_record_sizes(plain, header, self._most_bytes)
             self.finished = map_batch(self._map, plain, self._first)
@@ -238,7 +238,7 @@ class KeepPass:
             self.end()
         return at
 
-    def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         if header.is_control:
             self._control(stored, plain, header)
         elif self.transactions.is_aborted(header):
@@ -263,16 +263,16 @@ class KeepPass:
 
     def _control(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         self._keeper.records_read += header.records_count
-        can_go = self.transactions.can_go(header, marker_of(plain, header))
+        may_be_dropped = self.transactions.may_be_dropped(header, marker_of(plain, header))
         horizon = header.delete_horizon
         if not header.records_count:
             self._keep_empty(header)
-        elif can_go and horizon is not None and horizon <= self._rules.now_ms:
+        elif may_be_dropped and horizon is not None and horizon <= self._rules.now_ms:
             self._markers += 1
             self._keep_empty(header)
         else:
             self._keeper.records_kept += header.records_count
-            if can_go and horizon is None:
+            if may_be_dropped and horizon is None:
                 self._rewritten += 1
                 self._keeper.append(_with_horizon(plain, header, self._rules.horizon_ms))
             else:

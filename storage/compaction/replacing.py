@@ -1,7 +1,7 @@
 """How cleaned segments take the place of those that they were made of: in one swap.
 
-`prepare`, then `publish`, both in a worker thread; only their `by_owner` parts touch the log. Until
-`publish` begins nothing has changed, and a restart removes what is `.cleaned`.
+`prepare`, then `publish`, both in a worker thread; only their `on_log_thread` parts touch the log.
+Until `publish` begins nothing has changed, and a restart removes what is `.cleaned`.
 
 Not here: how the new segments are made (`group_writer`), what a restart does with a swap (`swap`).
 """
@@ -27,9 +27,9 @@ def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
     """
     task.begin("replacing", 0)
     # A record may go for a later one that is not durable yet.
-    log.flush(task.by_owner)
+    log.flush(task.on_log_thread)
     # Before any name says `.swap`: from then on a restart carries it out.
-    task.by_owner(lambda: log.prepare_replacement(old, new))()
+    task.on_log_thread(lambda: log.prepare_replacement(old, new))()
 
 
 def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
@@ -47,16 +47,16 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
 
     decide(log, old, new)
     try:
-        task.by_owner(replace)
+        task.on_log_thread(replace)
     except BaseException:
         if new[0] not in log.segments:
             take_back(log, old, new)
         raise
     for some in in_turns(old):
-        task.by_owner(partial(log.mark_detached, some))
+        task.on_log_thread(partial(log.mark_detached, some))
     log.files.sync_directory(log.directory)
     for segment in new:
-        task.by_owner(partial(log.finish_replacement, segment))
+        task.on_log_thread(partial(log.finish_replacement, segment))
         # A restart takes what it finds between two that are still `.swap` for replaced.
         log.files.sync_directory(log.directory)
 

@@ -65,7 +65,7 @@ class Sources:
         segment = self.segments[number]
         walk(segment, position, taker, task)
         if not segment.is_unsynced:
-            task.by_owner(partial(segment.close_descriptors, own_leases=1))
+            task.on_log_thread(partial(segment.close_descriptors, own_leases=1))
 
     def next_offset(self, number: int) -> int:
         """Return where segment `number` ends and the next one begins."""

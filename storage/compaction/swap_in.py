@@ -1,6 +1,6 @@
 """The owner's part of a round that another process has cleaned: check it and swap it in.
 
-In a worker thread; only `task.by_owner` parts touch the log. In this order:
+In a worker thread; only `task.on_log_thread` parts touch the log. In this order:
 
 1. The segments that were read must still be the log's first ones, and what was dirty must still be
    dirty; no cleaner is at the log meanwhile.

@@ -77,7 +77,7 @@ class CleanedTransactions:
         self._aborted[batch.producer_id] = open_one[0], True
         return True
 
-    def can_go(self, batch: BatchHeader, marker: Marker | None) -> bool:
+    def may_be_dropped(self, batch: BatchHeader, marker: Marker | None) -> bool:
         """Return whether nothing is left of the transaction that a control batch, which comes next,
         ended.
 

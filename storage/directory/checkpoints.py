@@ -39,7 +39,7 @@ CHECKPOINTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class RepairAnswers:
     """Changes that a repair may make.
 
     `log_starts`: the log start of partitions whose log start is lost; `rest_at_first`: whether all
@@ -61,13 +61,13 @@ class Checkpoints:
     """
 
     def __init__(
-        self, files: Files, path: str, faults: list[str], mending: Mending, *, read_only: bool
+        self, files: Files, path: str, faults: list[str], answers: RepairAnswers, *, read_only: bool
     ) -> None:
         """`faults` gets a line for each file that cannot be read."""
         self._files = files
         self._path = path
         self._faults = faults
-        self._mending = mending
+        self._answers = answers
         self._read_only = read_only
         self.cleaned: dict[TopicPartition, int] = {}
         self.cleaned_before: dict[TopicPartition, int] = {}
@@ -221,15 +221,15 @@ class Checkpoints:
 
     def _told_log_start(self, item: TopicPartition) -> int | None:
         """Return a lost log start by the repair, or by the partition's own history."""
-        if item in self._mending.log_starts:
-            self.mended_starts[item] = self._mending.log_starts[item]
+        if item in self._answers.log_starts:
+            self.mended_starts[item] = self._answers.log_starts[item]
             return self.mended_starts[item]
         directory = os.path.join(self._path, paths.partition_directory(*item))
         try:
             start = history.recorded_start(self._files, directory)
         except (CorruptCheckpoint, OSError):
             start = None
-        if start is None and self._mending.rest_at_first:
+        if start is None and self._answers.rest_at_first:
             start = self.mended_starts[item] = 0
         return start
 

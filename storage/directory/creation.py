@@ -74,7 +74,7 @@ def create_topic(
     manager.settings.check_known()
     count = manager.settings.broker.num_partitions if partitions is None else partitions
     topic = Topic(name, checkpoint_file.new_topic_id())
-    manager.settings.identify(name, topic.id)
+    manager.settings.set_topic_id(name, topic.id)
     overrides = manager.settings.checked(name, settings) if settings else {}
     if name in manager.checkpoints.topics():
         # These are a deleted topic's: the new one begins at offset 0.

@@ -15,8 +15,8 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from storage.background import Duties
 from storage.directory.reserve import Reserve
-from storage.duties import Duties
 from storage.files import Files
 from storage.log.log import Log, LogGroup
 from storage.state import deletion_file
@@ -55,7 +55,7 @@ class Deleted:
     # Paths that could not be removed yet, and whether each is a directory.
     _unremoved: set[tuple[str, bool]] = field(default_factory=set)
 
-    def take_up(
+    def resume(
         self, deletions: Iterable[Deletion], doomed: Iterable[str], wall_ms: int, now_ms: int
     ) -> None:
         """Remove what an earlier process has deleted: a topic when its time is over, the other

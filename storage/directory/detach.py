@@ -76,7 +76,7 @@ def not_known(files: Files, data_dir: str) -> list[str]:
     settings = Settings(files, data_dir, keeps_faulty=True)
     tiered = TieredTopics(files, data_dir, settings)
     names = sorted(paths.partitions_in(files.scan(data_dir)))
-    whys = {name: settings.why_kept(name) for name in names if tiered.why(name) is None}
+    whys = {name: settings.why_no_deletion(name) for name in names if tiered.why(name) is None}
     return [f"{name}: {why}" for name, why in whys.items() if why is not None]
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from storage import paths
-from storage.directory.checkpoints import Checkpoints, Mending
+from storage.directory.checkpoints import Checkpoints, RepairAnswers
 from storage.directory.reserve import NAME as RESERVE
 from storage.directory.topics import Topic, TopicPartition, Topics
 from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
@@ -67,7 +67,7 @@ class Scan(NamedTuple):
 @dataclass
 class Loader:
     """`faults` gets a line for each thing that was wrong. `has_marker`: whether there was the
-    marker of a clean stop. `wanted`: which topics to look at, by name; None: all. `mending`: what a
+    marker of a clean stop. `wanted`: which topics to look at, by name; None: all. `answers`: what a
     repair may do; a topic without a readable id gets a new one then.
 
     `tiered`: the topics that are loaded as read-only. `cuts`: the bytes that recovery has cut off;
@@ -86,7 +86,7 @@ class Loader:
     read_only: bool
     has_marker: bool
     wanted: Callable[[str], bool] | None
-    mending: Mending | None
+    answers: RepairAnswers | None
     cuts: list[Cut] = field(default_factory=list)
     uncut: set[TopicPartition] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
@@ -194,7 +194,7 @@ class Loader:
 
     # -- loading -------------------------------------------------------------------------------
 
-    def while_renamed(
+    def retry_while_writer_renames(
         self, item: TopicPartition, load: Callable[[], Log], *, awaits_swap: bool = False
     ) -> Log | None:
         """Load a partition, again where another process, whose directory this is, renames its
@@ -257,7 +257,7 @@ class Loader:
         files, settings = self.files, self.settings
         topic, partition = item
         topic_id = "" if is_new else self._topic_id(directory)
-        settings.identify(topic, topic_id)
+        settings.set_topic_id(topic, topic_id)
         config = settings.log_config(topic)
         tiered = self.tiered.line(topic)
         writable = not self.read_only and tiered is None
@@ -291,7 +291,7 @@ class Loader:
             producer_expiration_ms=settings.broker.producer_id_expiration_ms,
             progress=advance,
             may_end=(
-                not verify or self.mending is None or self.mending.may_hide or tiered is not None
+                not verify or self.answers is None or self.answers.may_hide or tiered is not None
             ),
         )
         try:
@@ -477,7 +477,7 @@ class Loader:
         except CorruptCheckpoint as error:
             fault = error
             known = known or self.settings.id_at_broker(log.topic)
-            if not known and self.mending is None:
+            if not known and self.answers is None:
                 remedy = f"to give the topic a new id: kafkafs repair {self.path} --apply"
                 raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
         if known:

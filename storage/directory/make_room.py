@@ -128,7 +128,7 @@ def _expired(
             continue
         if facts is None:
             continue
-        settings.identify(partition[0], topic_id or "")
+        settings.set_topic_id(partition[0], topic_id or "")
         if tiered.why(partition[0]) is not None:
             continue
         config = settings.log_config(partition[0])

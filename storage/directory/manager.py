@@ -28,8 +28,9 @@ from collections.abc import Callable, Mapping
 from storage import clock, descriptors, paths
 from storage.adopt.adopt import recover as recover_adoption
 from storage.adopt.adoptions import Adoptions, NeededTopics
+from storage.background import Duties
 from storage.counters import CleanerCounters
-from storage.directory.checkpoints import Checkpoints, Mending
+from storage.directory.checkpoints import Checkpoints, RepairAnswers
 from storage.directory.creation import create_offsets_topic, create_partition, create_topic
 from storage.directory.deleted import Deleted
 from storage.directory.deletion import delete_topic, undelete_topic
@@ -40,7 +41,6 @@ from storage.directory.opening import Progress, open_logs
 from storage.directory.partition_modes import PartitionModes
 from storage.directory.reserve import Reserve
 from storage.directory.topics import Topic, TopicPartition, Topics
-from storage.duties import Duties
 from storage.errors import (
     CorruptCheckpoint,
     HandoverRefused,
@@ -90,7 +90,7 @@ class LogManager:
         wanted: Callable[[str], bool] | None,
         keeps_faulty: bool,
         mount_point: str | None,
-        mending: Mending | None,
+        answers: RepairAnswers | None,
         clock_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -113,7 +113,7 @@ class LogManager:
         self.topics = Topics(path, settings, self.faults)
         self.logs, self.log, self.topic = self.topics.logs, self.topics.log, self.topics.topic
         self.checkpoints = Checkpoints(
-            files, path, self.faults, mending or Mending(), read_only=read_only
+            files, path, self.faults, answers or RepairAnswers(), read_only=read_only
         )
         self.groups = Groups(self)
         self._log_group = LogGroup(monotonic_ms, listeners=[self.groups])
@@ -154,7 +154,7 @@ class LogManager:
             read_only=read_only,
             has_marker=self.clean,
             wanted=wanted,
-            mending=mending,
+            answers=answers,
         )
         self.cuts = self.loader.cuts
         # Whether files of segments may be open that age closes.
@@ -183,7 +183,7 @@ class LogManager:
         needs: NeededTopics | None = None,
         keeps_faulty: bool = False,
         mount_point: str | None = None,
-        mending: Mending | None = None,
+        answers: RepairAnswers | None = None,
         clock_ms: Callable[[], int] | None = None,
         monotonic_ms: Callable[[], int] | None = None,
     ) -> LogManager:
@@ -194,7 +194,7 @@ class LogManager:
         which topics, by what was adopted before, None: all. Others are left as they are, in the
         checkpoints, too, where the last process has ended in order. `keeps_faulty`: a partition
         that cannot be opened is a fault of its topic, instead of an error here; `mount_point`: as
-        `Settings` has it; `mending`: what a repair knows of such.
+        `Settings` has it; `answers`: what a repair knows of such.
 
         LogLocked where another process has it (not with `read_only`, which takes no lock and writes
         nothing), HandoverRefused where topics are half handed over to it, CorruptCheckpoint,
@@ -221,7 +221,7 @@ class LogManager:
                 wanted=wanted,
                 keeps_faulty=keeps_faulty,
                 mount_point=mount_point,
-                mending=mending,
+                answers=answers,
                 clock_ms=clock_ms or clock.wall_ms,
                 monotonic_ms=monotonic_ms or clock_ms or clock.monotonic_ms,
             )
@@ -276,7 +276,7 @@ class LogManager:
                 _log.warning("%s", line)
         for each in opened.scan.deletions:
             self.groups.topic_deleted(each.topic, each.deleted_ms)
-        self.deleted.take_up(
+        self.deleted.resume(
             opened.scan.deletions, opened.scan.doomed, self.clock_ms(), self.monotonic_ms()
         )
 
@@ -292,7 +292,7 @@ class LogManager:
         self._hide_internal_topics()
         for log in self.logs():
             self._rescue(log)
-        for line in self.groups.pull_back():
+        for line in self.groups.reset_positions_beyond_end():
             _log.warning("%s", line)
         recover_adoption(self)
 
@@ -443,11 +443,11 @@ class LogManager:
         self.check_writable()
         self.tiered.check_may_write(topic)
 
-    def why_kept(self, topic: str) -> str | None:
+    def why_no_deletion(self, topic: str) -> str | None:
         """Why nothing of a topic is deleted or compacted, and what ends that; None where its
         settings decide.
         """
-        return self.tiered.line(topic) or self.settings.why_kept(topic)
+        return self.tiered.line(topic) or self.settings.why_no_deletion(topic)
 
     def kept_topics(self) -> list[str]:
         """Return lines for people: why nothing of some topics is deleted or compacted."""
@@ -672,7 +672,7 @@ class LogManager:
             log,
             task,
             self.clock_ms(),
-            lambda: task.by_owner(lambda: self.start_checkpoint(snapshots=False))(),
+            lambda: task.on_log_thread(lambda: self.start_checkpoint(snapshots=False))(),
         )
 
     def _rescue(self, log: Log) -> None:

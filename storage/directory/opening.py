@@ -34,7 +34,7 @@ from storage.state import checkpoint_file
 from storage.threads import side_by_side
 
 # What the whole machine or disk lacks is not the fault of the partition that met it first.
-_EVERYBODYS = frozenset(
+_SYSTEM_WIDE_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 )
 
@@ -180,7 +180,7 @@ class _Opening:
                 now_ms=self.now_ms,
                 advance=self._advance,
             )
-            log = loader.while_renamed(item, load_once, awaits_swap=True)
+            log = loader.retry_while_writer_renames(item, load_once, awaits_swap=True)
             # A living writer's checkpoint may be ahead of what was seen of its log.
             if log is not None and not self.is_written:
                 loader.compare_end(log, self.recovery_points.get(item, 0))
@@ -202,7 +202,7 @@ class _Opening:
             yield
         except Exception as error:
             everybodys = isinstance(error, MemoryError) or (
-                isinstance(error, OSError) and error.errno in _EVERYBODYS
+                isinstance(error, OSError) and error.errno in _SYSTEM_WIDE_ERRORS
             )
             if not self.keeps_faulty or everybodys or isinstance(error, ReadOnlyFormat):
                 raise

@@ -177,7 +177,7 @@ def retain(
             with _noted(outcome, log):
                 # Not on the owner's thread: a user's policy may take long.
                 plan = plan_retention(log, now)
-                advance = task.by_owner(partial(_begin, plan, now, outcome))
+                advance = task.on_log_thread(partial(_begin, plan, now, outcome))
                 if advance is not None:
                     advances.append(advance)
         flushed = []
@@ -188,16 +188,16 @@ def retain(
                 flushed.append(advance)
         if flushed:
             task.begin("deleting", sum(advance.size for advance in flushed))
-            task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+            task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
         for advance in flushed:
             with _noted(outcome, advance.log):
                 _delete(advance, task, now, outcome)
     finally:
         for advance in advances:
-            task.by_owner(advance.end)
+            task.on_log_thread(advance.end)
     if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
         # Some segments stay after all: no checkpoint may name the log starts behind them any more.
-        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 
 
@@ -237,9 +237,9 @@ def _delete(advance: _LogStartAdvance, task: Task, now_ms: int, outcome: Retaine
             return ()
         return log.detach_head(len(advance.segments), log.monotonic_ms())
 
-    removed = task.by_owner(detach)
+    removed = task.on_log_thread(detach)
     for some in in_turns(removed):
-        task.by_owner(partial(log.mark_detached, some))
+        task.on_log_thread(partial(log.mark_detached, some))
         size = sum(segment.size for segment in some)
         outcome.segments += len(some)
         outcome.size += size
@@ -286,14 +286,14 @@ class _LogStartAdvance:
         """
         log = self.log
         # The snapshots will be all that is known of the producers of what is deleted.
-        if task.by_owner(
+        if task.on_log_thread(
             lambda: log.durability.recovery_point < self.log_start or bool(log.snapshots.unsynced)
         ):
-            log.flush(task.by_owner)
-        task.by_owner(self._prepare)()
+            log.flush(task.on_log_thread)
+        task.on_log_thread(self._prepare)()
         log.book.let_go(self.segments)
         self._is_let_go = True
-        task.by_owner(self._intend)
+        task.on_log_thread(self._intend)
 
     def _prepare(self) -> Callable[[], None]:
         if self.log.closed:
@@ -302,7 +302,7 @@ class _LogStartAdvance:
 
     def _intend(self) -> None:
         self._is_intended = True
-        self.log.intended_log_starts.append(self.log_start)
+        self.log.pending_log_starts.append(self.log_start)
 
     def end(self) -> None:
         """End the advance, which was carried out or given up."""
@@ -310,7 +310,7 @@ class _LogStartAdvance:
         if self._is_let_go:
             self.log.book.keep(self.segments)
         if self._is_intended:
-            self.log.intended_log_starts.remove(self.log_start)
+            self.log.pending_log_starts.remove(self.log_start)
 
 
 def remove_now(log: Log) -> None:
@@ -333,7 +333,7 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
     cleanup.policy is compact only (`Partition.deleteRecordsOnLeader`) and for the topic of groups'
     positions, OSError and other StorageErrors.
     """
-    advance = task.by_owner(lambda: _begin_advance(manager, log, offset))
+    advance = task.on_log_thread(lambda: _begin_advance(manager, log, offset))
     if advance is None:
         return log.log_start_offset
 
@@ -346,10 +346,10 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
 
     try:
         advance.write_down(task)
-        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
-        return task.by_owner(carry_out)
+        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
+        return task.on_log_thread(carry_out)
     finally:
-        task.by_owner(advance.end)
+        task.on_log_thread(advance.end)
 
 
 def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvance | None:

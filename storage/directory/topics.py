@@ -53,7 +53,7 @@ class Topic:
     partitions: dict[int, Log] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     extended_ns: int = 0
-    returns: int = 0
+    times_undeleted: int = 0
 
     def add(self, log: Log) -> None:
         """Take a partition in, or another log of one that is there."""
@@ -183,7 +183,7 @@ class Topics(dict[str, Topic]):
         if topic is None:
             topic = Topic(name, topic_id)
         else:
-            topic.returns += 1
+            topic.times_undeleted += 1
         self[name] = topic
         return topic
 

@@ -25,7 +25,7 @@ While the follower may not show those yet (they lie behind `limit`), it leaves t
 in the log: nothing leaves the log before it could be shown, as long as its files can be read. They
 cannot be read where a cleaner has twice rewritten what the follower had not read, or had read in
 part. Then the log goes on by offset, as a consumer does: the follower swaps in what is left before
-listeners hear of anything behind it (`_begin_behind_unread`). What the writer has removed or
+listeners hear of anything behind it (`_add_after_unread`). What the writer has removed or
 cleaned lay below the high watermark, whatever high watermark it last wrote down.
 
 Segments that have left the log are in `Log.retired`, as in a log of our own: readers go on until
@@ -102,7 +102,7 @@ class LogFollower:
         if log.losses:
             self._claims = self._claimed()
         if limit is not None:
-            self._tail.hide_from(limit())
+            self._tail.truncate_view(limit())
         self._tail.mark_last()
 
     def intact(self) -> bool:
@@ -318,11 +318,11 @@ class LogFollower:
         False where some of that came and went unread.
         """
         kept = self._first_kept(found)
-        self._learn_limit(kept, found)
+        self._update_visible_end(kept, found)
         if kept == len(self.log.segments):
             if self._is_written_over(found):
                 return True
-            if not self._outlive(found, may_swap=False):
+            if not self._continue_past_deleted_active(found, may_swap=False):
                 return all(base <= self.log.active.base_offset for base in found.logs)
         self._roll_all(found)
         return True
@@ -331,11 +331,13 @@ class LogFollower:
         """Make the log's segments those of a listing; False where that has to be done again."""
         segments = self.log.segments
         kept = self._first_kept(found)
-        self._learn_limit(kept, found)
+        self._update_visible_end(kept, found)
         if kept == len(segments):
             if not found.logs:
                 return True
-            if self._is_written_over(found) or not self._outlive(found, may_swap=True):
+            if self._is_written_over(found) or not self._continue_past_deleted_active(
+                found, may_swap=True
+            ):
                 self._take_over(found)
                 return True
             kept = self._first_kept(found)
@@ -351,7 +353,7 @@ class LogFollower:
             raise
         return self._change_head(kept, found) and is_read
 
-    def _learn_limit(self, count: int, found: Listing) -> None:
+    def _update_visible_end(self, count: int, found: Listing) -> None:
         """Raise the limit where some of the first `count` segments were replaced or removed.
 
         What the writer removes or cleans lies below the high watermark, which it writes down only
@@ -376,14 +378,14 @@ class LogFollower:
         segments = self.log.segments
         head = [base for base in self._bases(found) if base < segments[count].base_offset]
         old = segments[:count]
-        if head and self._is_held(old, found) and self._can_hold(old, found):
+        if head and self._is_still_listed(old, found) and self._can_hold(old, found):
             return False
         if head or count:
             end = segments[count].base_offset
             self._replace_head(count, self._load_head(head, end, found, segments))
         return True
 
-    def _is_held(self, segments: Sequence[Segment], found: Listing) -> bool:
+    def _is_still_listed(self, segments: Sequence[Segment], found: Listing) -> bool:
         """Return whether a replaced segment has bytes that are not stable by what was read.
 
         Readers were not shown those bytes; they find them in the old segment once the transactions
@@ -398,7 +400,7 @@ class LogFollower:
         """Return whether no bytes of replaced segments are held back, or their files can still be
         read.
         """
-        if not self._is_held(segments, found):
+        if not self._is_still_listed(segments, found):
             return True
         for segment in segments:
             if self._is_kept(segment, found):
@@ -519,7 +521,7 @@ class LogFollower:
             for segment in self.log.segments
         )
 
-    def _outlive(self, found: Listing, *, may_swap: bool) -> bool:
+    def _continue_past_deleted_active(self, found: Listing, *, may_swap: bool) -> bool:
         """Go on behind an active segment that the writer has rolled, and then deleted or cleaned.
 
         The follower reads the segment's last batches, and segments that came and went since, in the
@@ -554,12 +556,12 @@ class LogFollower:
             if not self._is_cleaned(active.next_offset, base, found):
                 self._begin(base, found)
             elif may_swap:
-                self._begin_behind_unread(base, found)
+                self._add_after_unread(base, found)
             else:
                 return False
         return True
 
-    def _begin_behind_unread(self, base: int, found: Listing) -> None:
+    def _add_after_unread(self, base: int, found: Listing) -> None:
         """Begin the segment `base`, while cleaned segments before it have what was not read yet.
 
         The cleaned segments replace the old ones before listeners hear of anything behind them.
@@ -717,7 +719,7 @@ class LogFollower:
         start = min(log.log_start_offset, end) if is_same else new[0].base_offset
         log.sync_with_writer(log_start=start)
         if self._tail.limit is not None:
-            self._tail.hide_from(self._tail.limit())
+            self._tail.truncate_view(self._tail.limit())
         for _, segment in log.retired:
             if segment.identity == old[same].identity and segment.size > size:
                 # This cut took what an earlier one had left.

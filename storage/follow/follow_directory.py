@@ -170,7 +170,7 @@ class DirectoryFollower:
                 log_start=None,
                 now_ms=manager.clock_ms(),
             )
-            log = manager.loader.while_renamed(item, load)
+            log = manager.loader.retry_while_writer_renames(item, load)
         except (StorageError, OSError) as error:
             if item in manager.topics.faulty:
                 manager.topics.set_fault(item, error)

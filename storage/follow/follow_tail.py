@@ -217,7 +217,7 @@ class LogTail:
                     return batch[1].last_offset + 1, position + batch[1].size
         return nothing
 
-    def hide_from(self, limit: int) -> None:
+    def truncate_view(self, limit: int) -> None:
         """End the log, which was just loaded, before the first batch that reaches `limit`.
 
         What holds the log start, or lies before it, is not hidden: nobody can delete records above

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Protocol
 
 from storage import paths
-from storage.duties import Duties
+from storage.background import Duties
 from storage.errors import (
     OffsetOutOfRange,
     PolicyViolation,
@@ -206,13 +206,13 @@ class Groups(LogListener[Log]):
 
     def _is_there(self, records: GroupRecords) -> bool:
         """Return whether a group has a position that counts, or was described by a broker."""
-        return any(self._says_something(key, value) for key, value in records.newest.items())
+        return any(self._is_visible(key, value) for key, value in records.newest.items())
 
-    def _says_something(self, key: bytes, value: bytes) -> bool:
+    def _is_visible(self, key: bytes, value: bytes) -> bool:
         if kind_of(key) != COMMIT:
             return True
         try:
-            return self._counts(read_commit_key(key).topic, read_commit(value))
+            return self._topic_matches(read_commit_key(key).topic, read_commit(value))
         except MessageError:
             return False
 
@@ -226,10 +226,10 @@ class Groups(LogListener[Log]):
         seen = facts.changes, self._changes + self._topics.changes
         shown = self._shown.get(facts)
         if shown is None or shown[0] != seen:
-            shown = self._shown[facts] = seen, facts.group(self._counts)
+            shown = self._shown[facts] = seen, facts.group(self._topic_matches)
         return shown[1]
 
-    def _counts(self, topic: str, committed: Committed) -> bool:
+    def _topic_matches(self, topic: str, committed: Committed) -> bool:
         known = self._topics.get(topic)
         if known is None:
             return self._directory.settings.is_brokers and topic not in self._deleted_ms
@@ -432,7 +432,7 @@ class Groups(LogListener[Log]):
 
     # -- after a crash -------------------------------------------------------------------------
 
-    def pull_back(self, *, whole: bool = False, plan: bool = False) -> list[str]:
+    def reset_positions_beyond_end(self, *, whole: bool = False, plan: bool = False) -> list[str]:
         """Commit the log end in the place of positions that lie beyond it; a line for each.
 
         A machine that stops may have brought commits to the disk, and not the records before them.
@@ -466,7 +466,11 @@ class Groups(LogListener[Log]):
             for (topic, number), each in sorted(facts.committed.items()):
                 known = self._topics.get(topic)
                 log = None if known is None else known.partitions.get(number)
-                if log is None or (log.lost_end and not plan) or not self._counts(topic, each):
+                if (
+                    log is None
+                    or (log.lost_end and not plan)
+                    or not self._topic_matches(topic, each)
+                ):
                     continue
                 end = log.log_end_offset
                 if each.position > end:
@@ -509,7 +513,7 @@ class Groups(LogListener[Log]):
         Positions are kept for ever in a directory that was made here and does not say
         offsets.retention.minutes. Errors as `names` and as an append's.
         """
-        if not task.by_owner(self._has_doomed):
+        if not task.on_log_thread(self._has_doomed):
             return 0
         with self._read() as logs:
             found = [
@@ -522,7 +526,7 @@ class Groups(LogListener[Log]):
         for start in range(0, len(found), _TAKEN_BACK_AT_ONCE):
             part = found[start : start + _TAKEN_BACK_AT_ONCE]
             try:
-                count += task.by_owner(partial(self._take_back, part))
+                count += task.on_log_thread(partial(self._take_back, part))
             except BlockingIOError:
                 break  # somebody reads all of it: the next turn goes on
         return count
@@ -543,7 +547,7 @@ class Groups(LogListener[Log]):
         """Return whether a position is of a topic that was deleted for good."""
         return (
             item[0] in self._deleted_ms
-            and not self._counts(item[0], committed)
+            and not self._topic_matches(item[0], committed)
             and not self._directory.may_be_undeleted(item[0])
         )
 

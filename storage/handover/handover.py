@@ -292,7 +292,7 @@ class _Handover:
         chosen: list[Log] = []
         for name in dict.fromkeys(self.topics or sorted(source.topics)):
             topic = source.topic(name)
-            why_unknown = source.settings.why_kept(name)
+            why_unknown = source.settings.why_no_deletion(name)
             if line := source.tiered.line(name):
                 outcome.refusals.append(line)
             elif why_unknown is not None:

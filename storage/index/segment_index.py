@@ -30,9 +30,9 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import ClassVar
 
+from storage.byte_budget import ByteBudget
 from storage.errors import SegmentGone, UnusableFile
 from storage.files import Files
-from storage.held import HeldBytes
 from storage.index._search import entries_up_to
 
 Entry = tuple[int, int]
@@ -45,7 +45,7 @@ _CHUNK_ENTRIES = 8192
 # Entries are read into memory once searches have read this part of their bytes from the file.
 _WORTH = 4
 # Of the indexes of all segments.
-_held = HeldBytes(64 << 20)
+_budget = ByteBudget(64 << 20)
 
 
 class _Memory:
@@ -63,7 +63,7 @@ class _Memory:
         self.read = 0
         self.used = False
 
-    def let_go(self) -> None:
+    def evict(self) -> None:
         self.first = b""
         self.read = 0
 
@@ -402,15 +402,15 @@ class SegmentIndex(ABC):
             return data
         data += self._pread(len(data), end - len(data))
         memory.first = data
-        _held.admit(memory, end)
+        _budget.admit(memory, end)
         return data
 
     def _forget(self) -> None:
         """Drop what is in memory, after ``count`` has changed; a search that has begun keeps it."""
         self._last = None
         memory, self._memory = self._memory, _Memory()
-        memory.let_go()
-        _held.dropped(memory)
+        memory.evict()
+        _budget.dropped(memory)
 
     def _left(self) -> int:
         """How many whole entries the file has room for."""

@@ -8,7 +8,7 @@ not faults.
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from storage.record._batch cimport HEADER_SIZE, Held, hold_part, load32
+from storage.record._batch cimport HEADER_SIZE, PinnedBuffer, hold_part, load32
 from storage.record._write cimport (
     body_size, field_size, put_field, put_head, put_header, record_size
 )
@@ -88,7 +88,7 @@ def walk(data not None, long long at, long long end, long long until, *, bint ch
     The walk ends at or behind `until`, or at `end`. It stops before an entry that `end` cuts off or
     that is wrong, and returns that entry's position and CUT_OFF or the fault.
     """
-    cdef Held held = hold_part(data, at, end)
+    cdef PinnedBuffer held = hold_part(data, at, end)
     cdef int64_t position = at
     cdef int fault = _WHOLE
     cdef Entry entry
@@ -107,7 +107,7 @@ def head(data not None, long long at, long long end, *, bint check_crc):
 
     If the length field is cut off, the size is the smallest possible one.
     """
-    cdef Held held = hold_part(data, at, end)
+    cdef PinnedBuffer held = hold_part(data, at, end)
     cdef Entry entry
     cdef int fault = judge(held.start + at, end - at, check_crc, &entry)
     return fault, entry.size, entry.head, entry.codec
@@ -126,7 +126,7 @@ def append_records(
     Returns the position of the next entry, the number of records, the offset delta of the last one,
     and why it ended: WHOLE at the limit and at `end`.
     """
-    cdef Held held = hold_part(data, at, end)
+    cdef PinnedBuffer held = hold_part(data, at, end)
     cdef int64_t position = at
     cdef int64_t total = 0
     cdef int64_t count = 0

@@ -27,7 +27,7 @@ from storage.log.core import LogCore
 from storage.log.epochs import LeaderEpochs
 from storage.log.snapshots import ProducerSnapshots
 from storage.segment.segment import Segment
-from storage.task import ByOwner, call
+from storage.task import OnLogThread, directly
 
 
 class Durability:
@@ -129,11 +129,11 @@ class Durability:
             raise
         return plans
 
-    def flush_before(self, by_owner: ByOwner = call) -> None:
+    def flush_before(self, on_log_thread: OnLogThread = directly) -> None:
         """Flush the logs that have to be on the disk before this one, in a worker thread."""
         for each, offset in list(self._after.items()):
             if each.lacks(offset):
-                each.flush(by_owner)
+                each.flush(on_log_thread)
 
     def lacks(self, offset: int) -> bool:
         """Whether records below ``offset`` are not on the disk yet, and still can be."""
@@ -169,13 +169,16 @@ class Durability:
                 self.mark_distrusted(error)
             raise
 
-    def flush(self, by_owner: ByOwner = call) -> None:
-        """Sync what is behind the recovery point, and move it; ``by_owner``: in a worker thread."""
-        plan = by_owner(self.start_flush)
+    def flush(self, on_log_thread: OnLogThread = directly) -> None:
+        """Sync what is behind the recovery point, and move it.
+
+        `on_log_thread`: in a worker thread.
+        """
+        plan = on_log_thread(self.start_flush)
         try:
             plan.run()
         finally:
-            by_owner(plan.finish)
+            on_log_thread(plan.finish)
 
     def flushed_to(self, offset: int) -> None:
         """Move the recovery point: everything below ``offset`` is durable.

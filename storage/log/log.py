@@ -136,7 +136,7 @@ class Log:
         # A broker's topic: the log's line in the checkpoint of log starts; None: it has none.
         self.checkpointed_start = checkpointed_start
         # Offsets to which the log start is about to move.
-        self.intended_log_starts: list[int] = []
+        self.pending_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
         # Where the log ends before an offset up to which it was flushed: that offset; else 0.
         self.lost_end = 0
@@ -568,13 +568,13 @@ class Log:
         """The log's entry in the checkpoint of log starts.
 
         None if the first segment's base offset equals the log start (also the one that is intended:
-        ``intended_log_starts``), no segment is retired and no rename is unsynced: a restart then
+        ``pending_log_starts``), no segment is retired and no rename is unsynced: a restart then
         finds the log start without an entry.  An entry of a broker's topic stays, and changes only
         when the log start moves.
         """
         if self.checkpointed_start is not None:
-            return max([self.checkpointed_start, *self.intended_log_starts])
-        start = max([self.log_start_offset, *self.intended_log_starts])
+            return max([self.checkpointed_start, *self.pending_log_starts])
+        start = max([self.log_start_offset, *self.pending_log_starts])
         certain = not self.retired and not self.durability.directory_unsynced
         return None if start == self.segments[0].base_offset and certain else start or None
 

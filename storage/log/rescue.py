@@ -70,13 +70,13 @@ def rescue(
     log: Log, task: Task, now_ms: int, write_checkpoints: Callable[[], None] = lambda: None
 ) -> None:
     """Repair ``log`` after a failed fsync; a worker's thread.  OSError, StorageError: try again."""
-    segments = task.by_owner(lambda: _begin(log, now_ms))
+    segments = task.on_log_thread(lambda: _begin(log, now_ms))
     if segments is None:
         return
     copied: list[_Copied] = []
     mark = os.path.join(log.directory, paths.UNSYNCED)
     try:
-        log.durability.flush_before(task.by_owner)
+        log.durability.flush_before(task.on_log_thread)
         # What was decided by a try that has failed: the files that it has made are made anew.
         log.files.replace_atomically(mark, b"")
         for segment in segments:
@@ -86,13 +86,13 @@ def rescue(
         log.files.replace_atomically(mark, b"%d\n" % log.log_end_offset)
         finish(log.files, log.directory, [os.path.basename(p) for c in copied for p in c.new])
     except BaseException:
-        task.by_owner(lambda: _end(log, segments))
+        task.on_log_thread(lambda: _end(log, segments))
         raise
-    task.by_owner(lambda: _take_over(log, copied, now_ms))
+    task.on_log_thread(lambda: _take_over(log, copied, now_ms))
     try:
-        log.flush(task.by_owner)
+        log.flush(task.on_log_thread)
     finally:
-        task.by_owner(lambda: _end(log, segments))
+        task.on_log_thread(lambda: _end(log, segments))
     if any(each.damages for each in copied):
         write_checkpoints()
     with contextlib.suppress(FileNotFoundError):

@@ -71,7 +71,7 @@ def commit(
     again.
     """
     return sum(
-        task.by_owner(partial(_commit, manager, request.group, topic, positions))
+        task.on_log_thread(partial(_commit, manager, request.group, topic, positions))
         for topic, positions in request.positions.items()
     )
 

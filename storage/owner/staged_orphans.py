@@ -55,7 +55,7 @@ def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Remo
         try:
             for path, age_size in _old(log, before_ns):
                 name = os.path.basename(path)
-                if not task.by_owner(partial(_is_kept, log, name, under_way)):
+                if not task.on_log_thread(partial(_is_kept, log, name, under_way)):
                     log.files.unlink(path)
                     files += 1
                     size += age_size

@@ -90,15 +90,15 @@ cdef Sound sound_start(
 ) except *
 
 
-cdef class Held:
+cdef class PinnedBuffer:
     cdef Py_buffer view
     cdef const uint8_t *start
     cdef int64_t size
 
-cdef Held hold(object data)
+cdef PinnedBuffer hold(object data)
 
 # Raises ValueError if the buffer does not have the bytes from `at` to `end`.
-cdef Held hold_part(object data, int64_t at, int64_t end)
+cdef PinnedBuffer hold_part(object data, int64_t at, int64_t end)
 
 
 cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1

@@ -24,23 +24,23 @@ cdef extern from "Python.h":
 
 @cython.final
 @cython.freelist(8)
-cdef class Held:
+cdef class PinnedBuffer:
     """Holds a Python buffer, `size` bytes at `start`, as long as this object lives."""
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
 
 
-cdef Held hold(object data):
-    cdef Held held = Held.__new__(Held)
+cdef PinnedBuffer hold(object data):
+    cdef PinnedBuffer held = PinnedBuffer.__new__(PinnedBuffer)
     PyObject_GetBuffer(data, &held.view, PyBUF_SIMPLE)
     held.start = <const uint8_t *> held.view.buf
     held.size = held.view.len
     return held
 
 
-cdef Held hold_part(object data, int64_t at, int64_t end):
-    cdef Held held = hold(data)
+cdef PinnedBuffer hold_part(object data, int64_t at, int64_t end):
+    cdef PinnedBuffer held = hold(data)
     if not 0 <= at <= end <= held.size:
         raise ValueError(f"{end - at} bytes at {at} lie outside of a buffer of {held.size}")
     return held
@@ -326,7 +326,7 @@ cdef class Rebuild:
         Returns how many bytes it took; the caller feeds the rest again, with more bytes after it.
         It takes nothing after a fault.
         """
-        cdef Held held = hold_part(data, 0, size)
+        cdef PinnedBuffer held = hold_part(data, 0, size)
         cdef int64_t taken = 0
         cdef int64_t batch_size
         if file_position != self.position:
@@ -540,7 +540,7 @@ def walk_batches(
     batch; the next offset after it; why the batch behind them is not sound, "" if it is not whole;
     and whether only the offsets of that batch are wrong.
     """
-    cdef Held held = hold_part(data, 0, size)
+    cdef PinnedBuffer held = hold_part(data, 0, size)
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)
     cdef Judgement judgement
     judgement = walk(held.start, size, base_offset, limit, &walked)
@@ -592,7 +592,7 @@ def proven_size(data not None, long long shortest):
     Returns the smallest size, `shortest` or more, at which the batch's CRC is right, or -1 if there
     is none.
     """
-    cdef Held held = hold(data)
+    cdef PinnedBuffer held = hold(data)
     cdef int64_t found = -1
     cdef const uint8_t *batch
     batch = held.start

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_OFFSET, CODEC_BITS, CONTROL_BIT, HEADER_SIZE, LEGACY_ATTRIBUTES, LOG_OVERHEAD,
-    MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, Held, hold_part, last_offset_of, load64, size_of,
+    MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, PinnedBuffer, hold_part, last_offset_of, load64, size_of,
 )
 
 cdef enum:
@@ -53,7 +53,7 @@ cdef class Census:
 
         Raises ValueError if `data` does not have these bytes.
         """
-        cdef Held held = hold_part(data, position, position + size)
+        cdef PinnedBuffer held = hold_part(data, position, position + size)
         with nogil:
             self._count(held.start + position, size)
 

@@ -8,7 +8,7 @@ from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from storage.record._batch cimport Held, hold, load32, load32_little, load64_little
+from storage.record._batch cimport PinnedBuffer, hold, load32, load32_little, load64_little
 
 from storage.errors import CorruptRecord
 
@@ -31,7 +31,7 @@ def zstd_bound(data not None):
     It reads the blocks' headers only; a skippable frame counts as a block. Raises CorruptRecord if
     `data` is not whole zstd frames (RFC 8878).
     """
-    cdef Held held = hold(data)
+    cdef PinnedBuffer held = hold(data)
     cdef const uint8_t *at, *end
     cdef int64_t bound = 0
     cdef int64_t blocks = 0
@@ -107,7 +107,7 @@ def xerial_bound(data not None, int64_t at, int64_t ratio):
     Each begins with its length, an i32, and the size of what it decompresses to, a varint of at
     most 32 bits; none decompresses to more than `ratio` times its bytes. The chunks may be cut off.
     """
-    cdef Held held = hold(data)
+    cdef PinnedBuffer held = hold(data)
     cdef int64_t bound = 0
     cdef int64_t length
     cdef uint64_t size, byte
@@ -138,7 +138,7 @@ def lz4_bound(data not None, int64_t at, int64_t largest, int64_t checksum, int6
     The first block is at `data[at]`; a block decompresses to at most `largest` bytes, and `ratio`
     times its own, and `checksum` bytes follow it. The frame may be cut off.
     """
-    cdef Held held = hold(data)
+    cdef PinnedBuffer held = hold(data)
     cdef int64_t bound = 0
     cdef int64_t blocks = 0
     cdef int64_t size

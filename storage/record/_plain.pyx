@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BATCH_LENGTH, CODEC_BITS,
     CRC, HEADER_SIZE, LEGACY_ATTRIBUTES, LEGACY_TIMESTAMP, LOG_OVERHEAD, MAGIC, RECORDS_COUNT,
-    SMALLEST_ENTRY, SMALLEST_V1, Held, bounded_varint, crc_fits, crc_of, hold, hold_part, load32,
+    SMALLEST_ENTRY, SMALLEST_V1, PinnedBuffer, bounded_varint, crc_fits, crc_of, hold, hold_part, load32,
     load64, size_of, store32,
 )
 from storage.record._write cimport (
@@ -39,7 +39,7 @@ def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None,
     batch is compressed: only one buffer then has the records.
     Raises CorruptRecord, without a position.
     """
-    cdef Held held = hold_part(data, at, at + size)
+    cdef PinnedBuffer held = hold_part(data, at, at + size)
     cdef const uint8_t *batch
     cdef bytearray made
     cdef uint8_t codec
@@ -194,7 +194,7 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
 
     Raises CorruptRecord, with the position in `data`, if the first message is malformed.
     """
-    cdef Held held = hold_part(data, start, end)
+    cdef PinnedBuffer held = hold_part(data, start, end)
     cdef Entry entry, first
     cdef const uint8_t *at, *stop
     cdef uint8_t *out, *batch
@@ -260,7 +260,7 @@ def convert_set(
     Like Kafka's AbstractLegacyRecordBatch.DeepRecordsIterator, it does not check inner CRCs.
     `wrapper_timestamp` is in ms. Raises CorruptRecord, without a position.
     """
-    cdef Held held = hold(data)
+    cdef PinnedBuffer held = hold(data)
     cdef Entry entry
     cdef const uint8_t *at, *stop
     cdef uint8_t *out, *batch

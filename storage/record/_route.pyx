@@ -17,7 +17,7 @@ from libc.string cimport memset
 
 from storage.record._batch cimport (
     BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, NO_FAULT, RECORDS_COUNT, RECORD_HEAD,
-    RELEASE_GIL_FROM, Fault, Held, RecordHead, hold, judge_batch, load32, load64, read_head,
+    RELEASE_GIL_FROM, Fault, PinnedBuffer, RecordHead, hold, judge_batch, load32, load64, read_head,
     size_of, sum_of,
 )
 from storage.record._write cimport (
@@ -159,7 +159,7 @@ def route(
     Returns ({partition: batches back to back}, stuck_to, stays). Raises CorruptRecord, with the
     position in `data`, if `data` is not sound, uncompressed batches.
     """
-    cdef Held held = hold(data)
+    cdef PinnedBuffer held = hold(data)
     cdef Work work
     cdef Stop stop
     cdef int number

@@ -8,7 +8,7 @@ from libc.stdint cimport INT64_MIN, int64_t, uint8_t
 
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, MAX_TIMESTAMP, NO_FAULT,
-    RELEASE_GIL_FROM, Fault, Held, RecordHead, hold, load64, read_head, sum_of,
+    RELEASE_GIL_FROM, Fault, PinnedBuffer, RecordHead, hold, load64, read_head, sum_of,
 )
 
 from storage.record._batch import refusal
@@ -64,7 +64,7 @@ def find_record(
     Returns (number in the batch, counted from 0; offset; timestamp in ms), or None if there is no
     such record. Raises CorruptRecord, with the position in the batch, for a malformed record.
     """
-    cdef Held held = hold(batch)
+    cdef PinnedBuffer held = hold(batch)
     cdef Found found
     cdef Fault fault
     cdef const uint8_t *at
@@ -88,7 +88,7 @@ def record_position(batch not None, long long number):
 
     Raises CorruptRecord, as `find_record`.
     """
-    cdef Held held = hold(batch)
+    cdef PinnedBuffer held = hold(batch)
     cdef Found found
     cdef Fault fault
     if held.size < HEADER_SIZE:
@@ -107,7 +107,7 @@ def offset_span(batch not None):
 
     None if it has no record. Raises CorruptRecord, as `find_record`.
     """
-    cdef Held held = hold(batch)
+    cdef PinnedBuffer held = hold(batch)
     cdef Found found
     cdef int64_t first = 0
     cdef bint rises = True

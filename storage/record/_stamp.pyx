@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_SEQUENCE, CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE, HORIZON_BIT, LAST_CODEC,
     LAST_OFFSET_DELTA, MAGIC, MAX_TIMESTAMP, PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT,
-    TRANSACTIONAL_BIT, Held, crc_of, hold, load32, load64, size_of, store32, store64,
+    TRANSACTIONAL_BIT, PinnedBuffer, crc_of, hold, load32, load64, size_of, store32, store64,
 )
 from storage.record._write cimport seal
 
@@ -120,7 +120,7 @@ def survey_staged(data not None):
 
     Raises CorruptRecord or InvalidRecord, with the position of the batch in `data`.
     """
-    cdef Held held = hold(data)
+    cdef PinnedBuffer held = hold(data)
     cdef Seen seen
     cdef int64_t at = 0
     cdef Wrong wrong

@@ -61,11 +61,13 @@ cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
 
 
 cdef inline void copy_bytes(
-    uint8_t *out, const uint8_t *start, int64_t size, int64_t touchable
+    uint8_t *out, const uint8_t *start, int64_t size, int64_t readable_size
 ) noexcept nogil:
-    """Copy `size` bytes. If size + COPY_STEP <= `touchable`, up to COPY_STEP more may be copied."""
+    """Copy `size` bytes. If size + COPY_STEP <= `readable_size`, up to COPY_STEP more may be
+    copied.
+    """
     cdef int64_t at = 0
-    if size <= SHORT_COPY and size + COPY_STEP <= touchable:
+    if size <= SHORT_COPY and size + COPY_STEP <= readable_size:
         while at < size:
             memcpy(out + at, start + at, COPY_STEP)
             at += COPY_STEP
@@ -82,17 +84,17 @@ cdef inline int64_t field_size(int64_t size) noexcept nogil:
 
 
 cdef inline uint8_t *put_field(
-    uint8_t *out, const uint8_t *start, int64_t size, int64_t touchable
+    uint8_t *out, const uint8_t *start, int64_t size, int64_t readable_size
 ) noexcept nogil:
     """Write a field's length and bytes, and return the byte after them.
 
-    `size` is -1 for null. `touchable` is as for `copy_bytes`.
+    `size` is -1 for null. `readable_size` is as for `copy_bytes`.
     """
     if size < 0:
         out[0] = 1
         return out + 1
     out = put_varint(out, <uint64_t> size << 1)
-    copy_bytes(out, start, size, touchable)
+    copy_bytes(out, start, size, readable_size)
     return out + size
 
 

@@ -54,7 +54,7 @@ class Sourced(NamedTuple):
     is_known: bool = True
 
 
-def understood(name: str, text: str, source: str, setting: Setting) -> dict[str, Sourced]:
+def parse_known(name: str, text: str, source: str, setting: Setting) -> dict[str, Sourced]:
     """Return the value of a broker's text by name; none where it may be ignored: a broker refuses
     wrong values, but other versions have other rules.
     """
@@ -67,7 +67,7 @@ def understood(name: str, text: str, source: str, setting: Setting) -> dict[str,
         return {name: unknown} if setting.name in _HIDDEN else {}
 
 
-def hidden(found: Mapping[str, Sourced]) -> dict[str, Sourced]:
+def unknown_deciding(found: Mapping[str, Sourced]) -> dict[str, Sourced]:
     """Return the same values, but it is not known what those are that decide about deletion, and
     whether the topic is tiered.
     """
@@ -197,7 +197,7 @@ def our_defaults(given: Mapping[str, Line], place: str) -> dict[str, Sourced]:
     )
 
 
-def their_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict[str, Sourced]:
+def broker_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict[str, Sourced]:
     """Return the settings of a broker's topics that have none of their own."""
     defaults = standard_defaults()
     defaults["retention.ms"] = Sourced(KAFKA_RETENTION_MS, "Kafka's default")
@@ -207,7 +207,7 @@ def their_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict[
     given: dict[str, Sourced] = {}
     for name, (text, source) in theirs.defaults.items():
         if name in SYNONYMS:
-            given |= understood(name, text, f"{name}, {source}", SYNONYMS[name][0])
+            given |= parse_known(name, text, f"{name}, {source}", SYNONYMS[name][0])
     passed = {name: each for name, each in ours.items() if name not in DECISIVE}
     return {**defaults, **_from_synonyms(given), **passed}
 

@@ -53,16 +53,16 @@ from storage.settings.in_force import (
     BY_US,
     LARGEST,
     Sourced,
+    broker_defaults,
     config_of,
     daemon_values,
     each_from,
-    hidden,
     listed,
     our_defaults,
+    parse_known,
     protecting_values,
     standard_defaults,
-    their_defaults,
-    understood,
+    unknown_deciding,
     with_roll_limits,
 )
 from storage.settings.setting_files import (
@@ -192,19 +192,19 @@ class Settings:
         self._defaults = {**standard_defaults(), **ours}
         # For the many topics that were made here and have no settings.
         self._plain = config_of(with_roll_limits(self._defaults))
-        self._their_defaults: dict[str, Sourced] = {}
+        self._broker_defaults: dict[str, Sourced] = {}
         self._protected: dict[str, str] = {}
         self.notes: list[str] = []
         """Settings that do not count, and why."""
-        self._theirs = broker_settings.read(
+        self._broker = broker_settings.read(
             *(self._files, self._data_dir),
             self.broker.kafkafs_broker_config,
             self.broker.kafkafs_metadata_log_dir,
         )
-        if self._theirs is not None:
-            self._their_defaults = their_defaults(self._theirs, ours)
-            protecting = protecting_values(self._theirs, given)
-            self._protected = {name: self._theirs.defaults[name].source for name in protecting}
+        if self._broker is not None:
+            self._broker_defaults = broker_defaults(self._broker, ours)
+            protecting = protecting_values(self._broker, given)
+            self._protected = {name: self._broker.defaults[name].source for name in protecting}
             fields = {name.replace(".", "_"): value for name, value in protecting.items()}
             self.broker = replace(self.broker, **fields)
             self.notes = [
@@ -290,17 +290,17 @@ class Settings:
     @property
     def is_brokers(self) -> bool:
         """Whether a broker has written the directory, and may come back to it."""
-        return self._theirs is not None and not self._theirs.is_detached
+        return self._broker is not None and not self._broker.is_detached
 
     @property
     def has_brokers_topics(self) -> bool:
         """Whether a broker has made topics of the directory, and may or may not come back."""
-        return self._theirs is not None
+        return self._broker is not None
 
     @property
     def offsets_partitions(self) -> int:
         """How many partitions `__consumer_offsets` has at its broker; 0: not known."""
-        return 0 if self._theirs is None else self._theirs.offsets_partitions
+        return 0 if self._broker is None else self._broker.offsets_partitions
 
     @property
     def offsets_retention_minutes(self) -> int | None:
@@ -308,10 +308,10 @@ class Settings:
         else in a broker's directory as its broker keeps them.
         """
         minutes = self.broker.offsets_retention_minutes
-        if minutes is not None or self._theirs is None or self._theirs.is_detached:
+        if minutes is not None or self._broker is None or self._broker.is_detached:
             return minutes
-        given = self._theirs.defaults.get(_OFFSETS_RETENTION)
-        if self._theirs.defaults_fault is not None:
+        given = self._broker.defaults.get(_OFFSETS_RETENTION)
+        if self._broker.defaults_fault is not None:
             return None
         if given is None:
             return KAFKA_OFFSETS_RETENTION_MINUTES
@@ -320,11 +320,11 @@ class Settings:
             return found
         return None
 
-    def identify(self, topic: str, topic_id: str) -> None:
+    def set_topic_id(self, topic: str, topic_id: str) -> None:
         """Say which topic has the name here: the broker's settings of another one, which had the
         name later or before, do not count.
         """
-        if self._theirs is not None and topic_id and self._ids.get(topic) != topic_id:
+        if self._broker is not None and topic_id and self._ids.get(topic) != topic_id:
             self._ids[topic] = topic_id
             self._configs.pop(topic, None)
 
@@ -332,14 +332,14 @@ class Settings:
         """Return the id that a topic has in the broker's metadata log; empty where it has none
         there.
         """
-        known = None if self._theirs is None else self._theirs.topics.get(topic)
+        known = None if self._broker is None else self._broker.topics.get(topic)
         return "" if known is None else known.id
 
     def is_brokers_topic(self, topic: str) -> bool:
         """Return whether a broker has made a topic, or may have."""
-        if self._theirs is None or not self._theirs.is_detached:
-            return self._theirs is not None
-        known, topic_id = self._theirs.topics.get(topic), self._ids.get(topic)
+        if self._broker is None or not self._broker.is_detached:
+            return self._broker is not None
+        known, topic_id = self._broker.topics.get(topic), self._ids.get(topic)
         return known is not None and not (known.id and topic_id and known.id != topic_id)
 
     def is_tiered(self, topic: str) -> bool | None:
@@ -369,8 +369,8 @@ class Settings:
 
     def _was_tiered(self, topic: str) -> bool:
         """Return whether a topic was tiered before a record that only a newer Kafka can read."""
-        assert self._theirs is not None
-        known = self._theirs.topics.get(topic)
+        assert self._broker is not None
+        known = self._broker.topics.get(topic)
         if known is None or self._ids.get(topic, known.id) != known.id:
             return False
         return known.settings.get(REMOTE_STORAGE) == "true"
@@ -404,7 +404,7 @@ class Settings:
         in_force = self._in_force(topic, self._topic(topic).overrides, is_known=True)
         return listed({name: in_force[name] for name in TOPIC_SETTINGS})
 
-    def why_kept(self, topic: str, called: str | None = None) -> str | None:
+    def why_no_deletion(self, topic: str, called: str | None = None) -> str | None:
         """Why nothing of a topic is deleted by age or size, or compacted, and what ends that; None
         where its settings decide. `called`: a word for the topic instead of its name.
         """
@@ -415,11 +415,11 @@ class Settings:
         if fault is not None:
             remedy = "fix that, then mount again"
             return f"the values of {', '.join(unknown)} are unknown: {fault}; {remedy}"
-        assert self._theirs is not None
+        assert self._broker is not None
         reason, by_file = self._unknown_topic(topic), ""
-        if reason is None and self._theirs.defaults_fault is not None and self.is_brokers:
+        if reason is None and self._broker.defaults_fault is not None and self.is_brokers:
             by_file = f"kafkafs config {self._data_dir} --broker-config FILE"
-        reason = reason or self._theirs.defaults_fault
+        reason = reason or self._broker.defaults_fault
         reason = reason or "the broker's value is invalid"
         name, wanted = called or topic, " ".join(f"{each}=..." for each in unknown)
         if self._mount_point is None:
@@ -436,7 +436,7 @@ class Settings:
         """
         kept: dict[str, list[str]] = {}
         for name in sorted(topics):
-            why = self.why_kept(name, "TOPIC")
+            why = self.why_no_deletion(name, "TOPIC")
             if why is not None:
                 kept.setdefault(why, []).append(name)
         lines = []
@@ -458,7 +458,7 @@ class Settings:
                 )
                 listing.append((name, format_value(value), source))
         ours = with_roll_limits(self._defaults)
-        return listing + listed(self._their_defaults if self.is_brokers else ours)
+        return listing + listed(self._broker_defaults if self.is_brokers else ours)
 
     def check_known(self, topic: str | None = None) -> None:
         """Errors: CorruptCheckpoint where the directory's settings file, or the topic's, does not
@@ -563,29 +563,29 @@ class Settings:
         """Every topic setting's value, where it comes from, and whether that is known."""
         defaults, theirs = self._defaults, self._set_at_broker(topic)
         if self.is_brokers_topic(topic):
-            defaults = self._their_defaults
+            defaults = self._broker_defaults
             if self._unknown_topic(topic) is not None:
                 # Settings of it may exist that cannot be seen here.
-                defaults = hidden(defaults)
+                defaults = unknown_deciding(defaults)
         kafkas = INTERNAL_TOPIC_SETTINGS.get(topic, {})
         internal = each_from(kafkas, "Kafka's own, of an internal topic")
         found = {**defaults, **internal, **theirs, **each_from(overrides, BY_US)}
         if not is_known:
-            return hidden(found)
+            return unknown_deciding(found)
         return found if self.is_brokers_topic(topic) else with_roll_limits(found)
 
     def _unknown_topic(self, topic: str) -> str | None:
         """Why the settings of a broker's topic are not known; None where they are."""
-        assert self._theirs is not None
-        return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
+        assert self._broker is not None
+        return self._broker.why_unknown(topic, self._ids.get(topic, ""))
 
     def _set_at_broker(self, topic: str) -> dict[str, Sourced]:
         """Return the topic's known settings at its broker that mean something here."""
         if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
             return {}
-        assert self._theirs is not None
+        assert self._broker is not None
         found: dict[str, Sourced] = {}
-        for name, text in self._theirs.topics[topic].settings.items():
+        for name, text in self._broker.topics[topic].settings.items():
             if name in TOPIC_SETTINGS:
-                found |= understood(name, text, _BY_BROKER, TOPIC_SETTINGS[name])
+                found |= parse_known(name, text, _BY_BROKER, TOPIC_SETTINGS[name])
         return found

@@ -103,7 +103,7 @@ LastBatch = tuple[int, BatchHeader] | None
 """Where the last batch of a log lies in its segment, and its head; None where that is empty."""
 
 
-class Past(NamedTuple):
+class Shift(NamedTuple):
     """What the file says: what is true, or before a change is carried out, what will be.
 
     `log_start`: the log start offset, at least the first segment's. `bases`: by view, replaced as a
@@ -116,7 +116,7 @@ class Past(NamedTuple):
     bases: Mapping[str, Places] = MappingProxyType({})
     passed: Mapping[str, Places] = MappingProxyType({})
 
-    def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Past:
+    def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Shift:
         """Return the history after a change, with a new nonce.
 
         `places`: of those views whose base has to move, where segments begin from the old one to
@@ -127,12 +127,12 @@ class Past(NamedTuple):
             if passing:
                 bases[view] = passing[-1:]
                 passed[view] = (*passed.get(view, ()), *passing[:-1])[-PASSED:]
-        return Past(nonce, self.follow_nonce, log_start, bases, passed)
+        return Shift(nonce, self.follow_nonce, log_start, bases, passed)
 
 
-def anew(log_start: int) -> Past:
+def anew(log_start: int) -> Shift:
     """Return a history where absolute positions cannot be kept."""
-    return Past(new_nonce(), new_nonce(), log_start)
+    return Shift(new_nonce(), new_nonce(), log_start)
 
 
 def new_nonce() -> int:
@@ -199,11 +199,11 @@ class History:
         # Whether the file has the line `shown-above`, durably; and whether it may have it.
         self._is_marked = False
         self._may_be_marked = False
-        self.now = Past()
+        self.now = Shift()
         # The bases that the file tells, and those that it told before a change that it has ahead.
         self._saved_bases: tuple[Mapping[str, Places], ...] = ({},)
         # What was true when the file was written ahead of a change; None where nothing is ahead.
-        self._ahead_of: Past | None = None
+        self._ahead_of: Shift | None = None
         self.version = 0
         # How many segments there were when it was last saved.
         self.counted = 0
@@ -264,7 +264,7 @@ class History:
         if not is_same and not writable:
             # Nothing may be written: nonces that stay the same while the log's head does.
             nonce = int.from_bytes(head(segments), "big")
-            history.now = Past(nonce, nonce, log_start)
+            history.now = Shift(nonce, nonce, log_start)
             return history
         nonce = recorded.nonce if is_same else new_nonce()
         if is_follow_lost or not recorded.facts or not (is_same or is_remounted or recorded.bases):
@@ -311,7 +311,7 @@ class History:
         bases = {**self.now.bases, view: ((base_offset, position),)}
         self.now = self.now._replace(bases=bases)
 
-    def set_later(self, view: str, base_offset: int, position: int) -> None:
+    def set_when_known(self, view: str, base_offset: int, position: int) -> None:
         """The position of a later segment, in case another program deletes the first one."""
         places = self.now.bases.get(view)
         if places and base_offset > places[0][0]:
@@ -378,7 +378,7 @@ class History:
             self._save(now, segments, last)
 
     def save_ahead(
-        self, before: Past, past: Past, segments: Sequence[Segment], last: LastBatch, version: int
+        self, before: Shift, past: Shift, segments: Sequence[Segment], last: LastBatch, version: int
     ) -> bool:
         """Write what will be true with these segments, and make the version the next one.
 
@@ -407,10 +407,10 @@ class History:
 
     def _save(
         self,
-        past: Past,
+        past: Shift,
         segments: Sequence[Segment],
         last: LastBatch,
-        before: Past | None = None,
+        before: Shift | None = None,
     ) -> None:
         """`before`: what is true now, where `past` is not yet."""
         if self._aside:
@@ -422,7 +422,7 @@ class History:
         self.counted = len(segments)
 
     def _write(
-        self, past: Past, segments: Sequence[Segment], last: LastBatch, before: Past | None
+        self, past: Shift, segments: Sequence[Segment], last: LastBatch, before: Shift | None
     ) -> None:
         shown = segments[visible_from(segments, past.log_start) :]
         flushed_end = self._flushed_end()
@@ -495,7 +495,7 @@ class History:
 
 def _holding(
     recorded: HistoryContent, nonce: int, log_start: int, holds: Callable[[BaseLine], bool]
-) -> Past:
+) -> Shift:
     """Return the recorded history with, of each view, the first base that holds; where a view has
     none left, positions begin anew.
     """
@@ -508,4 +508,4 @@ def _holding(
         places = (*recorded.passed.get(view, ()), *(line[:2] for line in lines))
         bases[view] = (found[:2],)
         passed[view] = tuple(place for place in places if place[1] < found[1])[-PASSED:]
-    return Past(nonce, recorded.follow_nonce, log_start, bases, passed)
+    return Shift(nonce, recorded.follow_nonce, log_start, bases, passed)

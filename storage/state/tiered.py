@@ -134,7 +134,7 @@ class TieredTopics:
             except (CorruptCheckpoint, OSError):
                 continue
             if topic_id:
-                self._settings.identify(topic, topic_id)
+                self._settings.set_topic_id(topic, topic_id)
                 return
 
     def _directory(self, topic: str, number: int) -> str:

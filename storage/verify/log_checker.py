@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from storage.duties import Duties
+from storage.background import Duties
 from storage.errors import SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.batch_check import Part, check_file
@@ -110,7 +110,7 @@ class LogChecker:
                 segment.damages and segment is log.active
             ):
                 # A reader found it; or no new segment could be begun behind it.
-                task.by_owner(functools.partial(self._note, log, segment, ()))
+                task.on_log_thread(functools.partial(self._note, log, segment, ()))
         segments = log.segments
         newest = self._newest.get(log)
         if newest is None or newest.segment not in segments:
@@ -187,7 +187,7 @@ class LogChecker:
         try:
             checked = check_file(log.files, segment.log_path, part, task)
             if checked.damages:
-                task.by_owner(lambda: self._note(log, segment, checked.damages))
+                task.on_log_thread(lambda: self._note(log, segment, checked.damages))
             return checked.next_offset
         except FileNotFoundError:
             # It has left the log, renamed a moment ago; or its file is gone.

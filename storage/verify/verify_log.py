@@ -94,7 +94,7 @@ def _verify(
                 verified = verify_segment(place, progress)
             except FileNotFoundError:
                 # A cleaner may be renaming it; it does that in a turn of the owner's.
-                if renamed == task.by_owner(lambda: _renamed(segment)):
+                if renamed == task.on_log_thread(lambda: _renamed(segment)):
                     raise
                 continue
             if segment not in log.segments:

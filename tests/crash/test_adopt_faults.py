@@ -16,7 +16,7 @@ import pytest
 import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt.adopt import adopt, is_unsettled, settle
+from storage.adopt.adopt import adopt, has_unwritten_markers, settle
 from storage.errors import StorageError
 from storage.task import Task
 from tests.crash.failing_disk import FailingDisk
@@ -116,7 +116,7 @@ def test_all_or_nothing_and_once_when_asked_again(
             answered = True
         disk.fail_from_now(0, 0)
         failed, disk.failed = disk.failed, ""
-        unsettled = is_unsettled(manager)
+        unsettled = has_unwritten_markers(manager)
         if unsettled:
             unsettled_after.add(failed.split()[0])
             with contextlib.suppress(OSError):

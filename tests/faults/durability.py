@@ -238,15 +238,15 @@ FAULTS = [
     Fault(
         "retention-what-goes-is-not-flushed-first",
         "storage/directory/retain.py",
-        "            log.flush(task.by_owner)\n        task.by_owner(self._prepare)()",
-        "            _ = log.flush\n        task.by_owner(self._prepare)()",
+        "            log.flush(task.on_log_thread)\n        task.on_log_thread(self._prepare)()",
+        "            _ = log.flush\n        task.on_log_thread(self._prepare)()",
         "A log start above what is on the disk after a power cut.",
         (RETENTION_CRASH,),
     ),
     Fault(
         "retention-history-not-written-down-first",
         "storage/directory/retain.py",
-        "        task.by_owner(self._prepare)()\n",
+        "        task.on_log_thread(self._prepare)()\n",
         "        _ = self._prepare\n",
         "Who deletes holds up all others while the disk is slow, and deletes though it is full.",
         (REWRITE,),
@@ -256,7 +256,7 @@ FAULTS = [
         "storage/directory/retain.py",
         """\
             task.begin("deleting", sum(advance.size for advance in flushed))
-            task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+            task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
 """,
         """\
             task.begin("deleting", sum(advance.size for advance in flushed))
@@ -267,8 +267,8 @@ FAULTS = [
     Fault(
         "retention-an-intended-log-start-is-not-told",
         "storage/directory/retain.py",
-        "        self.log.intended_log_starts.append(self.log_start)",
-        "        _ = self.log.intended_log_starts",
+        "        self.log.pending_log_starts.append(self.log_start)",
+        "        _ = self.log.pending_log_starts",
         "Deleted records come back after a kill.",
         (RETENTION_CRASH,),
     ),
@@ -278,7 +278,7 @@ FAULTS = [
         """\
     if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
         # Some segments stay after all: no checkpoint may name the log starts behind them any more.
-        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 """,
         """\
@@ -292,7 +292,7 @@ FAULTS = [
         "storage/directory/retain.py",
         """\
         advance.write_down(task)
-        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
         return""",
         """\
         advance.write_down(task)

@@ -191,7 +191,7 @@ FAULTS = [
     Fault(
         "swap-not-flushed-before",
         "storage/compaction/replacing.py",
-        "    log.flush(task.by_owner)\n    # Before any",
+        "    log.flush(task.on_log_thread)\n    # Before any",
         "    # Before any",
         "A record goes for one behind it that a power cut takes.",
         (CLEANER_CRASH,),
@@ -200,7 +200,7 @@ FAULTS = [
     Fault(
         "swap-history-not-written-down-first",
         "storage/compaction/replacing.py",
-        "    task.by_owner(lambda: log.prepare_replacement(old, new))()",
+        "    task.on_log_thread(lambda: log.prepare_replacement(old, new))()",
         "    _ = log.prepare_replacement",
         "After a kill within a swap an inode shows other bytes.",
         ("tests/crash/test_follow_crash.py", CLEANER_CRASH),
@@ -292,7 +292,7 @@ FAULTS = [
     Fault(
         "log-start-lines-of-a-broker-go",
         "storage/log/log.py",
-        "            return max([self.checkpointed_start, *self.intended_log_starts])\n",
+        "            return max([self.checkpointed_start, *self.pending_log_starts])\n",
         "            _ = self.checkpointed_start\n",
         "A broker no longer finds its remote segments, and deletes them.",
         (TIERED,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.faults.fault import Fault
 
-BENEATH = "tests/storage/test_beneath.py"
+BENEATH = "tests/storage/test_openat.py"
 FILES = "tests/storage/test_files.py"
 BAD_FILES = "tests/storage/recovery/test_bad_files.py"
 DIRECTORIES = "tests/kafkafs/tree/directories/test_directories.py"
@@ -40,7 +40,7 @@ FAULTS = [
     ),
     Fault(
         "files-links-followed-by-openat2",
-        "storage/beneath.py",
+        "storage/openat.py",
         "_RESOLVE = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH",
         "_RESOLVE = _NO_MAGICLINKS | _BENEATH",
         "A link in the data directory lets any user read what root can.",
@@ -48,7 +48,7 @@ FAULTS = [
     ),
     Fault(
         "files-links-followed-by-component",
-        "storage/beneath.py",
+        "storage/openat.py",
         "        return os.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=directory)",
         "        return os.open(name, flags, mode, dir_fd=directory)",
         "The same on kernels without openat2.",
@@ -56,7 +56,7 @@ FAULTS = [
     ),
     Fault(
         "files-dots-lead-out",
-        "storage/beneath.py",
+        "storage/openat.py",
         '    if ".." in (*parents, name):',
         '    if ".." in parents:',
         "A name leads out of the data directory.",

@@ -76,7 +76,7 @@ FAULTS = [
     ),
     Fault(
         "duty-failures-not-counted",
-        "storage/duties.py",
+        "storage/background.py",
         "        self.failures[duty] += 1\n",
         "        self.failures[duty] += 0\n",
         "The metric of failed duties stays 0.",
@@ -84,7 +84,7 @@ FAULTS = [
     ),
     Fault(
         "duty-says-each-failure",
-        "storage/duties.py",
+        "storage/background.py",
         "        if self._failing.get((duty, of)) != how:",
         "        if how:",
         "A full disk fills .kafkafs/log.",
@@ -92,7 +92,7 @@ FAULTS = [
     ),
     Fault(
         "duty-does-not-say-that-it-goes-on",
-        "storage/duties.py",
+        "storage/background.py",
         "        if self._failing.pop((duty, of), None) is not None:",
         "        if (duty, of) in self._failing:",
         "A duty that goes on says so each time, and counts as failing for ever.",
@@ -431,16 +431,16 @@ FAULTS = [
     Fault(
         "cleaner-no-delete-horizon",
         "storage/compaction/passes.py",
-        "            if can_go and horizon is None:\n",
-        "            if can_go and horizon is not None:\n",
+        "            if may_be_dropped and horizon is None:\n",
+        "            if may_be_dropped and horizon is not None:\n",
         "Markers stay for ever.",
         (CLEANER,),
     ),
     Fault(
         "cleaner-markers-go-at-once",
         "storage/compaction/passes.py",
-        "        elif can_go and horizon is not None and horizon <= self._rules.now_ms:",
-        "        elif can_go and (horizon is None or horizon <= self._rules.now_ms):",
+        "        elif may_be_dropped and horizon is not None and horizon <= self._rules.now_ms:",
+        "        elif may_be_dropped and (horizon is None or horizon <= self._rules.now_ms):",
         "A consumer that reads meanwhile misses the end of a transaction.",
         (CLEANER,),
     ),
@@ -523,8 +523,8 @@ FAULTS = [
     Fault(
         "cleaner-stays-at-work-after-a-failure",
         "storage/compaction/log_cleaner.py",
-        "            if plan is not None:\n                task.by_owner(end)\n",
-        "            if plan is not None:\n                task.by_owner(lambda: None)\n",
+        "            if plan is not None:\n                task.on_log_thread(end)\n",
+        "            if plan is not None:\n                task.on_log_thread(lambda: None)\n",
         "A log that was cleaned once is never cleaned or deleted from again.",
         (LOG_CLEANER,),
     ),

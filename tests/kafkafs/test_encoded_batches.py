@@ -137,7 +137,7 @@ def test_every_position_of_any_mixture(
     again = lines_of(segment, committed=committed)
     check(again, text, records)
     Path(again.path).unlink()
-    again.let_go()
+    again.evict()
     check(again, text, records)
     segment.close()
 

@@ -231,13 +231,13 @@ def test_of_sealed_segments_a_bounded_number_of_bytes_stays_in_memory(tmp_path: 
             with pytest.raises(BlockingIOError):
                 at_once(lines.find, 0)
             check(lines, (b"x" * 20 + b"\n") * 50)
-            assert 0 < store.held.total <= 3000
+            assert 0 < store.memory.total <= 3000
         at_once(sealed[-1].find, 5)
         with pytest.raises(BlockingIOError):
             at_once(sealed[0].find, 5)
         for lines in sealed:
             lines.vanish()
-        assert store.held.total == 0, "what is deleted is not held any longer"
+        assert store.memory.total == 0, "what is deleted is not held any longer"
         with pytest.raises(BlockingIOError):
             at_once(sealed[-1].find, 5)
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_synced_stays_open(tmp_path: Path) -> None:
         disk.broken = False
         append(logs[-1], b"line")
         assert values(logs[-1]) == [b"line"]
-        assert descriptors.is_short()
+        assert descriptors.over_budget()
         for log in written:
             log.flush()
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.beneath import Beneath
 from storage.byte_source import FileSource
 from storage.errors import LogLocked
 from storage.files import Files
+from storage.openat import DirectoryFd
 from tests.crash.disk import SimulatedDisk
 
 files = Files()
@@ -228,7 +228,7 @@ def test_the_systems_limit_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_pa
     def refuse(*_: object) -> int:
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
-    monkeypatch.setattr(Beneath, "open", refuse)
+    monkeypatch.setattr(DirectoryFd, "open", refuse)
     with pytest.raises(OSError, match=r"fs\.file-max") as e:
         files.open(str(tmp_path / "f"), os.O_RDONLY)
     assert e.value.errno == errno.ENFILE

@@ -18,7 +18,7 @@ def test_progress_and_owner() -> None:
     assert (task.phase, task.done, task.total) == ("mapping", 60, 100)
     task.begin("cleaning", 7)
     assert (task.phase, task.done, task.total) == ("cleaning", 0, 7)
-    assert task.by_owner(lambda: 5) == 5
+    assert task.on_log_thread(lambda: 5) == 5
 
 
 def test_cancelled_at_the_next_step() -> None:

@@ -187,12 +187,12 @@ def _is_compacted(settings: Settings, logs: Address, topic: str, in_use: bool = 
         return config.may_be_cleaned and topic not in INTERNAL_TOPICS
     if config.may_be_cleaned:
         return True
-    why_kept = settings.why_kept(topic)
-    if why_kept is not None and in_use:
+    why_no_deletion = settings.why_no_deletion(topic)
+    if why_no_deletion is not None and in_use:
         raise InvalidConfig(
             f"cannot determine whether topic {topic!r} is compacted; only the process that has "
             f"{logs.data_dir} open has its settings"
         )
-    if why_kept is not None:
-        raise InvalidConfig(f"topic {topic!r} is not compacted: {why_kept}")
+    if why_no_deletion is not None:
+        raise InvalidConfig(f"topic {topic!r} is not compacted: {why_no_deletion}")
     raise InvalidConfig(f"the cleanup.policy of topic {topic!r} does not include compact")

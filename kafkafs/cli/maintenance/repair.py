@@ -24,7 +24,7 @@ from kafkafs.cli.maintenance.indexes import NOTHING_CHANGED, rebuild
 from storage.plural import counted
 
 if TYPE_CHECKING:
-    from storage.directory.checkpoints import Mending
+    from storage.directory.checkpoints import RepairAnswers
     from storage.directory.manager import LogManager
     from storage.log.log import Log
 
@@ -165,7 +165,7 @@ def command(
             verify=wanted.reads,
             progress=progress,
             keeps_faulty=True,
-            mending=_mending(log_starts, may_hide=wants_salvage or accept_loss),
+            answers=_answers(log_starts, may_hide=wants_salvage or accept_loss),
             read_only=not applies,
         ) as manager,
     ):
@@ -277,7 +277,9 @@ class _Plan:
             for log in self._logs
             for first, last in log.lost_ranges
         ]
-        self._print([*lines, *self._manager.groups.pull_back(whole=True, plan=True)])
+        self._print(
+            [*lines, *self._manager.groups.reset_positions_beyond_end(whole=True, plan=True)]
+        )
 
     def _purge(self, *, also_cuts: bool) -> None:
         """`also_cuts`: the repair itself would set bytes aside."""
@@ -349,7 +351,7 @@ def _accept_loss(manager: LogManager, say: Callable[[str], None]) -> None:
         for first, last in log.lost_ranges:
             say(f"{log.directory}: gave up offsets {first} to {last}")
         log.accept_loss()
-    for line in manager.groups.pull_back(whole=True):
+    for line in manager.groups.reset_positions_beyond_end(whole=True):
         say(str(line))
 
 
@@ -367,10 +369,10 @@ def _directories(manager: LogManager) -> list[str]:
     return [*(log.directory for log in _writable(manager)), manager.path]
 
 
-def _mending(log_starts: tuple[str, ...], *, may_hide: bool) -> Mending:
+def _answers(log_starts: tuple[str, ...], *, may_hide: bool) -> RepairAnswers:
     """Return the changes that the options allow. BadParameter."""
     from storage import paths
-    from storage.directory.checkpoints import Mending
+    from storage.directory.checkpoints import RepairAnswers
 
     starts: dict[tuple[str, int], int] = {}
     for text in log_starts:
@@ -381,4 +383,4 @@ def _mending(log_starts: tuple[str, ...], *, may_hide: bool) -> Mending:
             raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION=OFFSET or '{_FIRST}'")
         if item is not None:
             starts[item] = int(start) if is_offset else 0
-    return Mending(starts, rest_at_first=_FIRST in log_starts, may_hide=may_hide)
+    return RepairAnswers(starts, rest_at_first=_FIRST in log_starts, may_hide=may_hide)

@@ -134,9 +134,9 @@ class Compaction:
             for log in selection.logs(manager):
                 if not log.config.is_compacted:
                     continue
-                why_kept = manager.why_kept(log.topic)
-                if why_kept is not None:
-                    self.faults.append(f"{log.topic}-{log.partition}: {why_kept}")
+                why_no_deletion = manager.why_no_deletion(log.topic)
+                if why_no_deletion is not None:
+                    self.faults.append(f"{log.topic}-{log.partition}: {why_no_deletion}")
                     continue
                 try:
                     cleanable = cleaner.plan(log, now_ms)

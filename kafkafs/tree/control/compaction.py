@@ -56,9 +56,9 @@ _TOTALS = (
 def _check(mount: MountContext, topic: Topic) -> None:
     """EPERM, EINVAL where the topic's settings do not allow a compaction."""
     settings = mount.manager.settings
-    why_kept = settings.why_kept(topic.name)
-    if why_kept is not None:
-        raise OSError(errno.EPERM, why_kept)
+    why_no_deletion = settings.why_no_deletion(topic.name)
+    if why_no_deletion is not None:
+        raise OSError(errno.EPERM, why_no_deletion)
     config = settings.log_config(topic.name)
     if not config.is_compacted:
         policy = format_value(config.cleanup_policy)

@@ -29,7 +29,7 @@ def _flush(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
         if log.closed:
             raise LogClosed("the topic is deleted")
         try:
-            log.flush(task.by_owner)
+            log.flush(task.on_log_thread)
         except OSError as error:
             failed = failed or error
     if failed is not None:
@@ -42,7 +42,7 @@ def _roll(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
     rolled = 0
     for log in logs:
         task.check()
-        rolled += task.by_owner(partial(_roll_log, log, mount.manager.clock_ms()))
+        rolled += task.on_log_thread(partial(_roll_log, log, mount.manager.clock_ms()))
     return JobResult([("partitions", len(logs)), ("rolled", rolled)])
 
 

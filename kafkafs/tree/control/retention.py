@@ -51,14 +51,16 @@ def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResul
     for log in logs:
         task.check()
         if not log.closed and log.size:
-            facts.append(("frees", _frees(task.by_owner(partial(plan_retention, log, now_ms)))))
+            facts.append(
+                ("frees", _frees(task.on_log_thread(partial(plan_retention, log, now_ms))))
+            )
     fault = StorageError("; ".join(done.notes)) if done.notes else None
     return JobResult(facts, idle=not done.segments, fault=fault)
 
 
 def _kept(mount: MountContext, logs: Sequence[Log]) -> list[tuple[str, object]]:
     """Why nothing of the logs' topic may be deleted, if so."""
-    why = mount.manager.why_kept(logs[0].topic) if logs else None
+    why = mount.manager.why_no_deletion(logs[0].topic) if logs else None
     return [] if why is None else [("kept", why)]
 
 
@@ -126,7 +128,7 @@ def _preview(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
     notes: list[str] = []
     for log in logs:
         task.check()
-        plan = task.by_owner(partial(plan_retention, log, now_ms))
+        plan = task.on_log_thread(partial(plan_retention, log, now_ms))
         plans.append(plan)
         if plan.fault is not None:
             notes.append(f"note {log.topic}/{log.partition}: {plan.fault}")

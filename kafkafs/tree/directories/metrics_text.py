@@ -124,7 +124,7 @@ def _of_mount(mount: MountContext, partitions: int, open_handles: int) -> Iterat
     yield "segment_descriptors_limit", most
     yield "reserved_descriptors", descriptors.limit() - most
     yield "descriptor_evictions", descriptors.evictions()
-    yield "view_index_held_bytes", mount.store.held.total
+    yield "view_index_held_bytes", mount.store.memory.total
     yield "plain_cache_bytes", plain_forms.held_bytes
     yield "plain_cache_limit_bytes", plain_forms.budget
     found = {"hit": plain_forms.hits, "miss": plain_forms.misses}

@@ -63,7 +63,7 @@ class Root(TreeDirectory):
 
     def _topic(self, topic: Topic) -> Node:
         # The kernel finds nothing in a directory that was removed, while somebody is in it.
-        returned = (topic.returns,) if topic.returns else ()
+        returned = (topic.times_undeleted,) if topic.times_undeleted else ()
         inode = inode_number(topic.name, topic.id, *returned)
         return self.mount.inodes.find(inode) or TopicDirectory(
             self.partitions, inode, topic, self.start_names, DOT_NAMES

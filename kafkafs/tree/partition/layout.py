@@ -415,7 +415,7 @@ class Layout:
             return
         if all(extent.covered == extent.segment.size for extent in extents[:-1]):
             last = extents[-1].segment.base_offset
-            self.log.history.set_later(self.view.name, last, starts[-1] + recorded)
+            self.log.history.set_when_known(self.view.name, last, starts[-1] + recorded)
 
     def swapping(self) -> None:
         """Segments are about to be swapped. Needs no lock."""

@@ -33,7 +33,7 @@ from storage.errors import CorruptRecord, StorageError
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import Past, anew
+from storage.state.history import Shift, anew
 from storage.waiting import anyway, at_once, before_waiting, may_wait
 
 if TYPE_CHECKING:
@@ -772,7 +772,7 @@ class Partition:
         self._keep_text()
         self._drop_names()
 
-    def _change_views(self, change: Callable[[PartitionView], None], past: Past | None) -> None:
+    def _change_views(self, change: Callable[[PartitionView], None], past: Shift | None) -> None:
         """Change what is shown of the past; under the lock.
 
         `past`: what is true from now on, if that changes. Nothing is, while nobody has read the

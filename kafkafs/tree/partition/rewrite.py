@@ -24,7 +24,7 @@ from kafkafs.tree.partition.layout import Layout
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import LastBatch, Past, Places, anew, new_nonce
+from storage.state.history import LastBatch, Places, Shift, anew, new_nonce
 from storage.state.history_file import visible_from
 
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -62,7 +62,7 @@ class Rewrite:
         self.end = self.segments[max(changed, visible)].base_offset
         self.past = anew(self.log_start)
         # What was true when `write` measured, where it found the bases, and what it has written.
-        self._before: Past | None = None
+        self._before: Shift | None = None
         self._places: dict[str, Places] = {}
         self._version = -1
         # Whether another process has rewritten records that no reader could read yet: the new
@@ -107,7 +107,7 @@ class Rewrite:
         except (CorruptRecord, SegmentGone):
             return None
 
-    def _work_out(self, until: float) -> tuple[Past, str]:
+    def _work_out(self, until: float) -> tuple[Shift, str]:
         """Returns what is true before the change, too."""
         while True:
             before = self._before = self._log.history.now

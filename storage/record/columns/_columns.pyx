@@ -24,7 +24,7 @@ from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT, BASE_OFFSET,
     BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA,
     LEGACY_ATTRIBUTES, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, Held, RecordHead, crc_of,
+    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, PinnedBuffer, RecordHead, crc_of,
     headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields, read_head,
     size_of, sum_of,
 )
@@ -661,7 +661,7 @@ def decode_columns(
     Raises CorruptRecord, with the batch's position in `data`; also, with `timestamps_us`, for a
     timestamp that does not fit an i64 in microseconds.
     """
-    cdef Held held = hold_part(data, position, position + size)
+    cdef PinnedBuffer held = hold_part(data, position, position + size)
     cdef Rows rows
     cdef Columns columns = Columns.__new__(Columns)
     cdef Parts parts = Parts(plain_bytes, lowest_offset if stop else -1)

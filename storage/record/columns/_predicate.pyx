@@ -28,7 +28,7 @@ from libc.string cimport memcmp, memcpy
 
 from storage.record._batch cimport (
     ATTRIBUTES, BAD_HEADERS, HEADER_SIZE, NO_FAULT, RECORDS_COUNT, TRANSACTIONAL_BIT, Fault, Fields,
-    Held, RecordHead, bounded_varint, headers_fill, hold, read_fields, read_head, store32,
+    PinnedBuffer, RecordHead, bounded_varint, headers_fill, hold, read_fields, read_head, store32,
 )
 from storage.record._utf8 cimport sequence_at
 from storage.record._write cimport seal
@@ -159,7 +159,7 @@ def matches(tuple part not None, key):
     """Whether a part holds for a record with this key, bytes or None, and without anything else."""
     cdef Predicate predicate = Predicate(part)
     cdef Subject subject
-    cdef Held held
+    cdef PinnedBuffer held
     cdef const uint8_t *no_headers = b"\0"
     subject.offset = subject.timestamp = 0
     subject.timestamp_type = 0
@@ -180,7 +180,7 @@ def kept(
     The batch is in plain form; the new one is of no transaction. Returns None where no record is
     left. Raises CorruptRecord.
     """
-    cdef Held held = hold(batch)
+    cdef PinnedBuffer held = hold(batch)
     cdef bytearray made
     cdef uint8_t *out
     cdef int64_t used = HEADER_SIZE

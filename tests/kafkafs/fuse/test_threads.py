@@ -104,7 +104,7 @@ def test_work_runs_elsewhere_and_changes_logs_here(tmp_path: Path) -> None:
 
         def work(task: Task) -> None:
             seen.append(threading.current_thread())
-            task.by_owner(lambda: seen.append(threading.current_thread()))
+            task.on_log_thread(lambda: seen.append(threading.current_thread()))
 
         job = world.start(FLUSH.kind, work)
         assert job.state is JobState.QUEUED
@@ -119,7 +119,9 @@ def test_the_owner_is_reached_between_changes_of_the_tree(tmp_path: Path) -> Non
     async def test(world: World) -> None:
         done: list[str] = []
         async with world.structural:
-            job = world.start(ROLL.kind, lambda task: task.by_owner(lambda: done.append("work")))
+            job = world.start(
+                ROLL.kind, lambda task: task.on_log_thread(lambda: done.append("work"))
+            )
             await trio.testing.wait_all_tasks_blocked(0.05)
             done.append("change")
         assert await world.ended(job) is JobState.DONE
@@ -133,7 +135,7 @@ def test_what_the_owner_refuses_is_raised_in_the_work(tmp_path: Path) -> None:
         def refuse() -> None:
             raise OSError(28, "No space left on device")
 
-        job = world.start(ROLL.kind, lambda task: task.by_owner(refuse))
+        job = world.start(ROLL.kind, lambda task: task.on_log_thread(refuse))
         assert await world.ended(job) is JobState.FAILED
         assert job.reason == "No space left on device"
 
@@ -252,7 +254,7 @@ def test_at_the_end_all_of_it_is_stopped_and_waited_for(tmp_path: Path) -> None:
                 super().__call__(task)
             except TaskCancelled:
                 # Taking it back needs the owner too.
-                task.by_owner(lambda: steps.append("taken back"))
+                task.on_log_thread(lambda: steps.append("taken back"))
                 raise
 
     async def test(world: World) -> None:
@@ -286,7 +288,7 @@ def test_what_goes_on_by_itself(tmp_path: Path) -> None:
 
         def work(task: Task) -> None:
             seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-            seen.append(task.by_owner(lambda: "by owner"))
+            seen.append(task.on_log_thread(lambda: "by owner"))
 
         await world.workers.background("checking", work)
         ours = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

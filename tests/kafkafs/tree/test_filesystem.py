@@ -59,7 +59,7 @@ def test_what_the_tree_keeps_in_memory_does_not_grow_with_the_data(tree: Tree) -
         tree.roll()
     extents = partition.view(tree.fs.mount.views[0]).layout.timeline.extents
     assert [extent.unsaved for extent in extents] == [0] * 21
-    assert tree.fs.mount.store.held.total == 0
+    assert tree.fs.mount.store.memory.total == 0
     assert tree.attributes(tree.file()).size == 20 * 22_000
 
 
@@ -71,10 +71,10 @@ def test_of_a_deleted_topic_nothing_stays_in_memory(tree: Tree) -> None:
         assert tree.read("t/0", number * 22_000 + 11_000, 11) == b"0123456789\n"
     manager = tree.fs.mount.manager
     tree.fs.root.rmdir("t", CALLER)
-    assert tree.fs.mount.store.held.total > 0
+    assert tree.fs.mount.store.memory.total > 0
     while (remove := manager.deleted.remove(2 * manager.clock_ms())) is not None:
         remove()
-    assert tree.fs.mount.store.held.total == 0
+    assert tree.fs.mount.store.memory.total == 0
     assert [partition.log.topic for partition in tree.fs.partitions] == ["u"]
 
 

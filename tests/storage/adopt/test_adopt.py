@@ -487,7 +487,7 @@ def test_one_that_is_cancelled_can_be_asked_for_again(
 def test_a_topic_of_the_batch_before_is_deleted_meanwhile(data: Path, turn: int) -> None:
     turns = iter(range(100))
 
-    def by_owner(function: Callable[[], T]) -> T:
+    def on_log_thread(function: Callable[[], T]) -> T:
         if next(turns) == turn:
             manager.delete_topic("b")
         return function()
@@ -497,7 +497,7 @@ def test_a_topic_of_the_batch_before_is_deleted_meanwhile(data: Path, turn: int)
         adopted(manager, staged(FILES, str(data), "q", 0, {("c", 0): [[b"0"]], B0: [[b"0"]]}))
         manager.log("c", 0).flush()
         request = staged(FILES, str(data), "q", 1, {A: [[b"1"]]})
-        storage.adopt.adopt.adopt(manager, request, Task(by_owner), lambda: NOW_NS)
+        storage.adopt.adopt.adopt(manager, request, Task(on_log_thread), lambda: NOW_NS)
         assert values(manager.log("a", 0)) == [b"1"]
         assert next(turns) > 10
 

@@ -50,7 +50,7 @@ class Taken:
             at += header.size
         return at
 
-    def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         assert header.codec == ZSTD
         assert len(stored) == header.size
         assert len(decode_plain(plain)) == header.records_count

@@ -38,14 +38,14 @@ def test_who_opens_it_meanwhile_misses_nothing(tmp_path: Path) -> None:
             roll(log)
         readers: list[threading.Thread] = []
 
-        def by_owner(function: Callable[[], T]) -> T:
+        def on_log_thread(function: Callable[[], T]) -> T:
             outcome = function()
             if not readers and is_swapping(log):
                 readers.append(threading.Thread(target=look))
                 readers[0].start()
             return outcome
 
-        clean(manager, log, Task(by_owner))
+        clean(manager, log, Task(on_log_thread))
         (reader,) = readers
         reader.join()
         assert seen == [[(2, b"a", b"3")]]

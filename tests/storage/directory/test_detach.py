@@ -92,7 +92,7 @@ def test_what_is_not_known_is_kept_all_the_same(tmp_path: Path) -> None:
     with LogManager.open(str(data)) as manager:
         assert kept(manager.log("orders", 0), manager)
         manager.change_topic_settings("orders", {"cleanup.policy": "delete"})
-        assert manager.settings.why_kept("orders") is None
+        assert manager.settings.why_no_deletion("orders") is None
         assert not manager.create_topic("new", 1).partitions[0].config.unknown
 
 

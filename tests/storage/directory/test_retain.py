@@ -401,7 +401,7 @@ def test_cancelled_before_anything_was_deleted(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, retention_bytes="1")
         task = Task()
-        task.by_owner = Turns(1, task.cancel)
+        task.on_log_thread = Turns(1, task.cancel)
         with pytest.raises(TaskCancelled):
             run(manager, NOW_MS, task)
         assert bases(log) == [0, 2, 4, 6]

@@ -162,7 +162,7 @@ def test_what_a_broker_has_set_is_in_force(tmp_path: Path, case: str) -> None:
     described(data, records, server)
     with LogManager.open(str(data)) as manager:
         config = manager.log("orders", 0).config
-        why = manager.settings.why_kept("orders")
+        why = manager.settings.why_no_deletion("orders")
         if config.unknown:
             assert config.unknown == expected
             assert why is not None
@@ -194,9 +194,9 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
         "broker's server.properties is not configured; run kafkafs config "
         f"{data} --broker-config FILE"
     )
-    assert Settings(Files(), str(data)).why_kept("orders") == file_is_missing
+    assert Settings(Files(), str(data)).why_no_deletion("orders") == file_is_missing
     write_settings(data, kafkafs_broker_config="/no/such/file")
-    why = Settings(Files(), str(data)).why_kept("orders")
+    why = Settings(Files(), str(data)).why_no_deletion("orders")
     assert why == file_is_missing.replace(
         "the path of the broker's server.properties is not configured",
         "/no/such/file: No such file or directory",
@@ -204,13 +204,13 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
     log = data / "__cluster_metadata-0" / f"{0:020}.log"
     log.write_bytes(log.read_bytes() + bytes([1]) * 61 + b"x" * (1 << 25))
     settings = Settings(Files(), str(data))
-    assert "the metadata log is damaged" in str(settings.why_kept("orders"))
-    assert "retention.ms=... retention.bytes=..." in str(settings.why_kept("orders"))
+    assert "the metadata log is damaged" in str(settings.why_no_deletion("orders"))
+    assert "retention.ms=... retention.bytes=..." in str(settings.why_no_deletion("orders"))
     for name, value in (("cleanup.policy", "delete"), ("retention.ms", "5")):
         settings.change_topic("orders", {name: value})
-        assert settings.why_kept("orders") is not None
+        assert settings.why_no_deletion("orders") is not None
     settings.change_topic("orders", {"retention.bytes": "-1"})
-    assert settings.why_kept("orders") is None
+    assert settings.why_no_deletion("orders") is None
     assert Settings(Files(), str(data)).log_config("orders").retention_ms == 5
 
 
@@ -222,18 +222,18 @@ def test_a_metadata_log_of_a_newer_kafka(tmp_path: Path) -> None:
     log = data / "__cluster_metadata-0" / f"{0:020}.log"
     settings = Settings(Files(), str(data))
     assert settings.id_at_broker("orders") == topic_id(data)
-    why = str(settings.why_kept("orders"))
+    why = str(settings.why_no_deletion("orders"))
     assert "the metadata log was written by a newer Kafka; run kafkafs config" in why
     log.write_bytes(log.read_bytes() + made.batch([made.metadata_version(31)], 3))
     with LogManager.open(str(data)) as manager:
         assert kept(manager.log("orders", 0), manager)
-        why = str(manager.settings.why_kept("orders"))
+        why = str(manager.settings.why_no_deletion("orders"))
         assert "written by a newer Kafka (metadata.version 31); " in why
     detach(Files(), str(data))
     with LogManager.open(str(data)) as manager:
         assert manager.settings.id_at_broker("orders") == topic_id(data)
         assert "written by a newer Kafka (metadata.version 31)" in str(
-            manager.settings.why_kept("orders")
+            manager.settings.why_no_deletion("orders")
         )
         assert kept(manager.log("orders", 0), manager)
 
@@ -270,7 +270,7 @@ def test_the_settings_of_another_topic_of_that_name_do_not_count(tmp_path: Path)
     (data / "__cluster_metadata-0" / f"{0:020}.log").unlink()
     with LogManager.open(str(data)) as manager:
         assert kept(manager.log("orders", 0), manager)
-        assert "another topic of this name" in str(manager.settings.why_kept("orders"))
+        assert "another topic of this name" in str(manager.settings.why_no_deletion("orders"))
 
 
 def test_what_kafka_sets_on_its_own_topics(tmp_path: Path) -> None:

@@ -500,12 +500,12 @@ def test_a_group_that_gets_a_consumer_meanwhile_keeps_its_positions(data: Path) 
         now_ms += 600_000
         calls = iter([None, lambda: manager.groups.joined("g")])
 
-        def by_owner(function: Callable[[], T], /) -> T:
+        def on_log_thread(function: Callable[[], T], /) -> T:
             if (first := next(calls)) is not None:
                 first()
             return function()
 
-        assert manager.groups.sweep(Task(by_owner)) == 1
+        assert manager.groups.sweep(Task(on_log_thread)) == 1
         assert manager.groups.names() == ["g"]
 
 
@@ -530,12 +530,12 @@ def test_a_position_that_is_committed_again_meanwhile_stays(data: Path) -> None:
         now_ms += 600_000
         calls = iter([None, lambda: manager.groups.commit("g", "orders", {0: Committed(1)})])
 
-        def by_owner(function: Callable[[], T], /) -> T:
+        def on_log_thread(function: Callable[[], T], /) -> T:
             if (first := next(calls)) is not None:
                 first()
             return function()
 
-        assert manager.groups.sweep(Task(by_owner)) == 0
+        assert manager.groups.sweep(Task(on_log_thread)) == 0
         assert positions(manager, "g") == {("orders", 0): 1}
 
 

@@ -203,14 +203,14 @@ def test_a_checkpoint_is_written_although_a_later_one_was_started(tmp_path: Path
         log = segmented(manager)
         later: list[Callable[[], None]] = []
 
-        def by_owner(function: Callable[[], T], /) -> T:
+        def on_log_thread(function: Callable[[], T], /) -> T:
             value = function()
             if callable(value) and log_starts(manager) == {}:
                 # The worker has what it is about to write: in the end its checkpoint.
                 later.append(manager.start_checkpoint())
             return value
 
-        assert delete_records(manager, log, 3, Task(by_owner)) == 3
+        assert delete_records(manager, log, 3, Task(on_log_thread)) == 3
         assert later
         assert log_starts(manager) == {("t", 0): 3}
         for write in later:

@@ -10,7 +10,7 @@ import pytest
 
 from storage import LogManager, Record, encode, paths
 from storage.compaction.log_cleaner import LogCleaner
-from storage.directory.checkpoints import Mending
+from storage.directory.checkpoints import RepairAnswers
 from storage.directory.retain import delete_records, plan_retention
 from storage.errors import CorruptCheckpoint, FaultyPartition, InvalidConfig, InvalidRecord
 from storage.settings.setting_files import TOPIC_FILE
@@ -139,7 +139,7 @@ def test_deleted_records_are_never_shown_again(
                 with pytest.raises(FaultyPartition, match="--log-start a:0=OFFSET"):
                     manager.log("a", 0)
                 assert values(manager, "a", 1) == [b"x"]
-    with opened(data, mending=Mending({("a", 0): 2})) as manager:
+    with opened(data, answers=RepairAnswers({("a", 0): 2})) as manager:
         assert everything(manager) == ALL
     with opened(data) as manager:
         assert everything(manager) == ALL
@@ -152,7 +152,7 @@ def test_the_repair_may_be_told_that_nothing_was_deleted(data: Path) -> None:
         (data / directory / HISTORY).unlink()
     with opened(data) as manager:
         assert manager.topics.faulty == [("a", 0), ("a", 1)]
-    with opened(data, mending=Mending(rest_at_first=True)) as manager:
+    with opened(data, answers=RepairAnswers(rest_at_first=True)) as manager:
         assert values(manager, "a", 0) == [b"1", b"2", b"3", b"4"]
 
 
@@ -195,7 +195,7 @@ def test_without_one_the_repair_gives_a_new_id(
             assert manager.topics.faulty == [("b", 0)]
             with pytest.raises(FaultyPartition, match="kafkafs repair"):
                 manager.log("b", 0)
-    with opened(data, mending=Mending()) as manager:
+    with opened(data, answers=RepairAnswers()) as manager:
         assert everything(manager) == ALL
     with opened(data) as manager:
         assert everything(manager) == ALL
@@ -427,7 +427,7 @@ def test_with_bad_settings_nothing_goes(
             assert values(manager, "b", 0)[0] == b"y"
             # A topic's file is the matter of that topic alone.
             assert manager.settings.owners_known("b")
-            assert (manager.settings.why_kept("b") is None) == (name == TOPIC_FILE)
+            assert (manager.settings.why_no_deletion("b") is None) == (name == TOPIC_FILE)
             with pytest.raises(CorruptCheckpoint, match=name):
                 manager.settings.explain("a")
             if not read_only:

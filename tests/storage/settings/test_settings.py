@@ -245,7 +245,7 @@ def test_what_is_wrong_in_a_topics_file_is_named(tmp_path: Path, line: str, reas
     assert settings.log_config("u").retention_ms == 5
     kept = Settings(Files(), str(tmp_path), keeps_faulty=True)
     assert "retention.ms" in kept.log_config("t").unknown
-    assert reason in str(kept.why_kept("t"))
+    assert reason in str(kept.why_no_deletion("t"))
     with pytest.raises(CorruptCheckpoint, match="line 2"):
         kept.change_topic("t", {"retention.ms": "1"})
     with pytest.raises(CorruptCheckpoint, match="line 2"):

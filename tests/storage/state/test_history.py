@@ -272,11 +272,11 @@ def test_a_later_base_takes_the_place_of_one_that_others_have_deleted(tmp_path: 
     fill(tmp_path)
     with LogManager.open(str(tmp_path)) as manager:
         history = manager.log("t", 0).history
-        history.set_later("values", 5, 5)
+        history.set_when_known("values", 5, 5)
         assert history.base("values") == (-1, 0), "later than none"
         history.set_base("values", 0, -3)
         last = bases(tmp_path)[-1]
-        history.set_later("values", last, 900)
+        history.set_when_known("values", last, 900)
         assert history.base("values") == (0, -3)
         first = history.follow_nonce
     delete(tmp_path, 0)

@@ -123,14 +123,14 @@ def test_segments_that_a_cleaner_is_about_to_name(tmp_path: Path) -> None:
 
         seen = []
 
-        def by_owner(function: Callable[[], T]) -> T:
+        def on_log_thread(function: Callable[[], T]) -> T:
             """In every turn of the owner, before and after it, all is in order."""
             seen.append(faults(log))
             outcome = function()
             seen.append(faults(log))
             return outcome
 
-        clean(manager, log, Task(by_owner))
+        clean(manager, log, Task(on_log_thread))
         assert [segment.base_offset for segment in log.segments] == [0, 2]
         assert seen
         assert not any(seen)

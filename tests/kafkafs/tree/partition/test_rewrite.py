@@ -21,7 +21,7 @@ from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import Past
+from storage.state.history import Shift
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, in_thread, read
 from tests.storage.logs import append
@@ -154,7 +154,7 @@ def test_what_was_saved_while_it_was_measured_does_not_last(
     work_out = Rewrite._work_out
     saves = iter([tree.fs.partitions.of(tree.log()).save_history])
 
-    def saved_meanwhile(rewrite: Rewrite, until: float) -> tuple[Past, str]:
+    def saved_meanwhile(rewrite: Rewrite, until: float) -> tuple[Shift, str]:
         worked_out = work_out(rewrite, until)
         for save in saves:
             save()
@@ -297,13 +297,13 @@ def with_owner(work: Callable[[Task], None]) -> None:
     """Have it done in another thread, and here what it asks the owner for."""
     turns: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
 
-    def by_owner(function: Callable[[], T], /) -> T:
+    def on_log_thread(function: Callable[[], T], /) -> T:
         turn: Future[T] = Future()
         turns.put((turn, function))
         return turn.result()
 
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(work, Task(by_owner))
+        done = pool.submit(work, Task(on_log_thread))
         done.add_done_callback(lambda _: turns.put(None))
         while (asked_for := turns.get()) is not None:
             turn, function = asked_for

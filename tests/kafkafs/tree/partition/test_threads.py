@@ -33,7 +33,7 @@ class OwnersFiles(Files):
         self.used: set[str] = set()
         self._paths: dict[int, str] = {}
 
-    def by_owner(self, function: Callable[[], T], /) -> T:
+    def on_log_thread(self, function: Callable[[], T], /) -> T:
         self.is_owners = True
         try:
             return function()
@@ -202,7 +202,7 @@ def test_retention_has_the_owner_read_no_log(tmp_path: Path) -> None:
         assert tree.read("t/0") == b"one\ntwo\nthree\nlast\n"
         tree.fs.partitions.tick()
         tree.fs.partitions.housekeeping()
-        task = Task(files.by_owner)
+        task = Task(files.on_log_thread)
         assert retain(tree.manager, [tree.log()], task).segments == 3
         assert {name for name in files.used if name.endswith(".log")} == set()
 
@@ -218,7 +218,7 @@ def test_a_change_that_nobody_sees_has_the_owner_read_no_history(tmp_path: Path)
         delete_records(tree.manager, tree.log(), 2, Task())
     with a_tree(tmp_path / "data", files=files) as tree:
         partition = tree.fs.partitions.of(tree.log())
-        task = Task(files.by_owner)
+        task = Task(files.on_log_thread)
         assert retain(tree.manager, [tree.log()], task).segments == 2
         assert "kafkafs.history" not in files.used
         assert not partition._history_read

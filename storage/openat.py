@@ -37,7 +37,7 @@ ELOOP where a component is a symbolic link, EXDEV where the path leads out of th
 _opening = threading.Lock()
 
 
-class Beneath:
+class DirectoryFd:
     """One directory. It is opened when it is first needed, also after `close`."""
 
     def __init__(self, path: str) -> None:
@@ -58,9 +58,9 @@ class Beneath:
         """Open a path below it, closed on exec; `.` is the directory itself."""
         return opener()(self.fd, relative, flags | os.O_CLOEXEC, mode)
 
-    def __reduce__(self) -> tuple[type[Beneath], tuple[str]]:
+    def __reduce__(self) -> tuple[type[DirectoryFd], tuple[str]]:
         """Pickle the path: another process opens the directory itself."""
-        return Beneath, (self.path,)
+        return DirectoryFd, (self.path,)
 
     def close(self) -> None:
         """Close the descriptor. No other thread may be using it."""

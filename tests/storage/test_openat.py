@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.beneath import Opener, by_component, by_openat2
 from storage.errors import UnusableFile
 from storage.files import LARGEST_WHOLE, Files, is_temporary
+from storage.openat import Opener, by_component, by_openat2
 
 SECRET = b"only for root\n"
 

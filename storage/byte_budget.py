@@ -13,39 +13,39 @@ from collections import OrderedDict
 from typing import Protocol
 
 
-class Holder(Protocol):
+class Cache(Protocol):
     """Who has the bytes of one file."""
 
     used: bool
     """Set when they are read; unset when their turn to go is passed over."""
 
-    def let_go(self) -> None: ...
+    def evict(self) -> None: ...
 
 
-class HeldBytes:
+class ByteBudget:
     """Who holds how many bytes. `budget`: of all together, unless one exceeds it alone."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._held: OrderedDict[Holder, int] = OrderedDict()
+        self._sizes: OrderedDict[Cache, int] = OrderedDict()
         self._lock = threading.Lock()
         self.total = 0
 
-    def admit(self, holder: Holder, size: int) -> None:
-        """Count `size` bytes of a holder, and let others go that exceed the budget."""
+    def admit(self, cache: Cache, size: int) -> None:
+        """Count `size` bytes of a cache, and let others go that exceed the budget."""
         with self._lock:
-            self.total += size - self._held.pop(holder, 0)
-            self._held[holder] = size
-            while len(self._held) > 1 and self.total > self._budget:
-                oldest, freed = self._held.popitem(last=False)
+            self.total += size - self._sizes.pop(cache, 0)
+            self._sizes[cache] = size
+            while len(self._sizes) > 1 and self.total > self._budget:
+                oldest, freed = self._sizes.popitem(last=False)
                 if oldest.used:
                     oldest.used = False
-                    self._held[oldest] = freed
+                    self._sizes[oldest] = freed
                 else:
                     self.total -= freed
-                    oldest.let_go()
+                    oldest.evict()
 
-    def dropped(self, holder: Holder) -> None:
-        """Forget what a holder has dropped by itself."""
+    def dropped(self, cache: Cache) -> None:
+        """Forget what a cache has dropped by itself."""
         with self._lock:
-            self.total -= self._held.pop(holder, 0)
+            self.total -= self._sizes.pop(cache, 0)
