@@ -1,7 +1,6 @@
 """A commit log in the on-disk format of Apache Kafka: a library of its own.
 
-These names are imported when they are first used: `storage.paths` or `storage.errors` alone load
-no log.
+Each name is imported at its first use, so `storage.paths` or `storage.errors` alone load no log.
 """
 
 from importlib import import_module

@@ -1,14 +1,13 @@
-"""Keeps account of the duties that run by the clock: how often each has failed, what fails now.
+"""Counts the failures of duties: work that is repeated in the background.
 
-A *duty* is work for a partition, a topic or the directory: to flush, to write checkpoints, to apply
-retention, to compact, to check, to remove what was deleted, to close old descriptors, to save
-indexes. A duty that fails is tried again at its next turn, for ever, so no fault lasts longer than
-its cause. A line is logged when a duty begins to fail, when it fails in another way than before,
-and when it succeeds again.
+A *duty* is work for a partition, a topic or the directory: flush, checkpoint, retention,
+compaction, check, removal of deleted files, closing of unused descriptors, saving of indexes. A
+failed duty runs again at its next turn, without a limit, so a fault ends when its cause ends. A
+line is logged when a duty begins to fail, when it fails in another way, and when it succeeds again.
 
-Any thread may report a duty; two never report the same one at once.
+Thread-safe, but only one thread at a time reports the same duty.
 
-Not here: the clock that calls, and when the next turn is.
+Not here: the timer, and the time of the next turn.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Say(Protocol):
-    """Logs a line; a bug of ours comes with its traceback."""
+    """Logs a line; an unexpected error comes with its traceback."""
 
     def __call__(self, message: str, traceback: str = "") -> None: ...
 
@@ -41,19 +40,19 @@ class Duties:
     def __init__(self) -> None:
         self.say: Say = _warn
         self.failures: Counter[str] = Counter()
-        """By duty: how often it has failed."""
-        # What fails now, and how, by (duty, what it is a duty of).
+        """Number of failures by duty."""
+        # The present failures by (duty, its object).
         self._failing: dict[tuple[str, str], tuple[type[Exception], int | None]] = {}
 
     @property
     def failing(self) -> dict[str, int]:
-        """By duty that ever failed: of how many partitions, topics, … it fails now."""
+        """By duty: the number of partitions, topics, … for which it fails now."""
         now = Counter(duty for duty, _ in list(self._failing))
         return {duty: now[duty] for duty in sorted(self.failures)}
 
     @contextlib.contextmanager
     def attempt(self, duty: str, of: str = "") -> Iterator[None]:
-        """A turn of a duty: report what is raised in it, and raise nothing."""
+        """Run one turn of a duty: report its errors, and raise nothing."""
         try:
             yield
         except TaskCancelled:
@@ -64,7 +63,7 @@ class Duties:
             self.succeeded(duty, of)
 
     def failed(self, duty: str, error: Exception, of: str = "") -> None:
-        """A turn has failed."""
+        """Report a failed turn."""
         self.failures[duty] += 1
         how = (type(error), error.errno if isinstance(error, OSError) else None)
         if self._failing.get((duty, of)) != how:
@@ -76,12 +75,12 @@ class Duties:
                 self.say(f"{what}: unexpected error", "".join(traceback.format_exception(error)))
 
     def succeeded(self, duty: str, of: str = "") -> None:
-        """A turn has succeeded."""
+        """Report a successful turn."""
         if self._failing.pop((duty, of), None) is not None:
             self.say(f"{_named(duty, of)} works again")
 
     def forget(self, of: str) -> None:
-        """Forget the failures of something that is gone."""
+        """Forget the failures of an object that was deleted or closed."""
         for key in [key for key in list(self._failing) if key[1] == of]:
             self._failing.pop(key, None)
 

@@ -1,9 +1,9 @@
-"""Small files that cannot be read are set aside by name: `NAME.bad` beside where they lay.
+"""Renames a small file that cannot be read to `NAME.bad`, in the same directory.
 
-Their content is rebuilt from elsewhere, or counts as unknown. The file stays, for people to look
-at, until `repair --purge --apply`. Brokers ignore the suffix.
+The caller rebuilds the content from other files, or treats it as unknown. The file stays for
+inspection until `repair --purge --apply`. Brokers ignore the suffix.
 
-Not here: what is rebuilt from what (`checkpoints`, `loader`, `history`, `recovery`).
+Not here: how each file is rebuilt (`checkpoints`, `loader`, `history`, `recovery`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from storage.files import Files
 
 
 def set_aside(files: Files, path: str) -> str:
-    """Rename a file, or whatever is in its place; returns the new name. OSError.
+    """Rename a file, a directory or a link itself; return the new name. Errors: OSError.
 
-    A link itself is renamed. Not durable: what comes back is set aside again.
+    Not durable: after a crash the caller renames the same file again.
     """
     number, target = 0, path + paths.BAD
     while files.exists(target):

@@ -1,9 +1,10 @@
-"""Copies of files' bytes in memory, within a budget.
+"""Limits the bytes of files that are kept in memory.
 
-What is in memory counts by its bytes. What exceeds the budget goes, the oldest first, unless it was
-used since its last turn. What a thread still reads stays until that thread is done.
+If the total exceeds the budget, the oldest cache is dropped first. A cache that was used since its
+last turn moves to the end instead. A thread that is still reading dropped bytes keeps its own
+reference to them.
 
-Not here: reading the files, and what the bytes mean.
+Not here: reading the files, and the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Protocol
 
 
 class Cache(Protocol):
-    """Who has the bytes of one file."""
+    """Cached bytes of one file."""
 
     used: bool
-    """Set when they are read; unset when their turn to go is passed over."""
+    """Set when the bytes are read; unset when eviction passes the cache over."""
 
     def evict(self) -> None: ...
 
 
 class ByteBudget:
-    """Who holds how many bytes. `budget`: of all together, unless one exceeds it alone."""
+    """The sizes of all caches. `budget`: of all together, unless a single cache exceeds it."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -32,7 +33,7 @@ class ByteBudget:
         self.total = 0
 
     def admit(self, cache: Cache, size: int) -> None:
-        """Count `size` bytes of a cache, and let others go that exceed the budget."""
+        """Set the size of a cache, and evict others that exceed the budget."""
         with self._lock:
             self.total += size - self._sizes.pop(cache, 0)
             self._sizes[cache] = size
@@ -46,6 +47,6 @@ class ByteBudget:
                     oldest.evict()
 
     def dropped(self, cache: Cache) -> None:
-        """Forget what a cache has dropped by itself."""
+        """Forget a cache whose bytes were dropped by its owner."""
         with self._lock:
             self.total -= self._sizes.pop(cache, 0)

@@ -1,4 +1,4 @@
-"""Bytes that can be read at any position: of an open file, or of anything else."""
+"""Bytes that can be read at any position, of an open file or another source."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ByteSource(Protocol):
         ...
 
     def size(self) -> int:
-        """Return how many bytes there are now."""
+        """Return the number of bytes now."""
         ...
 
     def read_at(self, position: int, size: int) -> bytes | memoryview:
-        """`size` bytes from `position`; fewer only at the end."""
+        """Return `size` bytes from `position`; fewer only at the end."""
         ...
 
 

@@ -1,9 +1,9 @@
-"""What the logs of a data directory have done since it was opened, counted.
+"""Counts appends, flushes, deletions and cleanings since a data directory was opened.
 
-Plain numbers, which the thread that owns the logs adds to as things happen; that costs some ten
-nanoseconds. Another thread that reads them gets each one as it was at some moment.
+The counters are plain integers that the log thread increases, at some ten nanoseconds each. Another
+thread that reads them sees each one as it was at some moment.
 
-Not here: what a log is like now (`Log`), and where the numbers are shown.
+Not here: the present state of a log (`Log`), and the display of the numbers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ _MS = 1_000_000
 
 
 class Durations:
-    """How long something took each time: how often, in all, and how often up to each of some
-    bounds.
-    """
+    """A histogram of durations, with their number and sum."""
 
     __slots__ = ("counts", "total_ns")
 
@@ -27,46 +25,46 @@ class Durations:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(self.BOUNDS_NS) + 1)
-        """Each between the bound before it and its own; the last one is above all bounds."""
+        """Durations between the previous bound and this one; the last is above all bounds."""
         self.total_ns = 0
 
     def add(self, took_ns: int) -> None:
-        """Count one that took so long."""
+        """Count one duration."""
         self.counts[bisect_left(self.BOUNDS_NS, took_ns)] += 1
         self.total_ns += took_ns
 
     @property
     def count(self) -> int:
-        """How often."""
+        """The number of durations."""
         return sum(self.counts)
 
 
 @dataclass(slots=True)
 class LogCounters:
-    """Of all logs of a data directory together, also of those that were deleted since."""
+    """Totals over all logs of a data directory, including deleted ones."""
 
     records_appended: int = 0
-    """Offsets that appends have taken: transactions' markers count too."""
+    """Offsets that appends assigned, including those of transaction markers."""
     batches_appended: int = 0
     bytes_appended: int = 0
     damages: int = 0
-    """Damaged places that the checker has found."""
+    """Damaged ranges that the checker found."""
     rolls: int = 0
     retentions: int = 0
-    """How often segments have left a log by retention or because its start was moved."""
+    """Times that retention, or a higher log start, removed segments from a log."""
     segments_deleted: int = 0
-    """Those that retention has taken out of a log, of `bytes_deleted` together."""
+    """Segments that retention removed, of `bytes_deleted` together."""
     bytes_deleted: int = 0
     flushes: Durations = field(default_factory=Durations)
-    """Those that succeeded."""
+    """Flushes that succeeded."""
     flush_failures: int = 0
     truncations: int = 0
-    """How often the process that owns a log was seen to cut it."""
+    """Times that another process was seen to truncate its log."""
 
 
 @dataclass(slots=True)
 class CleanerCounters:
-    """Of all rounds of the cleaner that came to their end; sizes in bytes, offsets as records."""
+    """Totals over all finished rounds of the cleaner; sizes in bytes, offsets as records."""
 
     rounds: int = 0
     bytes_read: int = 0
@@ -75,4 +73,4 @@ class CleanerCounters:
     records_kept: int = 0
     elapsed_ms: int = 0
     map_fill: float = 0.0
-    """Of the last round: how much of its map it has used, from 0 to 1."""
+    """The used part of the offset map in the last round, from 0 to 1."""

@@ -1,16 +1,16 @@
-"""The descriptors that segments hold open, and a budget for them.
+"""Limits the file descriptors that segments keep open.
 
-The process may have a limited number of descriptors (RLIMIT_NOFILE). Segments may hold all but a
-*reserve*, which is for what the process opens and closes again: new partitions, checkpoints,
-flushes, cleaned files. Where a segment wants one more, the one that was not used for longest lets
-go of its own, and opens its files again when it needs them.
+RLIMIT_NOFILE may limit the descriptors of the process. Segments may use all but a *reserve* for
+files that are opened and closed again: new partitions, checkpoints, flushes, cleaned files. If a
+segment needs one more, the segment that was not used for longest closes its own. It opens its files
+again when it needs them.
 
-A segment keeps what it could not get back: descriptors of a file whose bytes may not be on the disk
-yet (Linux reports a failed write once to each open file, and to nobody where none is open), and of
-one whose name is gone. Where all others keep theirs, one of them is synced first.
+A segment does not close a descriptor that it could not replace: of a file with unsynced bytes
+(Linux reports a failed write once to each open descriptor, and to nobody if none is open), or of a
+deleted file. If all segments have such descriptors, one of them is synced first.
 
-A descriptor is closed when its last user lets go of it, so that any thread may take one away from a
-segment that another thread is reading.
+A descriptor is closed when its last reference is dropped, so any thread may take a descriptor away
+from a segment that another thread is reading.
 """
 
 from __future__ import annotations
@@ -28,54 +28,54 @@ from storage.errors import StorageError
 from storage.files import Files
 from storage.waiting import before_waiting
 
-# One lock for all segments: it guards counters for a few instructions, and the disk accesses that
-# must not mix, an open and a rename. Reentrant: who opens a file may look at another one.
+# One lock for all segments. It guards the counters, and keeps an open and a rename apart. It is
+# reentrant, because opening a file may evict another segment.
 lock = threading.RLock()
 
 _RESERVE = 48, 1024
-# The part of the limit that the reserve takes between these two; at least as much is not reserved.
+# The part of the limit that is reserved, within these bounds; at least that much is not reserved.
 _RESERVED = 4
-# The part of the reserve that segments take while others have unsynced bytes.
+# The part of the reserve that segments may use while other segments have unsynced bytes.
 _OVERDRAFT = 4
-# How many are looked at for one that can let go: it may not hold the lock for long.
+# Holders that are asked to close at most: the lock must not be held for long.
 _LOOKED_AT = 500
-# Segments that are synced until one lets go: another thread may be appending to it.
+# Segments that are synced at most until one can close: another thread may be appending to it.
 _TRIES = 8
-# The numbers of the open ones.
+# Numbers of the open descriptors.
 _open: set[int] = set()
 _opened = 0
 _evictions = 0
 
 
 class Holder(Protocol):
-    """Who holds descriptors."""
+    """A segment that keeps descriptors open."""
 
     recently_used: bool
-    """Set when they are used; unset when their turn to go is passed over."""
+    """Set at each use; unset when eviction passes the holder over."""
 
     @property
     def is_open(self) -> bool: ...
 
     @property
     def is_unsynced(self) -> bool:
-        """Whether bytes were written that may not be on the disk."""
+        """Whether written bytes may not be on the disk."""
         ...
 
     def evict(self) -> bool:
-        """Let go of the descriptors; False where it keeps them. Under the lock."""
+        """Close the descriptors, under the lock; return False if they have to stay open."""
         ...
 
     def sync_early(self) -> None:
-        """Bring to the disk what was written. Errors: OSError."""
+        """Sync the written bytes. Errors: OSError."""
         ...
 
 
-# Those that may hold some; the one that was asked longest ago is asked next.
+# In the order of eviction: the holder that was asked longest ago comes first.
 _holders: OrderedDict[Holder, None] = OrderedDict()
 
 
 class Descriptor(int):
-    """An open file of a segment: closed when nobody has it any longer."""
+    """The descriptor of a segment's open file, closed when nothing refers to it."""
 
     _files: Files
 
@@ -88,20 +88,20 @@ class Descriptor(int):
         return self
 
     def __del__(self) -> None:
-        # The number may be another file's from the close on.
+        # As soon as it is closed, the number may be another file's.
         _open.discard(int(self))
         with contextlib.suppress(OSError):
             self._files.close(int(self))
 
 
 def limit() -> int:
-    """Return how many descriptors this process may have."""
+    """Return the limit of open descriptors of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
 def reserve() -> int:
-    """Return how many of them segments leave alone."""
+    """Return the number of descriptors that segments may not use."""
     return _reserve_of(limit())
 
 
@@ -111,35 +111,34 @@ def _reserve_of(may_have: int) -> int:
 
 
 def budget() -> int:
-    """Return how many descriptors segments may hold."""
+    """Return the number of descriptors that segments may keep open."""
     may_have = limit()
     return may_have - _reserve_of(may_have)
 
 
 def count() -> int:
-    """Return how many descriptors segments hold."""
+    """Return the number of descriptors that segments have open."""
     return len(_open)
 
 
 def opened() -> int:
-    """Return how often any segment of this process has opened a file."""
+    """Return the number of files that segments of this process have opened."""
     return _opened
 
 
 def evictions() -> int:
-    """Return how often a segment has let go of its descriptors for another one."""
+    """Return how often a segment closed its descriptors for another segment."""
     return _evictions
 
 
 def over_budget() -> bool:
-    """Return whether segments hold more than they may: what they have written should be synced."""
+    """Return whether segments exceed the budget, so that their written bytes should be synced."""
     return count() > budget()
 
 
 def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descriptor:
-    """Open a file for a holder; others let go of theirs for it. `open_it` runs under the lock.
-
-    Errors: OSError; BlockingIOError where one of them has to be synced and the caller may not wait.
+    """Open a file for a holder; evict other holders if necessary. `open_it` runs under the lock.
+    Errors: OSError; BlockingIOError if a segment has to be synced and the caller may not wait.
     """
     may_have = limit()
     kept = _reserve_of(may_have)
@@ -155,7 +154,7 @@ def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descri
                     _holders.setdefault(holder)
                     return fd
                 except OSError as error:
-                    # Others in this process, or in the system, have more than the reserve.
+                    # The rest of this process, or of the system, uses more than the reserve.
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
                         raise
                     failure = error
@@ -172,7 +171,7 @@ def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descri
 
 
 def _sync_and_evict_one(wanting: Holder) -> bool:
-    """Have one let go whose bytes have to be synced first; False where none did."""
+    """Sync a holder and evict it; return False if none could be evicted."""
     global _evictions
     with lock:
         found = next((each for each in _holders if each is not wanting and each.is_unsynced), None)
@@ -182,7 +181,7 @@ def _sync_and_evict_one(wanting: Holder) -> bool:
     with contextlib.suppress(OSError, StorageError):
         found.sync_early()
     with lock:
-        # Last, or it would be asked again and again where its sync fails.
+        # Moved to the end, since its sync may fail each time.
         _holders.pop(found, None)
         if found.is_open and not found.evict():
             _holders[found] = None
@@ -192,12 +191,12 @@ def _sync_and_evict_one(wanting: Holder) -> bool:
 
 
 def forget(holder: Holder) -> None:
-    """Note that a holder has let go of its descriptors by itself. Under the lock."""
+    """Remove a holder that has closed its descriptors. Under the lock."""
     _holders.pop(holder, None)
 
 
 def _evict_one(wanting: Holder) -> bool:
-    """Have the one that was not used for longest let go; False where none that was asked did."""
+    """Evict the holder that was not used for longest; return False if none could be evicted."""
     global _evictions
     for _ in range(min(2 * len(_holders), _LOOKED_AT)):
         holder, _ = _holders.popitem(last=False)

@@ -1,8 +1,8 @@
 """The errors of a commit log. A bug of our own is an `AssertionError` instead.
 
-`StorageError` and its subclasses say where the fault is: path, position (bytes in that file) and
-offset (count of records in the partition). What the disk itself refuses (ENOSPC, EIO, EMFILE, …)
-stays an `OSError`.
+`StorageError` and its subclasses name the place of the fault: path, position (bytes in that file)
+and offset (count of records in the partition). An error of the disk itself (ENOSPC, EIO, EMFILE, …)
+is an `OSError`.
 
 A torn tail found in recovery is an outcome, not an error, and has no class here.
 """
@@ -17,7 +17,7 @@ import os
 
 
 class StorageError(Exception):
-    """Base of all; `str()` is the message and what is known of path, position and offset."""
+    """The base class; `str()` is the message and the known ones of path, position and offset."""
 
     _facts: tuple[tuple[str, str], ...] = (
         ("file", "path"),
@@ -43,7 +43,7 @@ class StorageError(Exception):
         return self.describe()
 
     def describe(self, *hidden: str) -> str:
-        """As `str()`, without the facts of the names `hidden`."""
+        """Return `str()` without the facts of the names `hidden`."""
         facts = [
             f"{name} {value}"
             for name, attribute in self._facts
@@ -53,8 +53,8 @@ class StorageError(Exception):
 
 
 class UnusableFile(OSError):
-    """A link, a pipe, a device, a directory or far too large a file in the place of a file; errno
-    EIO, as for what the disk cannot give. It is neither followed nor waited for.
+    """A link, a pipe, a device, a directory or a far too large file instead of a regular file;
+    errno EIO. It is neither followed nor waited for.
     """
 
 
@@ -63,11 +63,11 @@ class IgnoredEntry(FileExistsError):
 
 
 class CutShort(OSError):
-    """Another process has cut the file that is appended to; errno EIO. Nothing was written."""
+    """Another process has truncated the file; errno EIO. Nothing was appended."""
 
 
 class NoThread(OSError):
-    """The system lets no further thread start; errno ENOMEM. Its work has not begun."""
+    """The system starts no further thread; errno ENOMEM. Its work has not begun."""
 
     def __init__(self) -> None:
         super().__init__(errno.ENOMEM, "cannot start a thread")
@@ -78,11 +78,11 @@ class CorruptRecord(StorageError):
 
 
 class LogWouldEnd(CorruptRecord):
-    """Damage at which recovery would end a log that may not end there; nothing is cut."""
+    """Damage where recovery would truncate a log that must not end there; nothing is truncated."""
 
 
 class CorruptCheckpoint(StorageError):
-    """A small file of the log that cannot be read; `line` counts from 1, None for the whole."""
+    """A small file of the log that cannot be read; `line` counts from 1; None: the whole file."""
 
     def __init__(self, message: str, *, path: str, line: int | None = None) -> None:
         where = message if line is None else f"line {line}: {message}"
@@ -111,7 +111,7 @@ class OffsetOutOfRange(StorageError):
 class RecordTooLarge(StorageError):
     """A record whose batch exceeds `max.message.bytes`; `size` and `limit` in bytes.
 
-    `line` is the record's number, from 1, in the request that held it, where it had several.
+    `line`: the record's number, from 1, in a request of several records.
     """
 
     def __init__(self, size: int, limit: int, *, line: int | None = None) -> None:
@@ -131,7 +131,7 @@ class InvalidTimestamp(InvalidRecord):
 
 
 class ProducerError(InvalidRecord):
-    """A batch that does not follow what its producer wrote before; `producer_id` says whose."""
+    """A batch that does not follow the previous batch of its producer, `producer_id`."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class InvalidProducerEpoch(ProducerError):
 
 
 class InvalidTxnState(ProducerError):
-    """What the state of a producer's transaction does not allow (INVALID_TXN_STATE)."""
+    """A batch that the state of its producer's transaction does not allow (INVALID_TXN_STATE)."""
 
 
 class InvalidTopic(StorageError):
@@ -162,15 +162,15 @@ class InvalidTopic(StorageError):
 
 
 class TopicExists(StorageError):
-    """There is a topic, or a directory, of that name."""
+    """A topic, or another directory, has that name."""
 
 
 class HandoverRefused(StorageError):
-    """Topics that cannot be handed over to a broker, or a handover that is not finished."""
+    """Topics that cannot be handed over to a broker, or an unfinished handover."""
 
 
 class UnknownTopicOrPartition(StorageError):
-    """There is no topic, or no partition, of that name."""
+    """No topic or partition has that name."""
 
 
 class InvalidConfig(StorageError):
@@ -182,11 +182,11 @@ class PolicyViolation(StorageError):
 
 
 class FaultyPartition(StorageError):
-    """A partition that is there and could not be opened; the message says why, and what to do."""
+    """A partition that could not be opened; the message gives the reason and a remedy."""
 
 
 class LogLocked(StorageError):
-    """Another process, `pid` if that is known, has the data directory open."""
+    """Another process has the data directory open; `pid`: if it is known."""
 
     def __init__(self, pid: int | None, *, path: str | None = None) -> None:
         holder = "another process" if pid is None else f"process {pid}"
@@ -199,7 +199,7 @@ class ReadOnlyLog(StorageError):
 
 
 class ReadOnlyFormat(StorageError):
-    """A write to a log in a format that is only read, Kafka 0.7's."""
+    """A write to a log in Kafka 0.7's format, which is read-only."""
 
 
 class SegmentGone(StorageError):
@@ -211,25 +211,23 @@ class LogClosed(StorageError):
 
 
 class TaskCancelled(StorageError):
-    """Long work that was told to stop before it had changed anything."""
+    """Long work that was cancelled before it had changed anything."""
 
 
 class Fenced(StorageError):
-    """A request of an older run of a query, when a newer one has taken over."""
+    """A request of an older run of a query, after a newer run has taken over."""
 
 
 class BatchGap(StorageError):
-    """A batch of a query that does not follow its last one that was adopted."""
+    """A batch of a query that does not follow the last adopted one."""
 
 
 class SwapRefused(StorageError):
-    """Cleaned segments that do not fit what the log has now, or are not whole."""
+    """Cleaned segments that are incomplete or do not match the present log."""
 
 
 def refusal_of(error: Exception) -> str:
-    """Why a request is refused, in words for who has made it: the file is named only where it is
-    damaged.
-    """
+    """Return why a request is refused; the text names a file only if that file is damaged."""
     if isinstance(error, (CorruptRecord, CorruptCheckpoint, FaultyPartition)):
         return str(error)
     if isinstance(error, StorageError):
@@ -238,7 +236,7 @@ def refusal_of(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error in words: an OSError's with its file, and without its number."""
+    """Return an error in words: an OSError with its file, and without its number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
     return os.strerror(errno.ENOMEM) if isinstance(error, MemoryError) else str(error)

@@ -1,29 +1,29 @@
 """The one seam to the operating system.
 
-Everything that `storage` does to a disk passes through an instance of `Files`. Tests replace it to
-crash, fill, delay or corrupt the disk. The methods are as thin as the system calls allow, because
-the append path runs through them.
+All disk accesses of `storage` pass through an instance of `Files`. Tests replace it to crash, fill,
+delay or corrupt the disk. The methods are as thin as the system calls allow, because the append
+path runs through them.
 
 Rules:
 
-- Paths are `str`. Positions and sizes are bytes. Failures are `OSError`, as the system gave them;
-  where descriptors run out (EMFILE, ENFILE) the message names the limit.
-- `pwrite` writes all or raises; what an interrupted `pwrite` leaves in the file is unknown.
-- `Files` follows no symbolic link in any part of a path, except for its own root (a data
-  directory): what is below the root is opened below its descriptor (`openat`). A caller with a
-  path outside of the root that may lead through links resolves it first.
-- A new file or directory gives nobody but its owner what the directory that it is made in does not
-  give: that directory's mode is the one place that says who may read what lies there. What root
-  writes there belongs to the directory's owner, who could not read it else.
+- Paths are `str`. Positions and sizes are bytes. Failures are the system's `OSError`. If
+  descriptors run out (EMFILE, ENFILE), the message names the limit.
+- `pwrite` writes all or raises; the bytes after an interrupted `pwrite` are unknown.
+- `Files` follows no symbolic link in any part of a path, except in the path of its root (a data
+  directory): files below the root are opened relative to its descriptor (`openat`). A caller with a
+  path outside of the root that may contain links resolves it first.
+- A new file or directory grants other users no more than its parent directory does: the mode of
+  that directory alone decides about reading. Files that root makes belong to the owner of the
+  directory, who could not read them otherwise.
 - Only regular files are opened, without waiting: a link, a pipe, a socket, a device or a directory
   is UnusableFile.
-- With `top_owners`, entries of other users at the top of the root do not exist: reading one is
+- With `top_owners`, entries of other users at the top of the root are hidden: reading one is
   FileNotFoundError, and making one of that name is IgnoredEntry.
 - Nothing survives a power cut before `fsync` or `fdatasync` (bytes and length) or `sync_directory`
   (names) has returned.
-- No file is mapped into memory: another process may cut it, and reading it is SIGBUS then.
+- No file is mapped into memory: if another process truncates it, reading it is SIGBUS.
 
-Not here: what the files mean, retries, caching of descriptors.
+Not here: the meaning of the files, retries, caching of descriptors.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from storage.openat import DirectoryFd
 from storage.room import Room, T
 
 Kind = Literal["file", "directory", "other"]
-"""What a name names; a link is `other`, whatever it leads to."""
+"""The kind of a directory entry; a link is `other`, whatever its target is."""
 
 LARGEST_WHOLE = 1 << 30
-"""Bytes: `read_whole` reads no more."""
+"""The largest file, in bytes, that `read_whole` reads."""
 
-# Opening a pipe does not wait for its other end; no effect on regular files.
+# Opening a pipe does not wait for its other end. No effect on regular files.
 _AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -65,25 +65,25 @@ _KINDS = {
 _TEMPORARY = re.compile(r"[0-9a-f]{16}-.+\.tmp", re.DOTALL)
 _EVERYTHING = DirectoryFd("/")
 
-# The warm read takes a microsecond: it looks up no name in a module.
+# Bound to a local name: the warm read takes a microsecond.
 _preadv = os.preadv
 _NOWAIT = os.RWF_NOWAIT
 
 Identity = tuple[int, int, int]
-"""What tells a file from all others: (device, inode, when it was made in ns)."""
+"""The identity of a file, never used again: (device, inode, birth time in ns)."""
 
 # C's struct flock: type, whence, start, len, pid, with the padding of 64-bit Linux.
 _FLOCK = struct.Struct("@hhqqi0q")
 _libc = ctypes.CDLL(None, use_errno=True)
 # fcntl locks never conflict inside one process, and closing *any* descriptor of a file drops the
-# process's lock on it. So here are the files that this process has locked: (device, inode) -> fd.
+# process's lock on it. So this is a list of the locked files: (device, inode) -> fd.
 _locked_here: dict[tuple[int, int], int] = {}
-# No other thread may lock the file between a look there and the opening.
+# Taken from the check whether this process has a lock to the opening of the file.
 _looking = threading.Lock()
 
 
 def _with_reason(error: OSError, path: str) -> OSError:
-    """`error`; where descriptors ran out, with the limit in its message."""
+    """Return `error`; if descriptors ran out, with the limit in its message."""
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         reason = f"{os.strerror(errno.EMFILE)}: this process may open {limit} files (RLIMIT_NOFILE)"
@@ -105,29 +105,23 @@ def unusable(path: str, mode: int) -> UnusableFile:
 
 
 def _inherited(parent: os.stat_result | None) -> int:
-    """Return the permission bits that something new may have: its owner's, and for others those of
-    the directory that it is made in.
-    """
+    """Return the permission bits of a new entry: for others at most those of its directory."""
     return 0o7700 | (0 if parent is None else parent.st_mode & 0o077)
 
 
 def _is_roots_new(found: os.stat_result) -> bool:
-    """Return whether root, who this process is, has just made the file, so that it may be given
-    away.
-    """
+    """Return whether root, this process, has just made the file, which may be given away."""
     is_empty = found.st_size == 0 and found.st_nlink == 1
     return is_empty and found.st_uid == 0 == os.geteuid()
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether `replace_atomically` gives a file this name before it renames it."""
+    """Return whether the name is a temporary one of `replace_atomically`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 class _Parent:
-    """The directory that a path lies in, open during a `with` block; an OSError raised there gets
-    the whole path.
-    """
+    """A path's parent directory, open during a `with` block. Its OSErrors get the whole path."""
 
     __slots__ = ("_own", "_path", "fd", "name")
 
@@ -162,12 +156,12 @@ def _named(error: OSError, path: str) -> OSError:
 
 
 class Files:
-    """The real disk below a data directory, `root`. Any thread may call anything.
+    """The disk below a data directory, `root`. Thread-safe.
 
-    `parallel`: how many calls at a time pay, where each waits for long. `in_order`: whether names
-    appear in the order in which their writer makes them. `room`: has the reserve that
-    `with_reserve` gives up on a full disk. `top_owners`: the users whose entries at the top of the
-    root count; None: all users.
+    `parallel`: the number of simultaneous calls that pays on a slow disk. `in_order`: whether names
+    appear in the order in which their writer makes them. `room`: the reserve that `with_reserve`
+    gives up on a full disk. `top_owners`: the users whose entries at the top of the root count;
+    None: all users.
     """
 
     parallel = 1
@@ -181,7 +175,7 @@ class Files:
             self._top = DirectoryFd(os.path.abspath(root))
 
     def _place(self, path: str, *, makes: bool = False) -> tuple[DirectoryFd, str]:
-        """Return the directory beneath which a path is opened, and the rest of the path.
+        """Return the root directory of a path, and the rest of the path.
 
         `makes`: the caller makes the path. Errors: FileNotFoundError, IgnoredEntry, by
         `top_owners`.
@@ -214,17 +208,15 @@ class Files:
         return _EVERYTHING, os.path.abspath(path)[1:] or "."
 
     def close_root(self) -> None:
-        """Close the descriptor of `root` until a call needs it. No thread may be in a call."""
+        """Close the descriptor of `root` until its next use. No other call may be running."""
         if self._top is not _EVERYTHING:
             self._top.close()
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        """Return a descriptor of a regular file, closed on exec.
-
-        Errors: UnusableFile where it is none; the errors EMFILE and ENFILE name the limit and the
-        path.
+        """Return a descriptor of a regular file, closed on exec. Errors: UnusableFile for anything
+        else; EMFILE and ENFILE name the limit and the path.
         """
         makes = bool(flags & os.O_CREAT)
         root, relative = self._place(path, makes=makes)
@@ -244,7 +236,7 @@ class Files:
             raise unusable(path, found.st_mode)
         if root is self._top and "/" not in relative:
             try:
-                # Another user may have made it since the check of the path.
+                # Another user may have made the file since the path was checked.
                 self._check_top_owner(path, found.st_uid, makes=makes)
             except OSError:
                 os.close(fd)
@@ -256,9 +248,7 @@ class Files:
 
     @staticmethod
     def _parent_stat(root: DirectoryFd, relative: str) -> os.stat_result | None:
-        """Of the directory in which something is made; None where there is none, as making it will
-        say.
-        """
+        """Return the stat of a new file's directory; None if it is missing: the creation fails."""
         parent = relative.rpartition("/")[0] or "."
         try:
             return os.stat(parent, dir_fd=root.fd, follow_symlinks=False)
@@ -267,7 +257,7 @@ class Files:
 
     @contextlib.contextmanager
     def held_open(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """`open`; the descriptor is closed when the block ends."""
+        """Open a file; the descriptor is closed when the block ends."""
         fd = self.open(path, flags)
         try:
             yield fd
@@ -288,7 +278,7 @@ class Files:
                     written += os.pwrite(fd, rest, position + written)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        """`size` bytes from `position`; fewer only at the file's end."""
+        """Return `size` bytes from `position`; fewer only at the file's end."""
         data = os.pread(fd, size, position)
         if len(data) == size or not data:
             return data
@@ -303,9 +293,9 @@ class Files:
         return b"".join(parts)
 
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a file from `start` to `end` that are no holes, in order.
+        """Yield the ranges of a file from `start` to `end` that are not holes, in order.
 
-        All of it is one part where the file system knows no holes.
+        If the file system reports no holes, that is one range.
         """
         while start < end:
             try:
@@ -322,7 +312,7 @@ class Files:
             start = hole
 
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """Fill `buffer` from `position`; the count, less than its size only at the end."""
+        """Fill `buffer` from `position`; return the count, which is smaller only at the end."""
         size = len(buffer)
         done = os.preadv(fd, [buffer], position)
         if done == size or not done:
@@ -337,15 +327,15 @@ class Files:
         return done
 
     def preadv_once(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """As `preadv` in one call: O_DIRECT cannot go on within a block."""
+        """Read by one call: O_DIRECT cannot continue within a block."""
         return os.preadv(fd, [buffer], position)
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
-        """As much as the page cache holds; None where not even the first byte is there.
+        """Read the bytes that are in the page cache; return None if the first byte is not there.
 
-        A count short of the buffer may mean the file's end or the cache's: read again from there.
-        On a file system that cannot tell (EOPNOTSUPP: tmpfs, overlayfs) this reads, and may wait:
-        else a caller that may not wait could never read there.
+        A short count may mean the end of the file or of the cache: read again from there. On a file
+        system without RWF_NOWAIT (EOPNOTSUPP: tmpfs, overlayfs) this reads, and may wait: otherwise
+        a caller that may not wait could never read there.
         """
         try:
             return _preadv(fd, [buffer], position, _NOWAIT)
@@ -360,7 +350,7 @@ class Files:
         os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
-        # Each append calls it, and lseek takes a quarter of fstat's time.
+        # lseek takes a quarter of fstat's time, and each append calls it.
         return os.lseek(fd, 0, os.SEEK_END)
 
     def descriptor_stat(self, fd: int) -> os.stat_result:
@@ -370,17 +360,17 @@ class Files:
         os.fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
-        """As `fsync`, without times: bytes and length survive a power cut."""
+        """Sync a file's bytes and length, but not its times."""
         os.fdatasync(fd)
 
     # -- room ----------------------------------------------------------------------------------
 
     def with_reserve(self, operation: Callable[[], T]) -> T:
-        """Call an operation that must not fail on a full disk: `Room.with_reserve`."""
+        """Call an operation that must not fail on a full disk (`Room.with_reserve`)."""
         return self.room.with_reserve(operation)
 
     def check_room(self) -> None:
-        """Before taking space for good: OSError (ENOSPC) where only the reserve is left."""
+        """Check for room beyond the reserve before taking space. Errors: OSError (ENOSPC)."""
         self.room.check()
 
     def settle(self) -> None:
@@ -396,7 +386,7 @@ class Files:
         return os.statvfs(path)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Take disk space for the first `size` bytes of a file, and make it as long at least."""
+        """Reserve disk space for the first `size` bytes of a file, and extend it to that size."""
         os.posix_fallocate(fd, 0, size)
 
     # -- names ---------------------------------------------------------------------------------
@@ -404,7 +394,7 @@ class Files:
     # `exists`, `is_directory` and `file_stat` open nothing.
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a name, also of a link that leads nowhere."""
+        """Return whether a directory entry exists, including a dangling link."""
         try:
             self._look(path)
         except OSError:
@@ -418,7 +408,7 @@ class Files:
             return False
 
     def file_stat(self, path: str) -> os.stat_result:
-        """Of a link: its own."""
+        """Return the stat of a path; of a link, its own."""
         return self._look(path)
 
     def _look(self, path: str) -> os.stat_result:
@@ -433,32 +423,32 @@ class Files:
     def identity(self, file: str | int) -> Identity:
         """Return the identity of the file of this path or descriptor.
 
-        Where the path is just being given to another file, it may be one that no file has.
+        If the path is renamed meanwhile, the result may be the identity of no file.
         """
         found = self.file_stat(file) if isinstance(file, str) else self.descriptor_stat(file)
         return found.st_dev, found.st_ino, self.born_ns(file)
 
     def born_ns(self, file: str | int) -> int:
-        """When the file of this path or descriptor was made; 0 where the file system does not say.
+        """Return the birth time of a file; 0 if the file system does not report it.
 
-        An inode number is used again, but not with this time.
+        An inode number is used again, but not with the same birth time.
         """
         return statx.born_ns(file)
 
     def mount_id(self, directory: str) -> str:
         """Return a name of the mount that a directory lies on.
 
-        The next mount of the same file system has another name. Before Linux 6.8 it may have the
-        same one: mountinfo's numbers are used again.
+        The next mount of the same file system has another name. Before Linux 6.8 the name may be
+        the same, because the numbers of mountinfo are used again.
         """
         return statx.mount_id(directory)
 
     def scan(self, path: str) -> list[tuple[str, bool]]:
-        """(name, whether it is a directory) of everything in a directory, in no order."""
+        """Return (name, whether it is a directory) of all entries of a directory, in no order."""
         return [(name, kind == "directory") for name, kind in self.listing(path)]
 
     def listing(self, path: str) -> list[tuple[str, Kind]]:
-        """(name, kind) of everything in a directory, in no order."""
+        """Return (name, kind) of all entries of a directory, in no order."""
         fd = self._open_directory(path)
         try:
             with os.scandir(fd) as entries:
@@ -489,9 +479,9 @@ class Files:
             raise _named(error, path) from None
 
     def rename(self, source: str, target: str) -> None:
-        """Rename atomically, in the place of an existing target; of a link the link itself.
+        """Rename atomically, replacing an existing target; a link itself is renamed.
 
-        Uses the reserve, because names say what is deleted.
+        Uses the reserve, because names record deletions.
         """
         self.with_reserve(lambda: self._rename(source, target))
 
@@ -500,7 +490,7 @@ class Files:
             os.rename(old.name, new.name, src_dir_fd=old.fd, dst_dir_fd=new.fd)
 
     def link(self, source: str, target: str) -> None:
-        """Give a file another name; FileExistsError where the target exists."""
+        """Give a file another name. Errors: FileExistsError if the target exists."""
         with _Parent(self, source) as old, _Parent(self, target, makes=True) as new:
             os.link(
                 old.name,
@@ -511,7 +501,7 @@ class Files:
             )
 
     def unlink(self, path: str) -> None:
-        """Remove a name; of a link the link itself."""
+        """Remove a name; a link itself is removed."""
         with _Parent(self, path) as parent:
             os.unlink(parent.name, dir_fd=parent.fd)
 
@@ -525,7 +515,7 @@ class Files:
             os.rmdir(parent.name, dir_fd=parent.fd)
 
     def chown(self, path: str, uid: int, gid: int) -> None:
-        """Of a link: its own."""
+        """Change the owner of a path; of a link, its own."""
         with _Parent(self, path) as parent:
             os.chown(parent.name, uid, gid, dir_fd=parent.fd, follow_symlinks=False)
 
@@ -535,7 +525,8 @@ class Files:
         try:
             fd = root.open(relative, os.O_PATH)
             try:
-                # fchmod takes no O_PATH, and what may not be read cannot be opened else.
+                # fchmod refuses O_PATH, and a file without read permission can be opened only by
+                # that.
                 os.chmod(f"/proc/self/fd/{fd}", mode)
             finally:
                 os.close(fd)
@@ -558,9 +549,7 @@ class Files:
     # -- whole small files ---------------------------------------------------------------------
 
     def read_whole(self, path: str) -> bytes:
-        """Return all bytes of a file; FileNotFoundError, UnusableFile for more than
-        LARGEST_WHOLE.
-        """
+        """Return all bytes of a file. Errors: FileNotFoundError, UnusableFile for a larger one."""
         fd = self.open(path, os.O_RDONLY)
         try:
             size = self.size(fd)
@@ -572,12 +561,12 @@ class Files:
             self.close(fd)
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a file so that it is as it was or holds `data`, also after a power cut.
+        """Replace the content of a file: after a power cut it has its old content or `data`.
 
-        Writes a new file beside it, with a name that nobody can guess (`is_temporary`), fsyncs it,
-        renames it to `path`, and fsyncs the directory (Kafka's `CheckpointFile.java`). `sync=False`
-        leaves both fsyncs out, for what can be made again; a power cut may then leave an empty
-        file. Uses the reserve: such files say how far a log is, and what is deleted.
+        Writes a new file with an unpredictable name (`is_temporary`) in the same directory, fsyncs
+        it, renames it to `path`, and fsyncs the directory (Kafka's `CheckpointFile.java`).
+        `sync=False` leaves both fsyncs out, for files that can be rebuilt; a power cut may then
+        leave an empty file. Uses the reserve: such files record log ends and deletions.
         """
         self.with_reserve(lambda: self._replace_atomically(path, data, sync=sync))
 
@@ -586,7 +575,7 @@ class Files:
         self.with_reserve(lambda: self._replace_atomically(path, data, sync=True, mode=0o600))
 
     def replace_if_room(self, path: str, data: bytes) -> None:
-        """As `replace_atomically`, for what can wait: OSError (ENOSPC) as `check_room`."""
+        """Replace a file atomically, without using the reserve. Errors: OSError (ENOSPC)."""
         self.check_room()
         self._replace_atomically(path, data, sync=True)
 
@@ -614,10 +603,10 @@ class Files:
     def lock(self, path: str) -> int:
         """Take Kafka's `.lock`: a POSIX record lock over the whole file, created if missing.
 
-        Returns a descriptor for `unlock`. LogLocked, with the holder's pid, where another process
-        has it (a broker's `FileChannel.tryLock` is the same kind of lock) or this process already.
-        The lock is the process's: a child does not inherit it, and closing any other descriptor of
-        the file drops it.
+        Returns a descriptor for `unlock`. The lock belongs to the process: a child does not inherit
+        it, and closing any other descriptor of the file drops it. Errors: LogLocked, with the
+        owner's pid, if another process has it (a broker's `FileChannel.tryLock` is the same kind of
+        lock) or this process already.
         """
         with _looking:
             return self._lock(path)
@@ -643,18 +632,18 @@ class Files:
             if now is not None and (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino):
                 _locked_here[(status.st_dev, status.st_ino)] = fd
                 return fd
-            # The holder removed the file between open and lock: lock the one that is there now.
+            # Its owner removed the file between open and lock: lock the new one.
             self.close(fd)
 
     def unlock(self, fd: int) -> None:
-        """Give up a lock of `lock`; the file stays."""
+        """Release a lock; the file stays."""
         with _looking:
             status = os.fstat(fd)
             _locked_here.pop((status.st_dev, status.st_ino), None)
             self.close(fd)
 
     def locked_by(self, path: str) -> int | None:
-        """Return the pid of the process, maybe this one, that holds the lock of `path`, or None."""
+        """Return the pid of the process, maybe this one, that has the lock of `path`, or None."""
         with _looking:
             try:
                 status = self.file_stat(path)
@@ -679,7 +668,7 @@ class Files:
 
     @staticmethod
     def _lock_holder(fd: int) -> int | None:
-        """Return the pid of the process that holds the lock, or None."""
+        """Return the pid of the process that has the lock, or None."""
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
         return None if kind == fcntl.F_UNLCK else int(pid)

@@ -1,5 +1,4 @@
-"""Owners and permission bits, as values: what one gives that another does not, and what a
-partition's directory on the disk may give.
+"""Compares owners and permission bits, as values, and computes those of a partition's directory.
 
 Pure: no file is touched.
 """
@@ -11,15 +10,15 @@ Ownership = tuple[int, int, int]
 
 
 def within(given: Ownership, limit: Ownership) -> int:
-    """Return the permission bits of `given` that give nobody more than `limit` gives him.
+    """Return the permission bits of `given` that grant no user more than `limit` grants him.
 
-    A class of the one may have members in several classes of the other; such a member gets what all
-    of them have. root, whom no bits bind, is not looked at.
+    The members of one class may be in several classes of the other; such a class gets the bits that
+    all of them have. root is not considered, since no bits restrict it.
     """
     mode, uid, gid = given
     limit_mode, limit_uid, limit_gid = limit
     owners, groups, others = limit_mode >> 6, limit_mode >> 3, limit_mode
-    # What the limit gives to somebody who may be its owner, or a member of its group.
+    # The bits of the limit for a user who may be its owner, or a member of its group.
     perhaps_owner = 7 if limit_uid == uid else owners
     perhaps_member = 7 if limit_gid == gid else groups
     owner = owners if limit_uid == uid else groups & others
@@ -30,11 +29,11 @@ def within(given: Ownership, limit: Ownership) -> int:
 
 
 def of_directory(uid: int, gid: int, topic: Ownership, partition: Ownership) -> int:
-    """Return the permission bits of a partition's directory that belongs to `uid` and `gid`, who
-    always may do all.
+    """Return the permission bits of a partition's directory of the owner `uid` and the group `gid`,
+    who have all rights.
 
-    Others read it who may reach the partition through its topic's directory, and read it there.
-    Nobody else writes it: what lies in it is made by the log alone.
+    Other users may read it if they may reach and read the partition through its topic's directory.
+    They may never write: only the log makes files there.
     """
     search, read = topic[0] & 0o111, partition[0] & 0o444
     reached = within((0o755, uid, gid), (search | search << 2, *topic[1:]))
@@ -42,5 +41,5 @@ def of_directory(uid: int, gid: int, topic: Ownership, partition: Ownership) -> 
 
 
 def of_file(directory_mode: int) -> int:
-    """Return the permission bits of the files in a directory with these."""
+    """Return the permission bits of the files in a directory with these bits."""
     return 0o600 | directory_mode & 0o044

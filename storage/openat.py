@@ -1,13 +1,12 @@
-"""A directory whose content is reached from its descriptor, and through no symbolic link.
+"""Opens files below a directory's descriptor, without following symbolic links.
 
-The writer of a data directory may be less trusted than its reader: a link there, in the place of a
-file or of a directory on the way to it, would lead a daemon that runs as root to any file of the
-machine. So what lies in a directory is opened by `openat2` with RESOLVE_BENEATH and
-RESOLVE_NO_SYMLINKS; where the kernel has no such call, or a container forbids it, component by
-component, each with O_NOFOLLOW. The directory itself may be reached through links: the user who
-names it is trusted.
+The writer of a data directory may be less trusted than its reader. A link in the place of a file,
+or of a directory on the path, could lead a daemon that runs as root to any file of the machine. So
+paths are opened by `openat2` with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS. If the kernel has no
+such call, or a container forbids it, each component of the path is opened with O_NOFOLLOW. The path
+of the directory itself may contain links: the user who gives it is trusted.
 
-Not here: what kind of file was found (`files`).
+Not here: the check of the file's kind (`files`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import threading
 from collections.abc import Callable
 from struct import Struct
 
-# Linux, all architectures: the call's number, struct open_how, and what may not be resolved.
+# Linux, all architectures: the call's number, struct open_how, and its resolve flags.
 _OPENAT2 = 437
 _HOW = Struct("=QQQ")  # flags, mode, resolve
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -31,14 +30,14 @@ _RESOLVE = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
 
 Opener = Callable[[int, str, int, int], int]
 """(descriptor of a directory, path relative to it, flags, mode) -> descriptor. Errors: OSError:
-ELOOP where a component is a symbolic link, EXDEV where the path leads out of the directory.
+ELOOP if a component is a symbolic link, EXDEV if the path leads out of the directory.
 """
 
 _opening = threading.Lock()
 
 
 class DirectoryFd:
-    """One directory. It is opened when it is first needed, also after `close`."""
+    """A directory that is opened at its first use, also after `close`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,7 +45,7 @@ class DirectoryFd:
 
     @property
     def fd(self) -> int:
-        """Its descriptor, only for looking up names. Errors: OSError where it cannot be opened."""
+        """The directory's descriptor, only for looking up names. Errors: OSError."""
         if self._fd < 0:
             with _opening:
                 if self._fd < 0:
@@ -55,7 +54,7 @@ class DirectoryFd:
         return self._fd
 
     def open(self, relative: str, flags: int, mode: int = 0) -> int:
-        """Open a path below it, closed on exec; `.` is the directory itself."""
+        """Open a path below the directory, closed on exec; `.` is the directory itself."""
         return opener()(self.fd, relative, flags | os.O_CLOEXEC, mode)
 
     def __reduce__(self) -> tuple[type[DirectoryFd], tuple[str]]:
@@ -74,7 +73,7 @@ class DirectoryFd:
 
 @functools.cache
 def opener() -> Opener:
-    """`by_openat2` where it works, else `by_component`."""
+    """Return `by_openat2` if the kernel allows it, else `by_component`."""
     try:
         os.close(by_openat2(_AT_FDCWD, ".", os.O_PATH | os.O_CLOEXEC, 0))
     except OSError:
@@ -91,11 +90,11 @@ def _syscall() -> Callable[[int, int, bytes, bytes, int], int]:
 
 
 def by_openat2(directory: int, relative: str, flags: int, mode: int) -> int:
-    """Return an `Opener`: one call, during which no component can be replaced."""
+    """Open by one system call, during which no component can be replaced."""
     call, path = _syscall(), os.fsencode(relative)
     if b"\0" in path:
         raise ValueError("embedded null byte")
-    # The kernel refuses a mode where no file may be created.
+    # The kernel refuses a mode without O_CREAT.
     how = _HOW.pack(flags, mode if flags & os.O_CREAT else 0, _RESOLVE)
     while True:
         fd = call(_OPENAT2, directory, path, how, _HOW.size)
@@ -107,7 +106,7 @@ def by_openat2(directory: int, relative: str, flags: int, mode: int) -> int:
 
 
 def by_component(directory: int, relative: str, flags: int, mode: int) -> int:
-    """Return an `Opener`: each directory on the way is opened, then the next one from there."""
+    """Open each directory of the path, each one relative to the previous one."""
     *parents, name = relative.split("/")
     if ".." in (*parents, name):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), relative)
@@ -130,7 +129,7 @@ def _open_one(directory: int, name: str, flags: int, mode: int) -> int:
     except NotADirectoryError:
         if not _is_link(directory, name):
             raise
-        # The errno of a link is ENOTDIR with O_DIRECTORY.
+        # With O_DIRECTORY, the errno of a link is ENOTDIR.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
 
 

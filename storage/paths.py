@@ -1,14 +1,15 @@
 """Names on disk: topics, partition directories, segment files.
 
-`<topic>-<partition>/<20 digits><suffix>`, in Kafka 0.7 `<digits>.kafka`. A directory on its way out
-or in has a longer name, `<topic>-<partition>.<32 hex>-<kind>` with kind `delete`, `stray` or
-`future`; in the first two the topic is cut so that the whole name fits into 255 characters.
+`<topic>-<partition>/<20 digits><suffix>`, in Kafka 0.7 `<digits>.kafka`. A directory that a broker
+is moving or deleting has a longer name, `<topic>-<partition>.<32 hex>-<kind>` with kind `delete`,
+`stray` or `future`. With the first two, the topic is cut so that the whole name fits into 255
+characters.
 
 Sources: `Topic.java`, `LocalLog.java` (parseTopicPartitionName, logDeleteDirName),
 `LogFileUtils.java`. Pure: no file is touched.
 
-Stricter than Kafka where no broker makes other names: a partition number has no sign and no leading
-zero, and its topic has a valid name.
+The rules are stricter than Kafka's for names that no broker makes: a partition number has no sign
+and no leading zero, and its topic has a valid name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LINES = ".lines"
 # A segment file of Kafka 0.7, named by its first byte's position in the partition.
 OLD_LOG = ".kafka"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
-# Files of the mount beside a segment, one for each kind of text that it shows.
+# Files of the mount beside a segment, one for each view.
 LINES_SUFFIXES = (
     *(LINES, ".uncommitted.lines"),
     *(".kv.lines", ".kv-uncommitted.lines"),
@@ -44,7 +45,7 @@ SWAP = ".swap"
 CUT = ".cut"
 # A small file that could not be read (`bad_file`).
 BAD = ".bad"
-# Finished batches that wait for the log's owner to adopt them.
+# Finished batches that wait for adoption by the log's owner.
 STAGED = ".staged"
 
 # Files of a partition directory.
@@ -61,38 +62,38 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 # The partitions whose log start is lost (`checkpoints`).
 LOST_STARTS = "kafkafs.lost-log-starts"
-# The process that has it open and shows it (`owner_file`).
+# The process that has the directory open and shows it (`owner_file`).
 OWNER = "kafkafs.owner"
-# Whose the consumer groups are (`groups/owners.py`).
+# The owners of consumer groups (`groups/owners.py`).
 GROUP_OWNERS = "kafkafs.groups"
 # The owner and the mode of the mount's root (`directory/root_owner.py`).
 ROOT_OWNER = "kafkafs.root"
-# In a partition's directory: an fsync has failed, and its files are not trusted (`rescue`).
+# In a partition's directory, after a failed fsync: its files are not trusted (`rescue`).
 UNSYNCED = "kafkafs.unsynced"
 
-# Where a broker keeps what its cluster has decided.
+# A broker's log of the decisions of its cluster.
 METADATA_LOG = "__cluster_metadata-0"
-# Appended to what makes a directory a broker's, when it is made one of our own.
+# Appended to the names of a broker's own files when its directory becomes one of our own.
 DETACHED = ".detached"
-# Directories of a broker that are no partitions of ours; its log manager skips the first two.
+# Directories of a broker that are not partitions of ours; its log manager skips the first two.
 BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG, METADATA_LOG + DETACHED})
-# The topics that a cluster makes for itself (`Topic.java`); they mean something only beside its
-# others.
+# The topics that a cluster makes for itself (`Topic.java`); their records refer to its other
+# topics.
 CONSUMER_OFFSETS = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
-# The topics that a broker never moves to remote storage (KIP-405); in the last one it notes what
-# lies there.
+# The topics that a broker never moves to remote storage (KIP-405); the last one lists the moved
+# segments.
 NEVER_TIERED = INTERNAL_TOPICS | {"__remote_log_metadata"}
-# The directory in which a mount shows itself; it hides a topic of that name.
+# The directory in which a mount shows itself; a topic of that name is hidden.
 ABOUT = ".kafkafs"
-# The one in which it shows consumer groups.
+# The directory in which a mount shows consumer groups.
 GROUPS = ".groups"
-# What that broker had set on its topics.
+# The settings that the former broker had set on its topics.
 DETACHED_SETTINGS = "kafkafs-broker.properties"
 # In the directory of a deleted topic's first partition (`deletion_file`).
 DELETION = "kafkafs.deletion"
-# In a broker's directory while topics are handed over to it (`handover`): a directory, beside which
-# no broker starts.
+# A directory in a broker's data directory while topics are handed over to it (`handover`). No
+# broker starts beside it.
 HANDOVER = "kafkafs.handover"
 
 MAX_TOPIC_LENGTH = 249
@@ -116,7 +117,7 @@ class AsideDirectory(NamedTuple):
 
 
 def check_topic_name(topic: str) -> None:
-    """InvalidTopic, with the reason, where Kafka allows no such name."""
+    """Check a topic name by Kafka's rules. Errors: InvalidTopic, with the reason."""
     if not topic:
         raise InvalidTopic("a topic name must not be empty")
     if topic in (".", ".."):
@@ -132,8 +133,8 @@ def check_topic_name(topic: str) -> None:
 
 
 def check_new_name(topic: str) -> None:
-    """As `check_topic_name`; PolicyViolation, with the reason, where users may not make a topic of
-    that name. One that is there is a topic as any other.
+    """Check the name of a new topic; existing topics of a reserved name are served. Errors:
+    InvalidTopic; PolicyViolation, with the reason, for a reserved name.
     """
     check_topic_name(topic)
     if topic in INTERNAL_TOPICS or partition_directory(topic, 0) == METADATA_LOG:
@@ -148,8 +149,8 @@ def check_new_name(topic: str) -> None:
 
 
 def check_takes_records(topic: str) -> None:
-    """Errors: PolicyViolation for the topic of groups' positions, in which a broker understands
-    none but its own records: `groups` alone writes it.
+    """Check that a topic takes records of users. Errors: PolicyViolation for the topic of committed
+    offsets: a broker understands only its own records there, and only `groups` writes them.
     """
     if topic == CONSUMER_OFFSETS:
         raise PolicyViolation(
@@ -159,8 +160,8 @@ def check_takes_records(topic: str) -> None:
 
 
 def check_may_change(topic: str) -> None:
-    """Errors: PolicyViolation for the topic of groups' positions, whose records and settings
-    `groups` alone changes.
+    """Check that users may change a topic. Errors: PolicyViolation for the topic of committed
+    offsets, which only `groups` changes.
     """
     if topic == CONSUMER_OFFSETS:
         raise PolicyViolation(
@@ -185,7 +186,7 @@ def partition_directory(topic: str, partition: int) -> str:
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a directory's name, or None where it names none.
+    """Return (topic, partition) of a directory's name, or None if it is no partition's.
 
     The last `-` divides: a topic may contain others.
     """
@@ -202,7 +203,7 @@ def is_partition_directory(name: str) -> bool:
 
 
 def partitions_in(entries: Iterable[tuple[str, bool]]) -> dict[str, list[int]]:
-    """Return the numbers of the partitions in a data directory, rising, by topic.
+    """Return the partition numbers in a data directory, ascending, by topic.
 
     `entries`: its names, and whether each is a directory.
     """
@@ -221,9 +222,9 @@ def deleted_directory_name(topic: str, partition: int) -> str:
 
 
 def parse_aside_directory(name: str) -> AsideDirectory | None:
-    """What a `-delete`, `-stray` or `-future` directory was, or None where it is none.
+    """Return the partition of a `-delete`, `-stray` or `-future` directory, or None.
 
-    A broker refuses to start on a name that ends so and does not parse.
+    A broker refuses to start on a name with such an ending that does not parse.
     """
     match = _ASIDE.fullmatch(name)
     if match is None:
@@ -238,21 +239,19 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def base_offset_of(name: str) -> int | None:
-    """Return the number before the first dot of a segment file's name; None where it is no such
-    file.
-    """
+    """Return the number before the first dot of a segment file's name, or None."""
     return _offset_in(_BASE_OFFSET.match(name))
 
 
 def log_bases(names: Iterable[str]) -> list[int]:
-    """Return the base offsets of the segments whose logs are among these files, rising."""
+    """Return the base offsets of the segments whose logs are among these files, ascending."""
     return sorted(
         base for name in names if name.endswith(LOG) and (base := base_offset_of(name)) is not None
     )
 
 
 def old_base_offset_of(name: str) -> int | None:
-    """Return the number that names a segment file of Kafka 0.7; None where it is no such file.
+    """Return the number that names a segment file of Kafka 0.7, or None.
 
     0.7 writes 20 digits; its documentation, and copies made by hand, have other counts.
     """

@@ -1,14 +1,13 @@
-"""The plain forms that a process holds: one cache for all who read, within a budget of bytes.
+"""A cache of decompressed batches (plain forms) for the whole process, within a budget of bytes.
 
-A few kilobytes may decompress to a quarter of a gigabyte. So nobody keeps a plain form: a reader
-knows the form's key, takes the form from here while it renders, and makes it again where it had to
-give way to others. Those that read the same batch use one form.
+A few kilobytes may decompress to a quarter of a gigabyte. So a reader stores only the form's key.
+It takes the form from this cache while it renders, and makes it again if it was dropped. Readers of
+the same batch share one form.
 
-Counted are the forms that are kept here, and those that may be more than AT_ONCE bytes from their
-making on until nobody uses them. All together stay below the budget: a thread that needs room waits
-until others have finished with theirs.
-Whatever is over the budget by itself is made and used one at a time, by those who want it in the
-order in which they came.
+The budget counts cached forms. A form that may exceed AT_ONCE bytes counts from its making until
+its last use. The total stays below the budget: a thread that needs room waits for other threads to
+finish. Forms that exceed the budget alone are made and used one at a time, in the order of the
+requests.
 """
 
 from __future__ import annotations
@@ -26,71 +25,70 @@ from storage.record.header import Buffer
 from storage.waiting import before_waiting
 
 BUDGET: Final = 64 << 20
-"""Bytes of plain forms, unless somebody sets another budget."""
+"""The default budget, in bytes."""
 AT_ONCE: Final = 4 << 20
-"""Bytes of a plain form that any thread makes at once, and that are not counted before it is kept.
-"""
+"""Bytes of a plain form that any thread may make at once; it is counted only when it is cached."""
 PATIENCE_S: Final = 20.0
-"""How long a thread waits for room, in seconds: who waits in it for a read cannot be killed."""
+"""The longest wait for room, in seconds: a process whose read waits cannot be killed."""
 WAITING: Final = 24
-"""How many threads wait for their turn at what is over the budget: others have work to do."""
+"""Threads that may wait to make a form above the budget: the others have work to do."""
 
 T = TypeVar("T")
 
 KEY_BYTES: Final = 21
-"""How many bytes of a batch tell it from another one: up to its CRC, in any format."""
+"""Bytes of a batch that identify it: up to its CRC, in any format."""
 
 
 class Key(NamedTuple):
-    """Tells forms apart: two of the same place differ where it got another batch, or where they
-    stand for runs of uncompressed messages that end at different ones.
+    """The key of a form. Two forms of the same place differ if another batch was written there, or
+    if they stand for different runs of uncompressed messages.
     """
 
     segment: object
     position: int
-    """Where the batch, or the run, begins in the segment's log."""
+    """The position of the batch, or of the run, in the segment's log."""
     size: int
-    """How many stored bytes the form stands for."""
+    """The number of stored bytes."""
     head: bytes
     """The first KEY_BYTES of them."""
 
 
 Form = tuple[Buffer, int]
-"""A plain form, and how many stored bytes it stands for."""
+"""A plain form, and the number of stored bytes that it stands for."""
 
 
 class PlainForms:
-    """See the module. Any thread."""
+    """The cache of a process. Thread-safe."""
 
     def __init__(self, budget: int = BUDGET, patience_s: float = PATIENCE_S) -> None:
         self.budget = budget
         self.patience_s = patience_s
         self.hits = 0
-        """How often somebody found a form here."""
+        """Lookups that found a form."""
         self.misses = 0
-        """How often somebody looked for one that was not here."""
-        # Reentrant: what counts a form that nobody uses any more may be called under it.
+        """Lookups that found none."""
+        # Reentrant: the finalizer of a counted form may run under it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._kept: OrderedDict[Key, Form] = OrderedDict()
-        # Bytes that fit into the budget, and the bytes of the one that does not.
+        # Bytes of forms within the budget, and of the one form that exceeds it.
         self._small = self._large = 0
         self._turns: deque[object] = deque()
-        # What is over the budget and was not taken since the last call of `age`.
+        # The form above the budget, if it was not used since the last call of `age`.
         self._aged: Key | None = None
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all forms that are counted."""
+        """Bytes of all counted forms."""
         return self._small + self._large
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for what is over the budget, or have their turn at it."""
+        """Threads that wait to make a form above the budget, or are making one."""
         return len(self._turns)
 
     def get(self, key: Key) -> Form | None:
-        """Return the form, if it is kept."""
+        """Return the form if it is cached."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -103,7 +101,7 @@ class PlainForms:
             return found
 
     def keep(self, key: Key, form: Form) -> None:
-        """Keep a form that `make` has not made; those that were used least recently give way."""
+        """Cache a form that was not made by `make`; drop the least recently used ones."""
         if key in self._kept or isinstance(form[0], memoryview):
             return
         with self._lock:
@@ -113,12 +111,12 @@ class PlainForms:
             self._makes_room(0)
 
     def drop(self, key: Key) -> None:
-        """Let go of a form, if it is kept: its reader is past it."""
+        """Drop a form if it is cached: its reader has read it to the end."""
         with self._lock:
             self._drop(key)
 
     def age(self) -> None:
-        """Let go of what is over the budget, if nobody has taken it since the last call."""
+        """Drop the form above the budget if it was not used since the last call."""
         with self._lock:
             large = self._oldest(is_large=True)
             if large is not None and large == self._aged:
@@ -126,16 +124,15 @@ class PlainForms:
             self._aged = large
 
     def clear(self) -> None:
-        """Let go of all forms: nobody reads any more."""
+        """Drop all forms."""
         with self._lock:
             for key in list(self._kept):
                 self._drop(key)
 
     def make(self, key: Key, sizes: tuple[int, int], decode: Callable[[int], Form]) -> Form:
-        """Return the form of that key: the one that is kept, or what `decode` makes, as
-        `with_room`.
+        """Return the cached form, or make it by `decode` within the budget.
 
-        A form of more than AT_ONCE bytes is kept, for all who read.
+        A form of more than AT_ONCE bytes is cached for other readers. Errors: see `with_room`.
         """
         found = self.get(key)
         if found is not None:
@@ -157,17 +154,17 @@ class PlainForms:
         return self._in_room(key, sizes, make)
 
     def with_room(self, sizes: tuple[int, int], work: Callable[[int], T]) -> T:
-        """Return the result of `work(limit)`, which makes a form of at most `limit` bytes, or
-        raises TooLarge: it is called once more then.
+        """Return `work(limit)`, which makes a form of at most `limit` bytes. If it raises TooLarge,
+        it is called once more with a larger limit.
 
-        `sizes`: which size the form most likely does not exceed, and which never
-        (`record.plain.decoded_sizes`). Errors: BlockingIOError where that is more than AT_ONCE and
-        the caller may not wait; OSError (ENOMEM) after too long a wait.
+        `sizes`: the probable and the certain bound of the form's size
+        (`record.plain.decoded_sizes`). Errors: BlockingIOError if that is more than AT_ONCE and the
+        caller may not wait; OSError (ENOMEM) after too long a wait.
         """
         return self._in_room(None, sizes, work)
 
     def _in_room(self, key: Key | None, sizes: tuple[int, int], work: Callable[[int], T]) -> T:
-        """As `with_room`, or the form of that key, once another thread has made it."""
+        """Make a form within the budget, or return that of `key` if another thread has made it."""
         likely, most = (max(size, AT_ONCE) for size in sizes)
         if most > AT_ONCE:
             before_waiting()
@@ -184,7 +181,7 @@ class PlainForms:
 
     @contextlib.contextmanager
     def _room(self, size: int, key: Key | None) -> Iterator[Form | None]:
-        """Room for making a form of `size` bytes, or the form of that key."""
+        """Reserve room for making a form of `size` bytes, or yield the form of that key."""
         if size <= AT_ONCE:
             yield None
             return
@@ -202,7 +199,7 @@ class PlainForms:
         finally:
             with self._lock:
                 self._count(-size, is_large)
-                # What was made may have been less than was foreseen, and fit the budget by now.
+                # The form may be smaller than was reserved, and fit the budget now.
                 self._makes_room(0)
 
     def _wait(self, size: int, key: Key | None, is_large: bool) -> None:
@@ -260,7 +257,7 @@ class PlainForms:
             self._small -= len(form[0])
 
     def _gone(self, size: int, is_large: bool) -> None:
-        """Nobody uses a form any more that was counted."""
+        """Stop counting a form after its last use."""
         with self._lock:
             self._count(-size, is_large)
 
@@ -274,4 +271,4 @@ class PlainForms:
 
 
 plain_forms = PlainForms()
-"""Those of this process."""
+"""The cache of this process."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def counted(number: int, thing: str) -> str:
-    """Return how many of a thing there are."""
+    """Return a number with its noun."""
     return f"{number} {plural(number, thing)}"
 
 
 def plural(number: float, thing: str) -> str:
-    """Return the word for so many of a thing."""
+    """Return a noun in its form for that number."""
     if number == 1:
         return thing
     if thing.endswith("y") and not thing.endswith("ay"):

@@ -1,4 +1,4 @@
-"""Facts about a file or a directory from statx(2), which Python does not have."""
+"""Reads facts about a file or a directory by statx(2), which Python does not have."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
 _STATX_MNT_ID_UNIQUE = 0x4000
 _STATX_SIZE = 256
-# In struct statx its mask, with the time of birth or the mount's id.
+# The mask of struct statx, with the birth time or the mount's id.
 _BORN = struct.Struct("@I76xqI")
 _MOUNT_ID = struct.Struct("@I140xQ")
 
 
 def born_ns(file: str | int) -> int:
-    """When the file of this path or descriptor was made; 0 if the file system does not say."""
+    """Return the birth time of the file of this path or descriptor; 0 if it is not known."""
     path, fd = (os.fsencode(file), _AT_FDCWD) if isinstance(file, str) else (b"", file)
     answer = ctypes.create_string_buffer(_STATX_SIZE)
     if _statx(fd, path, _AT_EMPTY_PATH, _STATX_BTIME, answer):

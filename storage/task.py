@@ -1,11 +1,11 @@
-"""Long work: how far it is, whether it is cancelled, and the steps that only the owner may take.
+"""Long work: its progress, its cancellation, and its steps on the log thread.
 
 Work that waits for the disk or computes for long (compaction, retention, verification) runs in a
-worker thread. It gets a `Task`: what touches a log's state goes through `on_log_thread`, which runs
-it on the thread that owns the logs; between two steps the work calls `check`, which raises if it
-was cancelled. Any thread may read a task, as a control file or a progress bar does.
+worker thread and gets a `Task`. It reads or changes a log's state through `on_log_thread`, which
+runs a function on the thread that owns the logs. Between two steps it calls `check`, which raises
+if the work was cancelled. Any thread may read a task, for a control file or a progress bar.
 
-Where the worker's thread owns the logs, as on the command line, `on_log_thread` is a plain call.
+If the worker's thread owns the logs, as on the command line, `on_log_thread` is a plain call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.errors import TaskCancelled
 T = TypeVar("T")
 
 _PAUSE_S = 0.002
-"""Shorter pauses of a throttled task are put off until they add up."""
+"""Shorter pauses of a throttled task are postponed until they add up."""
 
 
 class OnLogThread(Protocol):
@@ -30,13 +30,15 @@ class OnLogThread(Protocol):
 
 
 def directly(function: Callable[[], T]) -> T:
-    """`OnLogThread` where this thread owns the logs."""
+    """Call a function on this thread, which owns the logs."""
     return function()
 
 
 class Task:
-    """See the module. `done` and `total` count bytes (0: not known yet); `phase` names, for people,
-    what is being done. `bytes_per_second`: its limit; None: none.
+    """Progress and limits of long work.
+
+    `done` and `total` count bytes (0: not known yet); `phase` names the present phase for users.
+    `bytes_per_second`: the limit; None: no limit.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Task:
         self.done = 0
         self.total = 0
         self.counts: dict[str, int] = {}
-        """Figures of the work so far, by name, for people."""
+        """Results so far, by name, for users."""
         self._rate = bytes_per_second
         self._clock = clock
         self._cancelled = threading.Event()
@@ -66,20 +68,18 @@ class Task:
         self.total = total
 
     def advance(self, size: int) -> None:
-        """Count `size` bytes as done; wait where that was too fast. Errors: TaskCancelled."""
+        """Count `size` bytes as done, and wait if that was too fast. Errors: TaskCancelled."""
         self.done += size
         self.pace(size)
 
     def pace(self, size: int) -> None:
-        """Wait as `advance`, for bytes that are no progress: written ones. Errors:
-        TaskCancelled.
-        """
+        """Wait if these bytes were too fast; they are no progress. Errors: TaskCancelled."""
         if self._rate is not None:
             self._throttle(size, self._rate)
         self.check()
 
     def _throttle(self, size: int, rate: float) -> None:
-        """Pause until the bytes since the last pause have taken as long as they should."""
+        """Pause until the bytes since the last pause have taken their share of time."""
         self._passed += size
         now = self._clock()
         pause = self._throttled_from + self._passed / rate - now
@@ -87,11 +87,11 @@ class Task:
             self._cancelled.wait(min(pause, threading.TIMEOUT_MAX))
             self._throttled_from, self._passed = self._clock(), 0
         elif pause < -1:
-            # Being too slow for a while allows no more bytes later.
+            # Slow work does not earn a faster rate later.
             self._throttled_from, self._passed = now, 0
 
     def cancel(self) -> None:
-        """Stop the work at its next step, as if it had not begun."""
+        """Stop the work at its next step; it leaves no change."""
         self._cancelled.set()
 
     @property
@@ -99,6 +99,6 @@ class Task:
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """Errors: TaskCancelled if the work is cancelled."""
+        """Check for a cancellation. Errors: TaskCancelled."""
         if self._cancelled.is_set():
             raise TaskCancelled("cancelled")

@@ -1,7 +1,7 @@
-"""Starts threads. A limit of processes or of memory may allow no more of them.
+"""Starts threads, and reports at once if a limit of processes or memory allows no more.
 
-`NoThread` is raised then, at once, before any of the work has begun. Work that is only shared among
-threads goes on in the threads that there are (`side_by_side`).
+`NoThread` is raised before any of the work has begun. Work that several threads share continues
+with fewer threads (`side_by_side`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from storage.errors import NoThread
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Bytes that a thread needs to begin, beside its stack; and its stack where that has no limit.
+#: Bytes that a thread needs besides its stack, and its stack if that has no limit.
 _ROOM = 1 << 20
 _STACK = 2 << 20
 
 
 def check_room() -> None:
-    """NoThread where a thread could be created but would find no memory to begin.
+    """Check that a new thread would find the memory to begin. Errors: NoThread.
 
-    CPython waits for ever for such a thread to begin. Only a limit of the address space causes it.
+    CPython waits without end for a thread that has too little. Only a limit of the address space
+    causes that.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return
@@ -50,7 +51,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def submit(pool: Executor, function: Callable[[], R]) -> Future[R]:
-    """Let a pool call a function. Errors: NoThread: it is never called."""
+    """Let a pool call a function. Errors: NoThread; the function is never called."""
     refused = False
 
     def call() -> R:
@@ -69,10 +70,10 @@ def submit(pool: Executor, function: Callable[[], R]) -> Future[R]:
 def side_by_side(
     function: Callable[[T], R], items: Iterable[T], threads: int, name: str
 ) -> list[R]:
-    """Call a function for each item, in this thread and `threads - 1` more, or as many as there can
-    be; returns the results in the order of the items.
+    """Call a function for each item, in this thread and at most `threads - 1` more; return the
+    results in the order of the items.
 
-    After a failure no further item is begun; it is raised when those that were begun have ended.
+    After a failure no further item is begun. The failure is raised when the begun ones have ended.
     """
     todo = deque(enumerate(items))
     results: dict[int, R] = {}

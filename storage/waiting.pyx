@@ -1,10 +1,10 @@
 """Whether the caller may wait: for the disk, for another thread, or for a long computation.
 
 A daemon answers all requests on one thread. While that thread waits, it answers no request, and
-nobody can kill a process that waits for an answer. So the daemon calls the function that answers a
-request with `at_once`: inside that call, whatever would wait raises BlockingIOError instead. The
-function has then changed nothing that anyone can see; it may leave what it prepared. The daemon
-repeats the call in a worker thread, where it waits.
+nobody can kill a process that waits for an answer. So the daemon answers a request inside
+`at_once`: there, a function that would wait raises BlockingIOError instead. It has then changed
+nothing visible; it may leave prepared state. The daemon repeats the call in a worker thread, where
+it waits.
 
 Everywhere else a thread may wait: a program that answers no requests need not use this module.
 
@@ -16,7 +16,7 @@ cdef extern from "_waiting.h":
 
 
 def may_wait():
-    """Whether this thread may wait now: False inside `at_once`."""
+    """Return whether this thread may wait now: False inside `at_once`."""
     return not must_not_wait
 
 

@@ -136,7 +136,6 @@ def has_unwritten_markers(directory: OpenDirectory) -> bool:
 
 def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
     """Write the markers that could not be written when an adoption ended. A worker's thread.
-
     Errors: StorageError, OSError where they still cannot be written.
     """
     with directory.adopting:
@@ -328,9 +327,8 @@ class _Adoption:
 
 
 def _decide(directory: OpenDirectory) -> None:
-    """Write down that a batch is not committed where a disk error has left that open.
-
-    Errors: OSError; CorruptCheckpoint where it is not known what was adopted.
+    """Write down that a batch is not committed where a disk error has left that open. Errors:
+    OSError; CorruptCheckpoint where it is not known what was adopted.
     """
     if directory.adoptions_fault is not None:
         raise directory.adoptions_fault

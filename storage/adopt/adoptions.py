@@ -114,7 +114,6 @@ class Adoptions:
     @classmethod
     def load(cls, files: Files, data_dir: str) -> Adoptions:
         """Read the file; where there is none, nothing, with ids that no other directory has.
-
         Errors: CorruptCheckpoint, OSError.
         """
         path = os.path.join(data_dir, FILE)

@@ -8,7 +8,7 @@ There are two kinds of functions. `map_batches` and `keep_batches` go through th
 as long as its batches are *simple*: v2, uncompressed, neither control batches nor transactional.
 They check each batch's CRC before they trust it, and that its records fill it exactly. They stop
 before the first batch that is not simple, not whole or damaged, and do not say why: the caller
-examines that batch, and raises or goes on behind it. `map_batch` and `keep_one` take one batch in
+examines that batch, and raises or continues after it. `map_batch` and `keep_one` take one batch in
 plain form (`storage/record/plain.py`), whose CRC the caller has checked, and raise CorruptRecord.
 
 Before a loop looks up the first of KEYS records, it hashes the keys of all of them and prefetches

@@ -13,7 +13,7 @@ key's: in a table that is nine tenths full, after five slots and not after fifty
 most `usable` slots (log.cleaner.io.buffer.load.factor), and never all of them.
 
 The table begins small and doubles up to its limit, so it takes only the memory that its keys need.
-While keys move to a new table, the map returns the old table's memory behind them: both together
+While keys move to a new table, the map frees the old table step by step: both together
 are hardly larger than the new one.
 
 `latest_offset` is the last offset of the log that the map covers: it knows no later offsets.

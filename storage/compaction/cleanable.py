@@ -1,10 +1,10 @@
-"""Which part of a log can be cleaned, and whether it is due (`LogCleanerManager.java`).
+"""Decides which part of a log can be cleaned, and whether it is due (`LogCleanerManager.java`).
 
-A log below the first dirty offset is *clean*: at most one record of each key. What lies between
-that and the first uncleanable offset is *cleanable*: sealed segments below the last stable offset
-whose records are all older than min.compaction.lag.ms. A log is due when the dirty part is large
-enough beside the clean one (min.cleanable.dirty.ratio), or holds records older than
-max.compaction.lag.ms. The first segment with known damage ends the cleanable part.
+A log below the first dirty offset is *clean*: at most one record of each key. The range from there
+to the first uncleanable offset is *cleanable*: sealed segments below the last stable offset whose
+records are all older than min.compaction.lag.ms. A log is due if the dirty part is large enough
+beside the clean one (min.cleanable.dirty.ratio), or has records older than max.compaction.lag.ms.
+The first segment with known damage ends the cleanable part.
 
 Pure: facts in, a decision out.
 """
@@ -22,8 +22,8 @@ from storage.settings.config import LogConfig
 class CleanableRange(NamedTuple):
     """The range of a log that can be cleaned; offsets count records, sizes are in bytes.
 
-    `overdue`: records in it have waited for longer than max.compaction.lag.ms. `high_watermark`:
-    the end of the log when the range was computed, as there are no replicas.
+    `overdue`: records in it are older than max.compaction.lag.ms. `high_watermark`: the end of the
+    log when the range was computed, as there are no replicas.
     """
 
     start_offset: int
@@ -36,7 +36,7 @@ class CleanableRange(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The share of dirty bytes; 0 of an empty log."""
+        """The share of dirty bytes; 0 for an empty log."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
@@ -46,7 +46,7 @@ class CleanableRange(NamedTuple):
         return max(self.first_uncleanable_offset - self.first_dirty_offset, 1)
 
     def is_due(self, config: LogConfig) -> bool:
-        """Return whether the cleaner is to clean it (`grabFilthiestCompactedLog`)."""
+        """Return whether the log is due (`grabFilthiestCompactedLog`)."""
         if self.overdue and self.cleanable_bytes:
             return True
         return self.ratio > config.min_cleanable_dirty_ratio
@@ -64,8 +64,8 @@ def cleanable(
 ) -> CleanableRange:
     """Return the range that can be cleaned now (`cleanableOffsets`, `LogToClean`).
 
-    `checkpointed`: the offset up to which the log was cleaned, if it ever was; one that lies
-    outside of the log counts as the log start.
+    `checkpointed`: the offset up to which the log was cleaned, if it ever was; an offset outside of
+    the log counts as the log start.
     """
     dirty = log_start
     if checkpointed is not None and log_start <= checkpointed <= log_end:
@@ -104,7 +104,8 @@ def cleanable(
 def first_damaged(segments: Sequence[Segment]) -> Segment | None:
     """Return the first sealed segment with known damage.
 
-    What follows it is not cleaned, either: a tombstone there may be of a record that stays in it.
+    Segments after it are not cleaned either: a tombstone there may delete a record that stays in
+    it.
     """
     return next((segment for segment in segments[:-1] if segment.damages), None)
 

@@ -1,23 +1,24 @@
-"""One cleaning of one log (`Cleaner.java`): of each key's records only the latest stays.
+"""One cleaning of one log (`Cleaner.java`): keeps only the latest record of each key.
 
-In two passes. The first puts the keys of the dirty part, with the offset of the latest record of
-each, into a map of bounded memory. The second writes all segments, up to where the map reaches,
-anew without the records of which the map knows later ones. What stays keeps its offset, its order
-and its codec. When the map is full the round ends there, and the next one goes on.
+The cleaner makes two passes. The first puts the keys of the dirty part, with the offset of the
+latest record of each, into a map of bounded memory. The second copies all segments, up to the end
+of the mapped part, to new segments, without the records for which the map has later ones. Kept
+records keep their offset, their order and their codec. If the map is full, the round ends there,
+and the next round continues.
 
 One swap publishes the whole round, so that readers see one new history. A round that is stopped
 before its swap changes nothing.
 
-Which batches and records stay is `MemoryRecords.filterTo` and `Cleaner.cleanInto`:
+The choice of batches and records is that of `MemoryRecords.filterTo` and `Cleaner.cleanInto`:
 
-- records of aborted transactions go; which others go `_keep` decides;
-- a batch without any record left goes, too. Its header stays in two cases: it holds the last
-  sequence of a producer that is still known, or it was the last batch of the log as the round began
-  (KAFKA-20452). So sequences and the log end survive a restart;
-- a marker that ended something of which nothing is left, and a tombstone, get a *delete horizon*
-  (KIP-534) and go in a later round, delete.retention.ms after that.
+- records of aborted transactions are dropped; `_keep` decides about others;
+- a batch without any record left is dropped, too. Its header stays in two cases: it has the last
+  sequence of a producer that has not expired, or it was the last batch of the log when the round
+  began (KAFKA-20452). So sequences and the log end survive a restart;
+- tombstones, and markers of transactions without any batch left, get a *delete horizon* (KIP-534):
+  a later round drops them, delete.retention.ms afterwards.
 
-Threads: `clean` runs in a worker thread. It reads sealed segments under leases, and changes the log
+Threads: `clean` runs on a worker thread. It reads sealed segments under leases, and changes the log
 through `task.on_log_thread` only.
 """
 
@@ -44,13 +45,13 @@ from storage.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What one round did, or would do; offsets count records, sizes are in bytes.
+    """The result of one round, or of its preview; offsets count records, sizes are in bytes.
 
-    Everything below `end_offset` is clean now: the next round's first dirty offset. Of the
-    `records_read` that were not kept, `records_invalid` had no key, `records_aborted` were of
-    aborted transactions, `markers` had ended transactions of which nothing was left, and the others
-    had later records of their keys or were tombstones past their horizon. `rewritten`: batches that
-    stay in another form, for another reason than records that went.
+    The log is clean below `end_offset`, the next round's first dirty offset. Of the `records_read`
+    that were not kept, `records_invalid` had no key, `records_aborted` belonged to aborted
+    transactions, `markers` had ended transactions without any batch left, and the others had later
+    records of their keys or were tombstones past their horizon. `rewritten`: batches that changed
+    for another reason than dropped records.
     """
 
     start_offset: int
@@ -72,17 +73,17 @@ class Cleaned:
 
     @property
     def records_dropped(self) -> int:
-        """How many records went."""
+        """The number of dropped records."""
         return self.records_read - self.records_kept
 
     @property
     def records_superseded(self) -> int:
-        """How many went for later records of their keys, or as tombstones past their horizon."""
+        """Records dropped for later ones of their keys, or as tombstones past their horizon."""
         return self.records_dropped - self.records_invalid - self.records_aborted - self.markers
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing goes and nothing changes."""
+        """Whether the round changes nothing."""
         return (
             self.segments_before == self.segments_after
             and self.bytes_before == self.bytes_after
@@ -96,9 +97,9 @@ def clean(
 ) -> Cleaned:
     """Clean the log below `cleanable.first_uncleanable_offset`, as far as an empty map reaches.
 
-    `now_ms`: wall time, for delete horizons. Errors: TaskCancelled, CorruptRecord where the log is
-    damaged, InvalidRecord where a record exceeds max.decompressed.message.bytes, OSError: nothing
-    has changed then.
+    `now_ms`: wall time, for delete horizons. Errors: TaskCancelled, CorruptRecord if the log is
+    damaged, InvalidRecord if a record exceeds max.decompressed.message.bytes, OSError; nothing has
+    changed.
     """
     with _sources(log, cleanable, task) as sources:
         cleaned, new = write(
@@ -128,9 +129,9 @@ def write(
     offset_map: OffsetMap,
     suffix: str = paths.CLEANED,
 ) -> tuple[Cleaned, list[Segment]]:
-    """Write what stays into new segments, durably; none where nothing changes.
+    """Write the kept records into new segments, durably; none if nothing changes.
 
-    `suffix`: what the names of their files end in. The errors of `clean`: no file is left.
+    `suffix`: the ending of the names of their files. Errors: those of `clean`; no file is left.
     """
     writers: list[GroupWriter] = []
 
@@ -161,14 +162,14 @@ def write(
 def preview(
     log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
 ) -> Cleaned:
-    """Say what `clean` would do; write nothing. The errors of `clean`."""
+    """Return the result that `clean` would have; write nothing. Errors: those of `clean`."""
     with _sources(log, cleanable, task) as sources:
         return run(sources, cleanable, task, now_ms, offset_map)
 
 
 @contextlib.contextmanager
 def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]:
-    """What the round reads, with leases on it."""
+    """Yield the segments of the round, with leases on them."""
 
     def lease() -> Sources:
         sources = Sources.below(log, cleanable.first_uncleanable_offset)
@@ -178,8 +179,8 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
 
     sources = task.on_log_thread(lease)
     try:
-        # Not on the owner's thread: it may wait. Below the first uncleanable offset no transaction
-        # is open that could be aborted now.
+        # Off the log thread, since it may wait. No transaction that is open below the first
+        # uncleanable offset can be aborted any more.
         sources.read_aborted(log)
         yield sources
     finally:
@@ -197,7 +198,7 @@ def run(
 ) -> Cleaned:
     """Make both passes (`Cleaner.doClean`).
 
-    `new_writer`: of a group, by its base offset; None: only count what would stay.
+    `new_writer`: returns the writer of a group by its base offset; None: only count.
     """
     started = time.monotonic()
     full = _build_map(sources, cleanable, task, offset_map)
@@ -223,7 +224,7 @@ def run(
     return Cleaned(
         start_offset=cleanable.start_offset,
         first_dirty_offset=cleanable.first_dirty_offset,
-        # Less than what is clean already may be cleanable now.
+        # The cleanable part may now end below the clean one.
         end_offset=max(end_offset, cleanable.first_dirty_offset),
         segments_before=count,
         segments_after=made,
@@ -236,7 +237,7 @@ def run(
 
 
 def _keep_group(sources: Sources, members: range, keep: KeepPass, task: Task) -> int:
-    """Write what stays of these segments, a group; returns how many segments it becomes."""
+    """Write the kept records of these segments, a group; return the number of new segments."""
     for number in members:
         segment = sources.segments[number]
         end = sources.next_offset(number)
@@ -255,7 +256,7 @@ def _keep_group(sources: Sources, members: range, keep: KeepPass, task: Task) ->
 def _build_map(
     sources: Sources, cleanable: CleanableRange, task: Task, offset_map: OffsetMap
 ) -> bool:
-    """Fill the map (`Cleaner.buildOffsetMap`); returns whether it was too small for all keys.
+    """Fill the map (`Cleaner.buildOffsetMap`); return whether it was too small for all keys.
 
     Its `latest_offset` is then the last offset that was read into it.
     """

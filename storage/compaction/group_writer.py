@@ -1,9 +1,10 @@
-"""Writes what a cleaner keeps into new segments; their files are `.cleaned` until the swap.
+"""Writes the kept records of a cleaning into new segments; their files are `.cleaned` until the
+swap.
 
-A group of segments becomes one with the base offset of the first. What does not fit into it any
-more (by its size, its offsets, its indexes) goes into another one, which begins at the next batch.
-New segments are indexed as any other (`Segment.append`), trimmed, durable when they are ended, and
-as old as the last one that they take the place of.
+A group of segments becomes one segment with the base offset of the first. If it is full (by its
+size, its offsets or its indexes), another one begins at the next batch. New segments are indexed
+like any other (`Segment.append`), trimmed and synced when they end, and get the mtime of the last
+segment that they replace.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ class GroupWriter:
         pace: Callable[[int], None],
         suffix: str = paths.CLEANED,
     ) -> None:
-        """`pace` gets the bytes that were written; `suffix`: what the files' names end in.
-
-        Errors: OSError from the disk; no file is left then.
+        """`pace` gets the number of written bytes; `suffix`: the ending of the files' names.
+        Errors: OSError from the disk; no file is left.
         """
         self.suffix = suffix
         self._pace = pace
@@ -50,8 +50,8 @@ class GroupWriter:
     ) -> None:
         """Write whole batches, with the aborted transactions whose markers are among them.
 
-        Errors: OSError from the disk, CorruptRecord where offsets do not rise, what `pace` raises;
-        the caller then has to discard all segments.
+        Errors: OSError from the disk, CorruptRecord if offsets do not rise, those of `pace`; the
+        caller then has to discard all segments.
         """
         view = memoryview(data)
         left = list(aborted)
@@ -77,9 +77,8 @@ class GroupWriter:
         self._pace(len(view))
 
     def _fitting(self, entries: Sequence[BatchEntry]) -> int:
-        """Return how many of these batches go into the last segment: one at least if it is empty.
-
-        Errors: CorruptRecord where offsets do not rise.
+        """Return how many of these batches fit into the last segment: at least one if it is empty.
+        Errors: CorruptRecord if offsets do not rise.
         """
         segment = self.segments[-1]
         # An index of one entry, which the roll needs, is full in an empty segment, too.
@@ -108,9 +107,9 @@ class GroupWriter:
         self.segments[-1].next_offset = next_offset
 
     def end(self, next_offset: int, mtime_ns: int) -> int:
-        """End the group at `next_offset`; `mtime_ns`: the time that its files get.
+        """End the group at `next_offset`; `mtime_ns`: the mtime of its files.
 
-        Returns how many segments there are, which are durable then. Errors: OSError, CorruptRecord.
+        Return the number of segments, which are durable now. Errors: OSError, CorruptRecord.
         """
         if self.segments[-1].next_offset > next_offset:
             raise CorruptRecord(

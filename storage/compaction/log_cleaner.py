@@ -1,17 +1,17 @@
-"""The cleaner of a data directory: which log is next, and up to where each has been cleaned.
+"""The cleaner of a data directory: chooses the next log, and records how far each was cleaned.
 
-`cleaner-offset-checkpoint` in the data directory has the first dirty offset of each log that was
-cleaned (`LogManager.cleaner_offsets`). A round writes it before it changes the log, with the offset
-that still holds, and after it, with the new one. So it never claims too much.
+`cleaner-offset-checkpoint` in the data directory has the first dirty offset of each cleaned log
+(`LogManager.cleaner_offsets`). A round writes it before it changes the log, with the still valid
+offset, and after it, with the new one. So it is never too high.
 
 Invariant: a cleaner cleans one log at a time, in its caller's worker thread (`clean_all`,
-`preview`); any worker thread may swap in segments that other processes have cleaned. What chooses
-the next log (`plan`, `filthiest`, `first_dirty`) is for the owner's thread. A log that could not be
-cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
+`preview`); any worker thread may swap in segments that other processes have cleaned. The choice of
+the next log (`plan`, `filthiest`, `first_dirty`) runs on the log thread. The caller decides when to
+retry a log that could not be cleaned; Kafka's cleaner waits for a restart
 (`LogCleanerManager.markPartitionUncleanable`).
 
-Damage ends the part of a log that can be cleaned. A round that meets damage begins again without
-that segment and all that follows it. One line says so. The log is not due again before there is
+Damage ends the part of a log that can be cleaned. If a round meets damage, it starts again without
+that segment and all following ones, and logs one line. The log is due again only if there is
 something to clean before the damage.
 
 Not here: the cleaning itself (`cleaner`), threads and schedules.
@@ -38,25 +38,25 @@ _log = logging.getLogger(__name__)
 
 
 class LogCleaner:
-    """See the module. `uncleanable`: why each of these logs could not be cleaned when that was
-    tried last; the manager has it, as there may be several cleaners, one for each swap.
+    """Cleans the logs of one directory. `uncleanable`: why the last cleaning of each of these logs
+    failed; it belongs to the manager, as there may be several cleaners, one for each swap.
     """
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self.uncleanable = manager.uncleanable
         self.counters = manager.cleaner_counters
-        # The damaged segment of each log before which cleaning ends, as it was last named.
+        # The damaged segment of each log before which cleaning ends, as it was last reported.
         self._left_out: dict[Log, Segment] = {}
 
     # -- what there is to do -------------------------------------------------------------------
 
     def first_dirty(self, log: Log) -> int | None:
-        """Return the offset from which on a log is dirty; None: it has never been cleaned."""
+        """Return the first dirty offset of a log; None: it was never cleaned."""
         return self._manager.cleaner_offsets.get((log.topic, log.partition))
 
     def plan(self, log: Log, now_ms: int) -> CleanableRange:
-        """What of a log can be cleaned now."""
+        """Return the range of a log that can be cleaned now."""
         return cleanable(
             log.segments,
             log.config,
@@ -68,8 +68,8 @@ class LogCleaner:
         )
 
     def filthiest(self, now_ms: int, waiting: Collection[Log] = ()) -> Log | None:
-        """Return the log to be cleaned next: of those that are due, but for `waiting` ones, the one
-        with the largest share of dirty bytes (`grabFilthiestCompactedLog`).
+        """Return the next log to clean: of the due logs except `waiting`, the one with the largest
+        share of dirty bytes (`grabFilthiestCompactedLog`).
         """
         due = []
         for log in self._manager.topics.compacted:
@@ -85,13 +85,14 @@ class LogCleaner:
     # -- doing it ------------------------------------------------------------------------------
 
     def clean(self, log: Log, task: Task) -> Cleaned | None:
-        """Clean one log as far as one map reaches, due or not; in a worker thread.
+        """Clean one log as far as one map reaches, due or not. Runs on a worker thread.
 
-        None where there is nothing to do: no sealed segment that may be cleaned, a cleanup.policy
-        without compact, settings that are not known, or a swap of what others have cleaned that is
-        under way. What was clean already loses tombstones and markers whose horizon has passed.
-        TaskCancelled, also where compact is taken out of the policy meanwhile: all is as it was.
-        Errors: StorageError, OSError: the same, and the log is `uncleanable` until it succeeds.
+        Return None if nothing can be done: there is no sealed segment that may be cleaned,
+        cleanup.policy is without compact, settings are not known, or a swap of segments from
+        another process is running. The clean part also loses tombstones and markers whose horizon
+        has passed. Errors: TaskCancelled, also if compact was removed from the policy meanwhile;
+        StorageError, OSError: the log is `uncleanable` until a cleaning succeeds. Nothing has
+        changed.
         """
         while True:
             with self._held(log, task) as plan:
@@ -101,7 +102,7 @@ class LogCleaner:
                 return cleaned
 
     def clean_all(self, log: Log, task: Task) -> list[Cleaned]:
-        """Clean one log to its end: where the map was full, `clean` goes on from there."""
+        """Clean one log to its end: if the map was full, `clean` again."""
         rounds: list[Cleaned] = []
         while (cleaned := self.clean(log, task)) is not None:
             rounds.append(cleaned)
@@ -110,7 +111,7 @@ class LogCleaner:
         return rounds
 
     def preview(self, log: Log, task: Task) -> Cleaned | None:
-        """Say what `clean` would do now; change nothing. The same errors."""
+        """Return the result of `clean` now; change nothing. Errors: those of `clean`."""
         with self._held(log, task) as plan:
             if plan is None:
                 return None
@@ -118,17 +119,17 @@ class LogCleaner:
             return cleaner.preview(log, plan, task, now_ms=now_ms, offset_map=offset_map)
 
     def swap_in(self, request: SwapRequest, task: Task) -> Cleaned:
-        """Swap in what another process has cleaned of a log; in a worker thread, at any time.
+        """Swap in segments that another process has cleaned. Runs on a worker thread, at any time.
 
-        SwapRefused, UnknownTopicOrPartition, StorageError, OSError: nothing has changed, and the
-        request's files are gone. Errors: TaskCancelled: the same, but the files may still be there.
+        Errors: SwapRefused, UnknownTopicOrPartition, StorageError, OSError; nothing has changed,
+        and the request's files are deleted. TaskCancelled: the same, but the files may still exist.
         """
         log = task.on_log_thread(lambda: self._manager.log(request.topic, request.partition))
         log.check_not_read_only()
         with self._held(log, task, for_swap=True) as plan:
             if plan is None:
                 swap_in.discard(log, request)
-                # The cleaner at work changes what the request's author has read.
+                # The running cleaner replaces segments that the author of the request has read.
                 raise SwapRefused(
                     f"{log.topic}-{log.partition} is being compacted: compact it again later"
                 )
@@ -149,7 +150,7 @@ class LogCleaner:
                     raise TaskCancelled("the topic has been deleted") from error
                 raise
         if old is not None:
-            # It can be cleaned, whatever was wrong when it could not.
+            # Since it was cleaned, the earlier error does not count.
             self.uncleanable.pop(log, None)
             self._count(cleaned)
         return cleaned
@@ -158,9 +159,9 @@ class LogCleaner:
     def _held(
         self, log: Log, task: Task, *, for_swap: bool = False
     ) -> Iterator[CleanableRange | None]:
-        """Keep other cleaners and retention from a log; yields the range that can be cleaned.
+        """Exclude other cleaners and retention from a log; yield the range that can be cleaned.
 
-        Yields None where another cleaner is at the log; also, unless `for_swap`, where nothing in
+        Yields None if another cleaner is cleaning the log; also, unless `for_swap`, if nothing in
         the log can be cleaned now.
         """
 
@@ -185,17 +186,17 @@ class LogCleaner:
                 task.on_log_thread(end)
 
     def note_cleaned(self, log: Log) -> None:
-        """Forget why a log could not be cleaned, unless damage still keeps a part of it from it."""
+        """Forget why a log could not be cleaned, unless damage still excludes a part of it."""
         self.uncleanable.pop(log, None)
         self._note_left_out(log)
 
     def damage_of(self, log: Log) -> CorruptRecord | None:
-        """Return the damage before which the cleaning of a log ends; None: there is none."""
+        """Return the damage before which the cleaning of a log ends, or None."""
         damaged = first_damaged(log.segments)
         return None if damaged is None else damaged.damages[0].error(damaged.log_path)
 
     def _note_left_out(self, log: Log) -> None:
-        """Write one line where damage keeps a part of a log from being cleaned."""
+        """Log one line if damage excludes a part of a log from cleaning."""
         damaged = first_damaged(log.segments)
         known = self._left_out.pop(log, None)
         if damaged is None:
@@ -209,7 +210,7 @@ class LogCleaner:
             _log.warning("%s: %s", log.name, reason)
 
     def _clean(self, log: Log, plan: CleanableRange, task: Task) -> Cleaned | None:
-        """Return None where the round has met damage that was not known: the range is smaller."""
+        """Clean a log; return None if the round met unknown damage: the range is smaller now."""
         now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
         try:
             self._write_down(log, plan.first_dirty_offset, task)
@@ -229,7 +230,7 @@ class LogCleaner:
         return cleaned
 
     def _finds_damage(self, log: Log, error: CorruptRecord) -> bool:
-        """Return whether the segment that an error is about has damage that was not known."""
+        """Return whether the segment of an error has damage that was not known."""
         known = first_damaged(log.segments)
         for segment in log.segments[:-1]:
             if segment.log_path == error.path:
@@ -237,7 +238,7 @@ class LogCleaner:
         return first_damaged(log.segments) is not known
 
     def _count(self, cleaned: Cleaned) -> None:
-        """Count a round; called by one worker thread at a time."""
+        """Count a round; only one worker thread at a time."""
         counters = self.counters
         counters.bytes_read += cleaned.bytes_before
         counters.bytes_written += cleaned.bytes_after
@@ -247,9 +248,7 @@ class LogCleaner:
         counters.rounds += 1
 
     def _offset_map(self, plan: CleanableRange) -> OffsetMap:
-        """Return an empty map of log.cleaner.dedupe.buffer.size, or no larger than this round
-        needs.
-        """
+        """Return an empty map of log.cleaner.dedupe.buffer.size, or smaller if that suffices."""
         broker = self._manager.settings.broker
         return OffsetMap(
             broker.log_cleaner_dedupe_buffer_size,
@@ -258,17 +257,17 @@ class LogCleaner:
         )
 
     def _write_down(self, log: Log, first_dirty_offset: int, task: Task) -> None:
-        """Write down that a cleaner may leave gaps in the log from now on.
+        """Record that a cleaner may leave gaps in the log from now on.
 
-        A start takes a gap for a cleaner's only below the recovery point; what is missing behind it
-        was lost. So the log is flushed first.
+        A start accepts gaps as a cleaner's only below the recovery point; gaps above it count as
+        lost records. So the log is flushed first.
         """
         log.flush(task.on_log_thread)
         known = self.first_dirty(log)
         self._checkpoint(log, first_dirty_offset if known is None else known, task)
 
     def _checkpoint(self, log: Log, offset: int, task: Task) -> None:
-        """Write down, durably, that a log is clean up to `offset` (`updateCheckpoints`)."""
+        """Record durably that a log is clean up to `offset` (`updateCheckpoints`)."""
 
         def start() -> Callable[[], None]:
             if not log.closed:

@@ -1,11 +1,11 @@
-"""The two passes of a cleaner over a log: what its keys are, and what of it stays.
+"""The two passes of a cleaner over a log: the first collects keys, the second keeps records.
 
-Runs of ordinary batches go through the loops of `_keep`. Where those stop, a pass takes a single
-batch: a compressed or old one, one of a transaction, a control batch, or one that may have to stay
-though it is empty. The rules are those of `Cleaner.buildOffsetMap`, `Cleaner.cleanInto` and
+Runs of ordinary batches are handled by the loops of `_keep`. Where a loop stops, a pass takes a
+single batch: a compressed or old one, one of a transaction, a control batch, or one that may have
+to stay though it is empty. The rules are those of `Cleaner.buildOffsetMap`, `Cleaner.cleanInto` and
 `MemoryRecords.filterTo`.
 
-Not here: which segments, in which groups (`sources`, `cleaner`).
+Not here: the choice and grouping of segments (`sources`, `cleaner`).
 """
 
 from __future__ import annotations
@@ -42,38 +42,36 @@ from storage.settings.config import LONG_MAX
 from storage.task import Task
 
 WINDOW_BYTES = 1 << 20
-"""How much of a log is read at a time, and about how much of the new one is written at once."""
+"""Bytes of a log that are read at a time, and about as many of the new one are written at once."""
 
 
 class Pass(Protocol):
-    """What is done with the batches of a log, in order."""
+    """Handles the batches of a log, in order."""
 
     finished: bool
-    """Whether it wants no more of them."""
+    """Whether the pass needs no more batches."""
 
     def run(self, data: memoryview, at: int, end: int) -> int:
-        """Take ordinary batches from `data[at:end]`; returns where the first other one begins.
+        """Take ordinary batches from `data[at:end]`; return the position of the first other one.
 
-        That may be one that is not whole before `end`, or damaged.
+        That batch may also be incomplete before `end`, or damaged.
         """
         ...
 
     def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        """Take one batch, as it is stored and in plain form; `header` is the stored one.
-
-        Errors: InvalidRecord: a record of a compressed batch is too large.
+        """Take one batch, as it is stored and in plain form; `header` is the stored one. Errors:
+        InvalidRecord: a record of a compressed batch is too large.
         """
         ...
 
 
 def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
-    """Have a pass take all batches of a segment from `position`, where one begins, on.
-
-    Errors: CorruptRecord and InvalidRecord with path and position, TaskCancelled, OSError.
+    """Let a pass take all batches of a segment from `position` on, where a batch begins. Errors:
+    CorruptRecord and InvalidRecord with path and position, TaskCancelled, OSError.
     """
 
     def fill(view: memoryview, at: int) -> int:
-        # Each batch's CRC is checked as it is taken.
+        # `_take` checks the CRC of each batch.
         read = segment.read_into if segment.damages else segment.read_stored
         return read(view, at)
 
@@ -90,9 +88,9 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
 
 
 def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int:
-    """Have a pass take the batches of a window, which lies at `position` of the segment's log.
+    """Let a pass take the batches of a window, which lies at `position` of the segment's log.
 
-    Returns where in the window the first batch begins that is not whole.
+    Return the position in the window of the first incomplete batch.
     """
     at, end = 0, len(data)
     while at < end and not taker.finished:
@@ -157,9 +155,9 @@ class MapPass:
 
 
 class ProducerRecord(NamedTuple):
-    """The batch of a producer that a cleaner keeps even if none of its records stays.
+    """The batch of a producer that a cleaner keeps even if it drops all records of it.
 
-    It is the producer's last data batch, which ends at `last_offset`; where `last_offset` is -1, a
+    It is the producer's last data batch, which ends at `last_offset`; with `last_offset` -1, a
     control batch of its `epoch`.
     """
 
@@ -168,12 +166,12 @@ class ProducerRecord(NamedTuple):
 
 
 class KeepRules(NamedTuple):
-    """What a cleaner keeps for other reasons than keys; times in ms since 1970."""
+    """The rules that do not depend on keys; times in ms since 1970."""
 
     now_ms: int
     delete_retention_ms: int
     high_watermark: int
-    """The end of the log as the round begins (`CleanableRange.high_watermark`)."""
+    """The end of the log when the round began (`CleanableRange.high_watermark`)."""
     producers: Mapping[int, ProducerRecord]
     most_bytes: int
     """The topic's max.decompressed.message.bytes."""
@@ -187,12 +185,12 @@ class KeepRules(NamedTuple):
 
     @property
     def special(self) -> list[int]:
-        """The last offsets of data batches for which `stays_empty` may hold, rising."""
+        """The last offsets of data batches for which `stays_empty` may be true, ascending."""
         ends = {each.last_offset for each in self.producers.values() if each.last_offset >= 0}
         return sorted(ends | {self.high_watermark - 1})
 
     def stays_empty(self, batch: BatchHeader) -> bool:
-        """Return whether a batch has to stay though no record of it is left."""
+        """Return whether a batch has to stay though all its records were dropped."""
         if batch.last_offset + 1 == self.high_watermark:
             return True
         if batch.producer_id < 0:
@@ -206,9 +204,10 @@ class KeepRules(NamedTuple):
 
 
 class KeepPass:
-    """Writes what stays of the segments of a round, one after the other (`Cleaner.cleanInto`).
+    """Writes the kept records of the segments of a round, one segment after the other
+    (`Cleaner.cleanInto`).
 
-    `writer`: where what stays is written; None: it is only counted.
+    `writer`: writes them; None: they are only counted.
     """
 
     finished = False
@@ -228,7 +227,7 @@ class KeepPass:
         )
 
     def begin(self, segment: Segment) -> None:
-        """The next batches are this segment's."""
+        """Begin a segment: the next batches belong to it."""
         mtime_ms = segment.mtime_ns // 1_000_000
         self._keeper.legacy_tombstones = mtime_ms > self._rules.legacy_horizon_ms
 
@@ -279,12 +278,12 @@ class KeepPass:
                 self._keeper.append(stored)
 
     def _keep_empty(self, header: BatchHeader) -> None:
-        """Keep a batch without its records, where it has to stay; no old format has such."""
+        """Keep a batch without its records if it has to stay; old formats have no such batch."""
         if header.magic == MAGIC and self._rules.stays_empty(header):
             self._keeper.append(_emptied(header))
 
     def end(self) -> None:
-        """Write what is left of a segment."""
+        """Write the rest of a segment."""
         data, entries = self._keeper.take()
         if entries:
             self._bytes_kept += len(data)
@@ -309,9 +308,7 @@ class KeepPass:
 
 
 def check_record_sizes(plain: bytearray, header: BatchHeader, most_bytes: int) -> None:
-    """Errors: InvalidRecord if a compressed batch, here in plain form, has a record of more
-    bytes.
-    """
+    """Check the sizes of the records of a compressed batch in plain form. Errors: InvalidRecord."""
     if not header.codec or len(plain) - HEADER_SIZE <= most_bytes:
         return
     at = HEADER_SIZE
@@ -335,7 +332,7 @@ def check_record_sizes(plain: bytearray, header: BatchHeader, most_bytes: int) -
 
 
 def marker_of(plain: bytearray, header: BatchHeader) -> Marker | None:
-    """Return the marker in a control batch; None where it is empty or ends no transaction."""
+    """Return the marker in a control batch; None if it is empty or ends no transaction."""
     return parse_marker(plain) if header.records_count else None
 
 
@@ -352,7 +349,7 @@ def _emptied(header: BatchHeader) -> bytes:
 
 
 def _with_horizon(plain: bytearray, header: BatchHeader, horizon_ms: int) -> bytes:
-    """Return a control batch that may go from `horizon_ms` on."""
+    """Return a control batch that may be dropped from `horizon_ms` on."""
     records = encode_records(decode_plain(plain), header.base_offset, horizon_ms)
     attributes = header.attributes | DELETE_HORIZON_BIT
     return pack(header._replace(attributes=attributes, base_timestamp=horizon_ms), records)

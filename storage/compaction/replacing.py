@@ -1,9 +1,9 @@
-"""How cleaned segments take the place of those that they were made of: in one swap.
+"""Replaces segments by their cleaned copies, in one swap.
 
-`prepare`, then `publish`, both in a worker thread; only their `on_log_thread` parts touch the log.
-Until `publish` begins nothing has changed, and a restart removes what is `.cleaned`.
+`prepare`, then `publish`, both on a worker thread; only their `on_log_thread` parts touch the log.
+Until `publish` begins nothing has changed, and a restart removes `.cleaned` files.
 
-Not here: how the new segments are made (`group_writer`), what a restart does with a swap (`swap`).
+Not here: writing the new segments (`group_writer`), a swap at a restart (`swap`).
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from storage.task import Task
 
 
 def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
-    """Make durable what has to be before `new`, which can be read, replaces `old`.
-
-    Errors: TaskCancelled, OSError, StorageError: the log must be left as it is.
+    """Write all state that must be durable before the readable segments `new` replace `old`.
+    Errors: TaskCancelled, OSError, StorageError; the log must be left as it is.
     """
     task.begin("replacing", 0)
-    # A record may go for a later one that is not durable yet.
+    # A dropped record may have its later one above the recovery point.
     log.flush(task.on_log_thread)
-    # Before any name says `.swap`: from then on a restart carries it out.
+    # Before the first rename to `.swap`: after it, a restart carries the swap out.
     task.on_log_thread(lambda: log.prepare_replacement(old, new))()
 
 
 def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
     """Let the new segments take the place of the old ones (`LocalLog.replaceSegments`).
 
-    An error before `replace` is done leaves all as it was, and the new files are gone; after a
+    After an error before `replace` nothing has changed, and the new files are deleted; after a
     later one the log has the new segments, and a restart finds them.
     """
 
@@ -57,15 +56,15 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
     log.files.sync_directory(log.directory)
     for segment in new:
         task.on_log_thread(partial(log.finish_replacement, segment))
-        # A restart takes what it finds between two that are still `.swap` for replaced.
+        # A restart treats segments between two `.swap` files as replaced.
         log.files.sync_directory(log.directory)
 
 
 def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
     """Decide that `new`, durable `.cleaned` segments, replace `old`, all in their range.
 
-    After a crash the next start carries it out (`swap`); the caller must `Log.replace` or
-    `take_back`. Any thread; waits for the disk. Errors: OSError: nothing is decided then.
+    After a crash the next start carries it out (`swap`); the caller must call `Log.replace` or
+    `take_back`. Thread-safe; waits for the disk. Errors: OSError; nothing is decided.
     """
     try:
         log.book.let_go(old)
@@ -76,9 +75,9 @@ def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
 
 
 def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Take back `decide`, and remove the files. Any thread; waits for the disk.
+    """Revoke `decide`, and remove the files. Thread-safe; waits for the disk.
 
-    The lowest one becomes `.cleaned` again first: with that a crash removes all of them.
+    The lowest one becomes `.cleaned` again first: after a crash a start then removes all of them.
     """
     new[0].set_suffix(paths.CLEANED)
     log.files.sync_directory(log.directory)

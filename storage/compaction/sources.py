@@ -1,10 +1,10 @@
-"""What a round of cleaning reads, as it was when the round began, and how it is grouped.
+"""The segments that a round of cleaning reads, as they were when it began, and their grouping.
 
 A group of segments becomes one segment with the base offset of its first member, so that segments
-do not get ever smaller. `group` says what a group may hold (`Cleaner.groupSegmentsBySize`): no more
+do not become smaller and smaller. `group` limits a group (`Cleaner.groupSegmentsBySize`): no more
 log than segment.bytes, no more entries of an index than segment.index.bytes, and offsets that fit
 an index entry. A group may still not fit into one segment: cleaning can make v0 and v1 batches
-longer, and index other batches than before. Then `group_writer` makes another one.
+longer, and index other batches than before. Then `group_writer` begins another one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from storage.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sealed `segments` that follow each other; the caller holds a lease on each.
+    """Consecutive sealed `segments`; the caller holds a lease on each.
 
-    `end_offset`: where they end, the base offset of the segment behind them.
+    `end_offset`: their end, the base offset of the next segment.
     """
 
     segments: tuple[Segment, ...]
@@ -38,7 +38,7 @@ class Sources:
 
     @classmethod
     def below(cls, log: Log, end_offset: int) -> Sources:
-        """Return the sealed segments that begin below `end_offset`; `aborted` is empty as yet."""
+        """Return the sealed segments that begin below `end_offset`; `aborted` is still empty."""
         segments = tuple(each for each in log.segments[:-1] if each.base_offset < end_offset)
         producers = {
             each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers
@@ -48,7 +48,7 @@ class Sources:
     def read_aborted(self, log: Log) -> None:
         """Read the aborted transactions, in the order of their markers, from the log's indexes.
 
-        A cleaner treats records of one that ended below the log start like any others
+        If a transaction ended below the log start, a cleaner treats its records like any others
         (`LocalLog.collectAbortedTransactions` begins at the log start).
         """
         start = log.log_start_offset
@@ -57,10 +57,10 @@ class Sources:
         )
 
     def walk(self, number: int, position: int, taker: Pass, task: Task) -> None:
-        """Have a pass take segment `number` from `position` on, and close it.
+        """Let a pass take segment `number` from `position` on, and close the segment.
 
-        A log may have thousands of segments. Its next reader opens one again. One with bytes that
-        no flush has reached stays open (`storage.descriptors`).
+        A log may have thousands of segments. Its next reader opens a segment again. A segment with
+        unflushed bytes stays open (`storage.descriptors`).
         """
         segment = self.segments[number]
         walk(segment, position, taker, task)
@@ -68,7 +68,7 @@ class Sources:
             task.on_log_thread(partial(segment.close_descriptors, own_leases=1))
 
     def next_offset(self, number: int) -> int:
-        """Return where segment `number` ends and the next one begins."""
+        """Return the offset at which segment `number` ends and the next one begins."""
         if number + 1 < len(self.segments):
             return self.segments[number + 1].base_offset
         return self.end_offset
@@ -79,7 +79,7 @@ class Sources:
         return clean[-1] // 1_000_000 - self.config.delete_retention_ms if clean else 0
 
     def groups(self, count: int) -> list[int]:
-        """Return how many of the first `count` segments each group has, in order."""
+        """Return the sizes of the groups of the first `count` segments, in order."""
         sizes = [
             SegmentSize(
                 segment.base_offset,
@@ -109,7 +109,7 @@ class SegmentSize(NamedTuple):
 def group(
     segments: Sequence[SegmentSize], *, most: int, most_index: int, first_uncleanable: int
 ) -> list[int]:
-    """Return how many segments each group has, in order.
+    """Return the sizes of the groups, in order.
 
     `most`, `most_index`: bytes of log and of an index that a group may have. `first_uncleanable`:
     the offset at which the last segment ends.

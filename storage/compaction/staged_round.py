@@ -1,9 +1,8 @@
 """A round of cleaning by a process that does not own the log, into staged files.
 
-`plan` takes from a read-only log what the round needs, as a value for any process. `clean` runs
-the cleaner (`cleaner`) and returns the request that has the log's owner swap the new segments in
-(`swap_in`). The result is what the owner's cleaner makes of the log at the same time, byte for
-byte.
+`plan` takes the input of the round from a read-only log, as a value for any process. `clean` runs
+the cleaner (`cleaner`) and returns the request to the log's owner to swap the new segments in
+(`swap_in`). The result is byte for byte the one of the owner's cleaner at the same time.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ def plan(
     log: Log, cleanable: CleanableRange, broker: BrokerConfig, now_ms: int
 ) -> StagedRound | None:
     """Plan a round of a log, of the range from `LogCleaner.plan`; None: nothing can be cleaned.
-
     Errors: ReadOnlyFormat, SwapRefused, OSError.
     """
     sources = Sources.below(log, cleanable.first_uncleanable_offset)
@@ -96,7 +94,7 @@ def plan(
 
 
 def preview(planned: StagedRound, files: Files, task: Task) -> Cleaned:
-    """Return what `clean` would do; write nothing. Errors: those of `clean`."""
+    """Return the result that `clean` would have; write nothing. Errors: those of `clean`."""
     sources = _sources(planned, files)
     try:
         return cleaner.run(sources, planned.cleanable, task, planned.now_ms, _new_map(planned))
@@ -107,10 +105,10 @@ def preview(planned: StagedRound, files: Files, task: Task) -> Cleaned:
 def clean(
     planned: StagedRound, files: Files, task: Task, *, job: str, attempt: int
 ) -> tuple[Cleaned, SwapRequest]:
-    """Write what stays, as far as the map reaches, and return the request to the owner.
+    """Write the kept records, as far as the map reaches, and return the request to the owner.
 
-    `attempt` has its own number for each try of a job's round. If nothing changes, the request has
-    no new segments. Errors: CorruptRecord, InvalidRecord, OSError, TaskCancelled; no file is left.
+    `attempt`: the number of this try of a job's round. If nothing changes, the request has no new
+    segments. Errors: CorruptRecord, InvalidRecord, OSError, TaskCancelled; no file is left.
     """
     suffix = staged_suffix(job, attempt)
     sources = _sources(planned, files)
@@ -141,7 +139,7 @@ def _new_map(planned: StagedRound) -> OffsetMap:
 
 
 def _sources(planned: StagedRound, files: Files) -> Sources:
-    """Return the segments as they were planned, with leases on them."""
+    """Return the planned segments, with leases on them."""
     end = planned.cleanable.first_uncleanable_offset
     bases = [*(each.base_offset for each in planned.segments), end]
     segments = []

@@ -1,21 +1,21 @@
 """The owner's part of a round that another process has cleaned: check it and swap it in.
 
-In a worker thread; only `task.on_log_thread` parts touch the log. In this order:
+Runs on a worker thread; only `task.on_log_thread` parts touch the log. In this order:
 
-1. The segments that were read must still be the log's first ones, and what was dirty must still be
-   dirty; no cleaner is at the log meanwhile.
+1. The source segments must still be the log's first ones, and the dirty part must still be dirty;
+   no cleaner is running on the log meanwhile.
 2. The new segments are read: each batch's CRC, offsets that rise within their range, indexes that
-   fit the log, aborted transactions that the log knows.
-3. What lies behind is flushed, and the past that readers were shown is written down.
-4. The files are renamed to `.cleaned`, and from there on all is as after a cleaning of our own
-   (`replacing`): a crash leaves the old segments or the new ones.
+   match the log, aborted transactions that the log knows.
+3. The log after them is flushed, and the history of shown text is written.
+4. The files are renamed to `.cleaned`. From there on it is a cleaning of our own (`replacing`): a
+   crash leaves the old segments or the new ones.
 
-A request that is refused or fails leaves the log as it was, and no staged file. A cancelled one
-leaves the staged files, for a request to the next owner. A request that was carried out before gets
-the same answer again: its author may not have heard the first one.
+A request that is refused or fails leaves the log unchanged, and no staged file. A cancelled one
+leaves the staged files, for a request to the next owner. A repeated request gets the same answer
+again: its author may not have received the first one.
 
-Not here: whether the right records were kept. The author of the request is trusted in that, as is
-anyone who may write to the partition's directory.
+Not here: whether the right records were kept. The author of the request is trusted in that, like
+every user who may write to the partition's directory.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from storage.task import Task
 def old_segments(
     log: Log, plan: CleanableRange, request: SwapRequest
 ) -> tuple[Segment, ...] | None:
-    """Return the segments that a request replaces; None where it was carried out before.
+    """Return the segments that a request replaces; None if it was carried out before.
 
-    `plan`: what of the log can be cleaned now. No other thread changes the log's past. Errors:
-    SwapRefused, OSError.
+    `plan`: the range of the log that can be cleaned now. No other thread removes records meanwhile.
+    Errors: SwapRefused, OSError.
     """
     if not log.config.is_compacted:
         raise _refused(request, "its cleanup.policy does not include compact")
@@ -72,9 +72,9 @@ def old_segments(
 
 
 def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) -> bool:
-    """Return whether these are the segments that the log begins with, up to `end_offset`.
+    """Return whether these are the first segments of the log, up to `end_offset`.
 
-    Each is told by the first fields of a `SourceSegment`.
+    Each is identified by the first fields of a `SourceSegment`.
     """
     segments = log.segments
     count = len(sources)
@@ -88,15 +88,14 @@ def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) ->
 
 
 def source_of(files: Files, segment: Segment) -> SourceSegment:
-    """Return the facts that tell a segment's file from any other file. Errors: OSError."""
+    """Return the facts that identify a segment's file. Errors: OSError."""
     stat = files.file_stat(segment.log_path)
     return SourceSegment(segment.base_offset, stat.st_size, stat.st_ino, stat.st_mtime_ns)
 
 
 def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task) -> None:
-    """Let the new segments of a request take the place of `old`.
-
-    Errors: SwapRefused, TaskCancelled, OSError, StorageError: nothing has changed.
+    """Let the new segments of a request take the place of `old`. Errors: SwapRefused,
+    TaskCancelled, OSError, StorageError; nothing has changed.
     """
     new: list[Segment] = []
     try:
@@ -128,7 +127,7 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
 
 
 def discard(log: Log, request: SwapRequest) -> None:
-    """Remove the staged files of a request that are still there."""
+    """Remove the remaining staged files of a request."""
     for each in request.new:
         with contextlib.suppress(OSError):
             _named(log, each).discard()
@@ -156,7 +155,7 @@ def _named(log: Log, each: NewSegment) -> Segment:
 
 
 def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, task: Task) -> None:
-    """Read a new segment, and set what a log has to know of it."""
+    """Read and check a new segment, and set its facts for the log."""
     files = log.files
     try:
         stat = files.file_stat(segment.log_path)
@@ -186,7 +185,7 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
 
 
 def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
-    """Check that no file of it was removed meanwhile: from now on no other process removes any."""
+    """Check that none of its files was removed: from now on no other process removes any."""
     kinds = [paths.LOG, paths.INDEX, paths.TIMEINDEX]
     if segment.aborted:
         kinds.append(paths.TXNINDEX)

@@ -1,13 +1,13 @@
-"""The request to a log's owner to swap in what another process has cleaned of it.
+"""The request to a log's owner to swap in segments that another process has cleaned.
 
-A request is a JSON object, without a line's end. It names the segments that were cleaned, so that
-the owner sees whether the log still has them, and the new ones, which lie as staged files in the
-partition's directory: the names of a segment's files, and `suffix`.
+A request is a JSON object, without a line's end. It identifies the source segments, so that the
+owner can check that the log still has them, and the new ones, which are staged files in the
+partition's directory: their names are those of a segment's files, and `suffix`.
 
-Kafka ignores files of such names, and so does a start of ours. Those that no request names go by
-their age, as all staged files.
+Kafka ignores files of such names, and so does a start of ours. Files that belong to no request are
+removed by their age, like all staged files.
 
-Not here: how it is carried out (`swap_in`), how new segments come about (`staged_round`).
+Not here: carrying it out (`swap_in`), writing new segments (`staged_round`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FIGURES = (
     "map_full",
     "elapsed_ms",
 )
-"""The fields of `Cleaned` that only the process that has cleaned knows."""
+"""The fields of `Cleaned` that only the cleaning process knows."""
 
 
 class SourceSegment(NamedTuple):
-    """A segment that was read, and what tells its file from another one. Size in bytes."""
+    """A source segment, and the identity of its file. Size in bytes."""
 
     base_offset: int
     size: int
@@ -45,9 +45,9 @@ class SourceSegment(NamedTuple):
 
 
 class NewSegment(NamedTuple):
-    """A segment that was written, of offsets from `base_offset` to below `next_offset`.
+    """A new segment, with offsets from `base_offset` to below `next_offset`.
 
-    `suffix`: what its files' names end in. `mtime_ns`: the time that its files are to have.
+    `suffix`: the ending of its files' names. `mtime_ns`: the mtime that its files get.
     """
 
     base_offset: int
@@ -64,16 +64,16 @@ class NewSegment(NamedTuple):
 
 
 def staged_suffix(job: str, attempt: int) -> str:
-    """Return the end of the names of a round's new files. Each `attempt` has its own number."""
+    """Return the ending of the names of a round's new files. Each `attempt` has its own number."""
     return "." + str(StagedName(job, 0, 0, attempt))
 
 
 class SwapRequest(NamedTuple):
-    """`new` is to take the place of `sources`, the first segments of a log.
+    """Lets `new` replace `sources`, the first segments of a log.
 
-    `first_dirty_offset`: up to where the log was clean when they were read. `clean_up_to`: the
-    same, after the swap. A full offset map ends it within the last source. `end_offset`: where the
-    sources end. Without `new` ones the sources stay.
+    `first_dirty_offset`: the end of the log's clean part when they were read. `clean_up_to`: the
+    same, after the swap; a full offset map ends it within the last source. `end_offset`: the end of
+    the sources. Without `new` segments the sources stay.
     """
 
     topic: str
@@ -117,7 +117,7 @@ class SwapRequest(NamedTuple):
         return request
 
     def check(self) -> None:
-        """Errors: InvalidRecord where something in it cannot be."""
+        """Check the values of all fields. Errors: InvalidRecord."""
         # The fields may have any type: they come from JSON.
         fields: dict[str, Any] = self._asdict()
         if not isinstance(fields["topic"], str) or not paths.is_topic_name(self.topic):

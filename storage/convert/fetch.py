@@ -75,7 +75,6 @@ def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
     """Return the messages from `offset` on, `max_bytes` of them; the last one may be cut there.
 
     The first one is whole even if it is larger (`minOneMessage`). Empty at the last stable offset.
-
     Errors: OffsetOutOfRange outside of the log; CorruptRecord; OSError.
     """
     assert 0 < max_bytes <= MAX_SET_BYTES

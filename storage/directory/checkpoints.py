@@ -1,16 +1,16 @@
-"""The offset checkpoints of a data directory: what they said when it was opened, what they say now.
+"""The offset checkpoints of a data directory: their content at its opening, and their new states.
 
-A file that cannot be read is set aside by name (`bad_file`):
+A file that cannot be read is renamed (`bad_file`):
 
 - recovery points and the cleaner's offsets count as 0: all is checked and cleaned again;
-- log starts come from `kafkafs.history`; a partition without one is a fault until `repair` gets its
-  log start, since records that were deleted must not be shown again. Until then
-  `kafkafs.lost-log-starts` names it.
+- log starts come from `kafkafs.history`. A partition without one is a fault until `repair` sets its
+  log start, since deleted records must not be shown again. Until then `kafkafs.lost-log-starts`
+  names it.
 
 Invariants: the lines of partitions that were not opened stay; an older state is never written after
 a later one.
 
-Not here: a log's own lines (`Log.flushed_end`, `Log.remembered_log_start`).
+Not here: the values of a log (`Log.flushed_end`, `Log.remembered_log_start`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CHECKPOINTS = (
 class RepairAnswers:
     """Changes that a repair may make.
 
-    `log_starts`: the log start of partitions whose log start is lost; `rest_at_first`: whether all
-    others of these begin at their first record. `may_hide`: whether a log ends at damage also where
-    a mount shows records after it.
+    `log_starts`: the log starts of partitions whose own are lost. `rest_at_first`: whether all
+    other such partitions begin at their first record. `may_hide`: whether a log is truncated at
+    damage even if a mount shows records after it.
     """
 
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -53,11 +53,13 @@ class RepairAnswers:
 
 
 class Checkpoints:
-    """`cleaned`: up to where each log has been cleaned by now; `cleaned_before`: before it was
-    loaded, also of deleted topics. `has_log_starts`: whether there was a checkpoint of log starts;
-    each directory of ours has one, if an empty one. `lost_starts`: partitions whose log start is
-    lost, each with an offset that is not above it. `mended_starts`: the log starts that were lost
-    and that a repair has set.
+    """The offset checkpoints of one data directory.
+
+    `cleaned`: the offset up to which each log has been cleaned; `cleaned_before`: the same before
+    it was loaded, also of deleted topics. `has_log_starts`: whether there was a checkpoint of log
+    starts, which each directory of ours has. `lost_starts`: partitions whose log start is lost,
+    each with an offset that is not above it. `mended_starts`: lost log starts that a repair has
+    set.
     """
 
     def __init__(
@@ -74,13 +76,13 @@ class Checkpoints:
         self.has_log_starts = True
         self.lost_starts: dict[TopicPartition, int] = {}
         self.mended_starts: dict[TopicPartition, int] = {}
-        # The content of each when the directory was opened, by the file's name.
+        # The content of each file when the directory was opened.
         self._at_open: dict[str, dict[TopicPartition, int]] = {}
-        # Any thread writes them.
+        # Any thread may write the files.
         self._lock = threading.Lock()
         self._started = 0
         self._done = 0
-        # The content of each that this process has written.
+        # The content of each file that this process has written.
         self._written: dict[str, dict[TopicPartition, int]] = {}
         # The topics that the files may name; None: not yet read.
         self._topics: frozenset[str] | None = None
@@ -88,7 +90,7 @@ class Checkpoints:
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, name: str) -> tuple[dict[TopicPartition, int], bool]:
-        """Return an offset checkpoint, and whether it could be read; else it has no entries."""
+        """Return an offset checkpoint, and whether it could be read; otherwise it is empty."""
         path = os.path.join(self._path, name)
         try:
             return checkpoint_file.read_offsets(self._files, path), True
@@ -97,9 +99,7 @@ class Checkpoints:
             return {}, False
 
     def readable(self, name: str) -> dict[TopicPartition, int]:
-        """Return an offset checkpoint, without entries where it cannot be read; nothing is set
-        aside.
-        """
+        """Return an offset checkpoint, empty if it cannot be read; nothing is renamed."""
         try:
             return checkpoint_file.read_offsets(self._files, os.path.join(self._path, name))
         except CorruptCheckpoint:
@@ -108,14 +108,14 @@ class Checkpoints:
     def read_at_open(
         self, found: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:
-        """Returns recovery points, log starts, and whether the recovery points could be read.
+        """Return recovery points, log starts, and whether the recovery points could be read.
 
-        `found`: the partitions that there are.
+        `found`: the partitions of the directory.
         """
         points, are_known = self.read(paths.RECOVERY_POINTS)
         starts = self._read_log_starts(found)
         self.look_at_cleaner_offsets()
-        # Not of a topic that is gone: another one of its name has not been cleaned.
+        # A new topic with the name of a deleted one has not been cleaned.
         known = self.cleaned_before
         self.cleaned.update((item, known[item]) for item in found if item in known)
         self._at_open = {
@@ -126,18 +126,16 @@ class Checkpoints:
         return points, starts, are_known
 
     def look_at_cleaner_offsets(self) -> None:
-        """Read up to where each partition has been cleaned, before partitions are loaded."""
+        """Read the cleaner's checkpoint before partitions are loaded."""
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
 
     def at_open(self, item: TopicPartition) -> tuple[int | None, int | None]:
-        """Return the recovery point and the log start of a partition when the directory was
-        opened.
-        """
+        """Return a partition's recovery point and log start when the directory was opened."""
         points, starts = (self._at_open[name] for name in (paths.RECOVERY_POINTS, paths.LOG_STARTS))
         return points.get(item), starts.get(item)
 
     def bring_back(self, deletion: Deletion) -> list[TopicPartition]:
-        """Take in the lines of a topic that is about to be undeleted, also into `cleaned_before`.
+        """Add the lines of a topic that is about to be undeleted, also to `cleaned_before`.
 
         Return its partitions.
         """
@@ -154,8 +152,8 @@ class Checkpoints:
         return [(deletion.topic, each.number) for each in deletion.partitions]
 
     def note_end(self, item: TopicPartition, end: int) -> None:
-        """What recovery has cut off a log, which ends at `end` now, is dirty when it is written
-        again (`LogCleanerManager.maybeTruncateCheckpoint`).
+        """Note that recovery truncated a log at `end`: records that are written there later are
+        dirty (`LogCleanerManager.maybeTruncateCheckpoint`).
         """
         if self.cleaned.get(item, 0) > end:
             self.cleaned[item] = end
@@ -178,7 +176,7 @@ class Checkpoints:
             self._faults.append(line)
 
     def set_others_aside(self) -> None:
-        """Set aside what is no plain file where high watermarks and the marker will be written."""
+        """Rename anything but a regular file in the place of the high watermarks and the marker."""
         for name in (paths.HIGH_WATERMARKS, paths.CLEAN_SHUTDOWN):
             path = os.path.join(self._path, name)
             with contextlib.suppress(FileNotFoundError):
@@ -189,7 +187,7 @@ class Checkpoints:
     # -- log starts ----------------------------------------------------------------------------
 
     def _read_log_starts(self, found: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log starts; `lost_starts` become those that neither file nor history tells."""
+        """Return the log starts; add those that neither file nor history has to `lost_starts`."""
         path = os.path.join(self._path, paths.LOG_STARTS)
         self.has_log_starts = self._files.exists(path)
         fault: CorruptCheckpoint | None = None
@@ -205,7 +203,7 @@ class Checkpoints:
             return starts
         self.lost_starts = {item: offset for item, offset in lost.items() if item in found}
         if fault is not None and not self._read_only:
-            # Before the bad file, the only sign of it, is renamed.
+            # Before the bad file, the only sign of the loss, is renamed.
             self._write_lost_starts()
         for item in list(self.lost_starts):
             start = self._told_log_start(item)
@@ -220,7 +218,7 @@ class Checkpoints:
         return starts
 
     def _told_log_start(self, item: TopicPartition) -> int | None:
-        """Return a lost log start by the repair, or by the partition's own history."""
+        """Return a lost log start from the repair, or from the partition's own history."""
         if item in self._answers.log_starts:
             self.mended_starts[item] = self._answers.log_starts[item]
             return self.mended_starts[item]
@@ -234,7 +232,7 @@ class Checkpoints:
         return start
 
     def check_log_start(self, item: TopicPartition) -> None:
-        """Errors: CorruptCheckpoint where the partition's log start is lost."""
+        """Check that the log start of a partition is known. Errors: CorruptCheckpoint."""
         if item in self.lost_starts:
             name = "{}:{}".format(*item)
             raise CorruptCheckpoint(
@@ -275,11 +273,12 @@ class Checkpoints:
         topics: frozenset[str],
         unopened: Sequence[TopicPartition],
     ) -> Callable[[], None]:
-        """Take a state of the checkpoints; returns a function that writes it (any thread).
+        """Take a state of the checkpoints; return a thread-safe function that writes it.
 
-        `offsets`: of the logs, by the file's name. `topics`: all that these name. `unopened`: the
-        partitions that are there and not open. Where a later state has been written, the function
-        writes nothing: when it returns, this state or a later one is durable. Errors: OSError.
+        `offsets`: of the logs, by the file's name. `topics`: the topics that these name.
+        `unopened`: the partitions that exist and are not open. If a later state was written, the
+        function writes nothing: when it returns, this state or a later one is durable. Errors:
+        OSError.
         """
         stated = {
             name: self._kept(name, unopened) | each
@@ -298,7 +297,7 @@ class Checkpoints:
                     if each != self._written.pop(name, None):
                         path = os.path.join(self._path, name)
                         checkpoint_file.write_offsets(self._files, path, each)
-                    # (Unknown where the write has failed.)
+                    # (Not known if the write failed.)
                     self._written[name] = each
                 self._topics = topics
                 self._done = number

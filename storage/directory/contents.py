@@ -1,10 +1,10 @@
-"""Tells what a directory holds before anything is written into it: a log's data, or others' files.
+"""Recognises a data directory, or other contents, before anything is written into a directory.
 
 Kafka's files are partitions, the small files beside them (`meta.properties`, checkpoints, …) and
 those of kafkafs. A directory whose name ends in a number is a partition only if it is empty or has
-a file of a log: other programs give such names, too.
+a file of a log: other programs use such names, too.
 
-It opens no log and takes no lock.
+No log is opened and no lock is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 from storage import paths
 from storage.files import Files
 
-# What mkfs makes in a new file system.
+# mkfs makes it in a new file system.
 _FILE_SYSTEMS_OWN = frozenset({"lost+found"})
 _FILES = frozenset(
     {
@@ -25,27 +25,27 @@ _FILES = frozenset(
         *(paths.LEADER_EPOCH_CHECKPOINT, paths.PARTITION_METADATA),
     }
 )
-# Of all files that kafkafs makes in a data directory.
+# The prefix of all files that kafkafs makes in a data directory.
 _OURS = "kafkafs"
 
 
 class Contents(Enum):
-    """What a directory holds."""
+    """The kinds of contents of a directory."""
 
     NOTHING = "nothing"
-    """No entry; or only what a new file system has."""
+    """No entry, or only those of a new file system."""
     PARTITIONS = "partitions"
-    """Partitions, and perhaps anything else: it is a data directory."""
+    """Partitions, and perhaps other entries: a data directory."""
     SMALL_FILES = "small files"
-    """Files of Kafka's or kafkafs', and no partition: a data directory without topics."""
+    """Files of Kafka or kafkafs, and no partition: a data directory without topics."""
     LOG = "log"
-    """Segments: it is one partition's directory."""
+    """Segments: the directory of one partition."""
     OTHERS = "others"
-    """Only what neither Kafka nor kafkafs makes."""
+    """Only files that neither Kafka nor kafkafs creates."""
 
 
 def contents_of(files: Files, path: str) -> Contents:
-    """Look into a directory. Errors: OSError where it is none, or cannot be read."""
+    """Return the kind of contents. Errors: OSError if it is no directory, or cannot be read."""
     entries = [entry for entry in files.listing(path) if entry[0] not in _FILE_SYSTEMS_OWN]
     if not entries:
         return Contents.NOTHING
@@ -66,7 +66,7 @@ def contents_of(files: Files, path: str) -> Contents:
 def _is_partition(files: Files, directory: str) -> bool:
     """Return whether a directory with a partition's name is one, or may be."""
     names: list[str] = []
-    # Opening the partition says what cannot be looked into.
+    # Opening the partition reports an unreadable directory.
     with contextlib.suppress(OSError):
         names = [name for name, _ in files.listing(directory)]
     return not names or any(

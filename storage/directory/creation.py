@@ -1,11 +1,11 @@
 """Makes topics and partitions.
 
-The name of a partition's directory decides whether there is the partition. The first one of a topic
-is made under a name that the next start removes, and gets its own when what is set on the topic,
-and whom it belongs to, is written down inside. What was made of a topic or a partition that cannot
-be made to the end is removed again.
+A partition exists if its directory has the partition's name. The directory of a topic's first
+partition is made under a temporary name, which the next start removes. It is renamed after the
+topic's settings and owner are written in it. If a topic or a partition cannot be completed, its
+files are removed again.
 
-Not here: the files of a new partition (`Loader.create_log`), deleting (`deletion`).
+Not here: the files of a new partition (`Loader.create_log`), deletion (`deletion`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def create_topic(
     owner: TopicOwner | None,
     settings: Mapping[str, str],
 ) -> Topic:
-    """`LogManager.create_topic`, also of a reserved name."""
+    """Create a topic (`LogManager.create_topic`), also with a reserved name."""
     manager.check_writable()
     assert not manager.left_out, "who makes topics has all of a directory open"
     manager.files.check_room()
@@ -77,7 +77,7 @@ def create_topic(
     manager.settings.set_topic_id(name, topic.id)
     overrides = manager.settings.checked(name, settings) if settings else {}
     if name in manager.checkpoints.topics():
-        # These are a deleted topic's: the new one begins at offset 0.
+        # The lines of a deleted topic must not apply to the new one, which begins at offset 0.
         manager.start_checkpoint(snapshots=False)()
     try:
         begun = TopicFile(overrides, {} if owner is None else {None: owner})
@@ -96,7 +96,7 @@ def create_topic(
 
 
 def create_offsets_topic(manager: Manager) -> None:
-    """`LogManager.create_offsets_topic`."""
+    """Create `__consumer_offsets` (`LogManager.create_offsets_topic`)."""
     broker = manager.settings.broker
     partitions = broker.offsets_topic_num_partitions
     settings = {
@@ -118,7 +118,7 @@ def create_offsets_topic(manager: Manager) -> None:
 def create_partition(
     manager: Manager, topic_name: str, partition: int, owner: TopicOwner | None
 ) -> Log:
-    """`LogManager.create_partition`."""
+    """Create a topic's next partition (`LogManager.create_partition`)."""
     manager.check_may_write(topic_name)
     manager.files.check_room()
     topic = manager.topics.topic(topic_name)
@@ -134,8 +134,8 @@ def create_partition(
             path=manager.path,
         )
     manager.check_may_create()
-    # Each line of the topic's file is written anew by each change of it: there is none where
-    # thousands of partitions are made alike.
+    # Each change rewrites all lines of the topic's file, so thousands of equal partitions have
+    # none.
     if owner is not None and owner != manager.settings.partition_owner(topic_name, partition):
         manager.settings.set_owner(topic_name, partition, *owner)
     log = _create_log(manager, topic, partition)
@@ -156,7 +156,7 @@ def _create_log(
 ) -> Log:
     """Make the directory of a topic's new partition, and its log.
 
-    `begun`: what is set on a new topic, and whom it belongs to.
+    `begun`: the settings and the owners of a new topic.
     """
     directory = os.path.join(manager.path, paths.partition_directory(topic.name, partition))
     if partition == 0:
@@ -166,7 +166,7 @@ def _create_log(
         manager.modes.make_directory(directory, known, (topic.name, partition))
     try:
         if (topic.name, partition) in manager.ignored:
-            # The ignored directory was removed meanwhile: its lines in the checkpoints end.
+            # The ignored directory was removed: the checkpoints no longer repeat its lines.
             manager.ignored.remove((topic.name, partition))
             manager.start_checkpoint(snapshots=False)()
         return manager.loader.create_log(topic, partition, directory, manager.clock_ms())
@@ -178,7 +178,7 @@ def _create_log(
 def _begin_topic(manager: Manager, name: str, directory: str, begun: TopicFile) -> None:
     """Make the directory of a new topic's partition 0, with the topic's file inside.
 
-    Until that is written down it has a name that the next start removes.
+    Until the file is durable, the directory has a name that the next start removes.
     """
     files = manager.files
     if files.exists(directory):

@@ -1,9 +1,8 @@
 """Removes deleted files after their last readers.
 
-The files of a segment that has left its log, and the directories of a deleted topic, are renamed at
-once and removed when file.delete.delay.ms is over. Segments that are read for longer wait for their
-readers. A file that cannot be removed is tried again. Until then a topic can be undeleted, also
-after a restart.
+The files of removed segments, and the directories of a deleted topic, are renamed at once and
+removed after file.delete.delay.ms. Segments that are still read wait for their readers. The removal
+of a file is repeated until it succeeds. Until then a topic can be undeleted, also after a restart.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from storage.log.log import Log, LogGroup
 from storage.state import deletion_file
 from storage.state.deletion_file import Deletion
 
-# Deleted segments that are released in one turn of the owner's, some 50 µs each.
+# Deleted segments that are released per call on the log thread, some 50 µs each.
 SWEPT_AT_ONCE = 100
 
 
 def remove_directory(files: Files, directory: str) -> None:
-    """Remove the directory of a partition with the files in it. Errors: OSError."""
+    """Remove the directory of a partition with its files. Errors: OSError."""
     if stat.S_ISLNK(files.file_stat(directory).st_mode):
         files.unlink(directory)  # deleted as a partition that never was one
         return
@@ -40,7 +39,7 @@ def remove_directory(files: Files, directory: str) -> None:
 class Deleted:
     """The deleted files of a data directory.
 
-    `topics`: those that can be undeleted, each with the end of its time by the monotonic clock.
+    `topics`: the topics that can be undeleted, each with its deadline by the monotonic clock.
     """
 
     path: str
@@ -50,22 +49,22 @@ class Deleted:
     log_group: LogGroup
     read_only: bool
     topics: dict[Deletion, int] = field(default_factory=dict)
-    # Directories, each with when it is due and the partition that was there.
+    # Directories, each with the time of its removal and its former partition.
     _doomed: list[tuple[int, str, Log | None]] = field(default_factory=list)
-    # Paths that could not be removed yet, and whether each is a directory.
+    # Paths whose removal failed, and whether each is a directory.
     _unremoved: set[tuple[str, bool]] = field(default_factory=set)
 
     def resume(
         self, deletions: Iterable[Deletion], doomed: Iterable[str], wall_ms: int, now_ms: int
     ) -> None:
-        """Remove what an earlier process has deleted: a topic when its time is over, the other
-        `doomed` directories at once.
+        """Continue the removals of an earlier process: a topic after its delay, the other `doomed`
+        directories at once.
 
-        The time is `wall_ms` by the wall clock and `now_ms` by the monotonic clock.
+        `wall_ms` and `now_ms`: the present time of the wall clock and the monotonic clock.
         """
         others = {os.path.join(self.path, name) for name in doomed}
         for each in deletions:
-            # A clock that was put back must not keep them longer.
+            # A wall clock that was set back must not prolong the delay.
             left_ms = min(each.due_ms - wall_ms, each.due_ms - each.deleted_ms)
             self.add_topic(each, now_ms + left_ms, {}, can_return=True)
             others.difference_update(self._directories(each))
@@ -75,7 +74,7 @@ class Deleted:
     def add_topic(
         self, deletion: Deletion, due_ms: int, logs: Mapping[int, Log], *, can_return: bool
     ) -> None:
-        """Remove a topic's directories from `due_ms` on, by the monotonic clock."""
+        """Queue a topic's directories for removal at `due_ms` by the monotonic clock."""
         if can_return:
             self.topics[deletion] = due_ms
         for each, directory in zip(deletion.partitions, self._directories(deletion), strict=True):
@@ -85,13 +84,12 @@ class Deleted:
         return [os.path.join(self.path, each.directory) for each in deletion.partitions]
 
     def add(self, due_ms: int, directory: str, log: Log | None) -> None:
-        """Remove a partition's directory from `due_ms` on, by the monotonic clock."""
+        """Queue a partition's directory for removal at `due_ms` by the monotonic clock."""
         self._doomed.append((due_ms, directory, log))
 
     def end_reading(self, deletion: Deletion) -> None:
-        """End all reading of a topic that is about to be undeleted: its files will have other logs.
-
-        Errors: BlockingIOError: a thread still uses them.
+        """End all reads of a topic that is about to be undeleted: its files get new logs. Errors:
+        BlockingIOError while a thread uses the files.
         """
         directories = set(self._directories(deletion))
         logs = [log for _, directory, log in self._doomed if log and directory in directories]
@@ -101,7 +99,7 @@ class Deleted:
             raise BlockingIOError(errno.EAGAIN, reason)
 
     def take_back(self, deletion: Deletion) -> None:
-        """Note that a topic was undeleted. Its old logs are released with the next `remove`."""
+        """Note that a topic was undeleted. The next `remove` releases its old logs."""
         del self.topics[deletion]
         directories = set(self._directories(deletion))
         self._doomed = [
@@ -110,14 +108,15 @@ class Deleted:
         ]
 
     def remove(self, now_ms: int, *, again: bool = False) -> Callable[[], None] | None:
-        """Release deleted files whose delay is over, some at a time.
+        """Release a limited number of deleted files whose delay is over.
 
-        Return a function that removes them from the disk, in any thread, or None: there are none.
-        `again`: together with those that could not be removed before.
+        Return a thread-safe function that removes them from the disk, or None. `again`: also those
+        whose removal failed before.
         """
         doomed_paths = list(self._unremoved) if again else []
         for topic in [each for each, due_ms in self.topics.items() if due_ms <= now_ms]:
-            # It cannot be undeleted any more: the file that says it could goes first.
+            # The record of the deletion is removed first: from then on the topic cannot be
+            # undeleted.
             del self.topics[topic]
             doomed_paths.append((deletion_file.path_in(self._directories(topic)[0]), False))
         left = SWEPT_AT_ONCE
@@ -147,7 +146,7 @@ class Deleted:
             failure: OSError | None = None
             for path, is_directory in doomed_paths:
                 try:
-                    # A file of a topic that was deleted meanwhile has moved with it.
+                    # If the topic was deleted meanwhile, the file has moved with it.
                     with contextlib.suppress(FileNotFoundError):
                         if is_directory:
                             remove_directory(self.files, path)
@@ -164,7 +163,7 @@ class Deleted:
         return remove
 
     def abandon(self) -> None:
-        """Release everything; a later start removes it."""
+        """Release all files; a later start removes them."""
         for _, _, doomed in self._doomed:
             if doomed is not None:
                 doomed.abandon()

@@ -1,12 +1,13 @@
-"""Deletes a topic, and restores it while its files are there (`LogManager.asyncDelete`).
+"""Deletes a topic, and restores it while its files exist (`LogManager.asyncDelete`).
 
 A deletion renames the directories of the partitions to Kafka's `-delete` names, the first one
-before the others. An undeletion renames them back, the first one last. So the name of the first one
-decides: a start that finds either half done finishes the deletion, after which the topic can be
-undeleted (`Loader.scan`). Then its logs are loaded as after a crash.
+before the others. An undeletion renames them back, the first one last. So the name of the first
+directory decides. If a start finds either half done, it finishes the deletion; the topic can be
+undeleted afterwards (`Loader.scan`). Its logs are then loaded as after a crash.
 
-A topic cannot be undeleted if its first directory takes no file that names the others
-(`deletion_file`), or if the log start of a partition is not known. Its files go at the next start.
+A topic cannot be undeleted if its deletion record cannot be written to its first directory
+(`deletion_file`), or if the log start of a partition is not known. The next start removes its
+files.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def delete_topic(manager: Manager, name: str) -> int:
-    """`LogManager.delete_topic`."""
+    """Delete a topic (`LogManager.delete_topic`)."""
     manager.settings.check_known()
     topic = manager.topics.topic(name)
     delay_ms = manager.settings.log_config(name).file_delete_delay_ms
@@ -89,7 +90,7 @@ def _planned(manager: Manager, topic: Topic, delay_ms: int) -> Deletion:
 
 
 def _record(manager: Manager, deletion: Deletion) -> bool:
-    """Write down how to undelete a topic. Return False if that is not possible."""
+    """Write the deletion record. Return False if that is not possible."""
     if any(topic == deletion.topic for topic, _ in manager.checkpoints.lost_starts):
         return False
     first = os.path.join(manager.path, _live(deletion.topic, deletion.partitions[0]))
@@ -108,7 +109,7 @@ def _live(topic: str, partition: DeletedPartition) -> str:
 def _rename(manager: Manager, moves: Sequence[tuple[str, str]], *, sync_after: int) -> None:
     """Rename directories in this order. The first `sync_after` are durable before the next.
 
-    A directory that another process has removed is skipped. Errors: OSError: all have their old
+    A directory that another process has removed is skipped. Errors: OSError; all have their old
     names.
     """
     files, done = manager.files, list[tuple[str, str]]()
@@ -130,7 +131,7 @@ def _rename(manager: Manager, moves: Sequence[tuple[str, str]], *, sync_after: i
 
 
 def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> Topic:
-    """`LogManager.undelete_topic`."""
+    """Restore a topic (`LogManager.undelete_topic`)."""
     manager.settings.check_known()
     deletion = _found(manager, name, topic_id)
     manager.topics.check_collisions(name)
@@ -142,7 +143,7 @@ def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> 
             reason = f"topic {name!r} cannot be undeleted: {source} no longer exists"
             raise UnknownTopicOrPartition(reason, path=manager.path)
     manager.deleted.end_reading(deletion)
-    # Before the topic can be seen: only the checkpoints of a broker's directory name log starts.
+    # Before the topic is visible: only the checkpoints of a broker's directory have log starts.
     manager.left_out += manager.checkpoints.bring_back(deletion)
     try:
         manager.start_checkpoint(snapshots=False)()
@@ -152,7 +153,7 @@ def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> 
         raise
     manager.deleted.take_back(deletion)
     manager.lock.note_change(manager.clock_ms())
-    # A partition that is not recovered keeps the clean-shutdown marker from being written.
+    # A partition that is not recovered prevents the clean-shutdown marker.
     clean, manager.clean = manager.clean, False
     topic = manager.loader.load_undeleted(deletion, manager.clock_ms())
     manager.clean = clean and not topic.faults

@@ -1,12 +1,12 @@
-"""Makes a broker's directory one of our own, and takes that back.
+"""Makes a broker's directory one of our own, or reverses that.
 
-A broker that comes back to its directory takes topics and partitions that its metadata log does not
-know for stray, and renames them; so none are made there before the user says that it will not.
-Detaching writes down what is known of its topics' settings (`broker_settings`), and then adds the
-suffix `.detached` to the names that make the directory a broker's. A broker that is started on it
-all the same refuses to, by that directory's name.
+When a broker starts, it renames topics and partitions that are not in its metadata log, as stray
+ones. So none are made in its directory until the user confirms that the broker will not return.
+Detaching records the settings of the broker's topics (`broker_settings`). It then adds the suffix
+`.detached` to the names by which a directory is a broker's. If a broker is started on a detached
+directory, it refuses to, because of those names.
 
-Both can be repeated: that does what a crash has left undone.
+After a crash, repeat the call: it completes the rest.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)
 
 
 def detach(files: Files, data_dir: str) -> list[str]:
-    """Make the directory one of our own; durable. Only this process has `data_dir`.
+    """Make the directory one of our own; durable. Only this process uses `data_dir`.
 
-    Returns a line for each ordinary topic whose settings are not known. Errors: InvalidConfig where
-    no broker has written the directory, OSError.
+    Return a line for each ordinary topic whose settings are not known. Errors: InvalidConfig if no
+    broker has written the directory, OSError.
     """
     if not names_to_set_aside(files, data_dir):
         return []
@@ -47,7 +47,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
     tiered = TieredTopics(files, data_dir, settings)
     for topic, numbers in found.items():
         for number in numbers if tiered.why(topic) is None else ():
-            # It is older than what the broker has deleted and cleaned.
+            # The book is older than the broker's deletions and cleanings.
             book_file.drop(files, os.path.join(data_dir, paths.partition_directory(topic, number)))
     for name in _NAMES:
         if files.exists(os.path.join(data_dir, name)):
@@ -57,10 +57,8 @@ def detach(files: Files, data_dir: str) -> list[str]:
 
 
 def names_to_set_aside(files: Files, data_dir: str) -> list[str]:
-    """Return the names to which detaching adds the suffix; none where that is done. Changes
-    nothing.
-
-    Errors: InvalidConfig where no broker has written the directory.
+    """Return the names to which detaching adds the suffix; none after it. Changes nothing. Errors:
+    InvalidConfig if no broker has written the directory.
     """
     if not broker_settings.is_brokers(files, data_dir) and not broker_settings.is_detached(
         files, data_dir
@@ -70,9 +68,7 @@ def names_to_set_aside(files: Files, data_dir: str) -> list[str]:
 
 
 def not_known(files: Files, data_dir: str) -> list[str]:
-    """Return a line for each ordinary topic whose settings are not known, before and after
-    detaching. Changes nothing.
-    """
+    """Return a line for each ordinary topic whose settings are not known. Changes nothing."""
     settings = Settings(files, data_dir, keeps_faulty=True)
     tiered = TieredTopics(files, data_dir, settings)
     names = sorted(paths.partitions_in(files.scan(data_dir)))
@@ -81,9 +77,7 @@ def not_known(files: Files, data_dir: str) -> list[str]:
 
 
 def tiered_lines(files: Files, data_dir: str) -> list[str]:
-    """Lines that name the tiered topics, and the offsets that are only in remote storage. Changes
-    nothing.
-    """
+    """Return lines that name tiered topics and their remote offsets. Changes nothing."""
     tiered = TieredTopics(files, data_dir, Settings(files, data_dir, keeps_faulty=True))
     lines: list[str | None] = []
     for name in sorted(paths.partitions_in(files.scan(data_dir))):
@@ -93,10 +87,10 @@ def tiered_lines(files: Files, data_dir: str) -> list[str]:
 
 
 def undo(files: Files, data_dir: str) -> None:
-    """Make it its broker's again; durable. Only this process has `data_dir`.
+    """Make the directory its broker's again; durable. Only this process uses `data_dir`.
 
-    Errors: PolicyViolation where topics or partitions have been made since, which the broker would
-    set aside; InvalidConfig where it was not detached, OSError.
+    Errors: PolicyViolation if topics or partitions were made since, which the broker would rename;
+    InvalidConfig if it was not detached; OSError.
     """
     for name in reversed(names_to_give_back(files, data_dir)):
         files.rename(_aside(data_dir, name), os.path.join(data_dir, name))
@@ -105,7 +99,9 @@ def undo(files: Files, data_dir: str) -> None:
 
 
 def names_to_give_back(files: Files, data_dir: str) -> list[str]:
-    """Return the names from which undoing takes the suffix. Changes nothing, raises as `undo`."""
+    """Return the names from which `undo` removes the suffix. Changes nothing. Errors: see
+    `undo`.
+    """
     aside = [name for name in _NAMES if files.exists(_aside(data_dir, name))]
     known = broker_settings.read_detached(files, data_dir)
     if not aside and known is None:

@@ -1,15 +1,14 @@
 """Finds the partitions of a data directory and loads them.
 
-What is there is one directory per partition (`TOPIC-N`). A topic whose deletion was stopped in the
-middle is deleted (`deletion_file`). Loading is recovery. Small files of a partition that cannot be
-read are rebuilt, and set aside by name (`bad_file`):
+Each partition has one directory (`TOPIC-N`). If the deletion of a topic was interrupted, it is
+finished (`deletion_file`). Loading is recovery. Small files of a partition that cannot be read are
+renamed (`bad_file`) and rebuilt:
 
-- `leader-epoch-checkpoint` comes from the epochs of the batches;
-- `partition.metadata` comes from another partition of the topic, or the broker's metadata log, else
-  the partition is a fault until `repair`.
+- `leader-epoch-checkpoint` from the epochs of the batches;
+- `partition.metadata` from another partition of the topic, or from the broker's metadata log.
+  Without these the partition is a fault until `repair`.
 
-Not here: what the directory's own checkpoints say (`checkpoints`), which partitions are known
-(`topics`).
+Not here: the checkpoints of the directory (`checkpoints`), the list of partitions (`topics`).
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ from storage.state.tiered import TieredTopics
 
 _log = logging.getLogger(__name__)
 
-# How often to load a partition again whose files its writer renames meanwhile.
+# Attempts to load a partition while its writer renames files.
 _TRIES = 5
-# Names of other directories in a line of the log.
+# Names of other directories in one line of the log.
 _SHOWN = 3
-# How long a cleaner may take to name what it puts into the log, and how often to look.
+# Seconds that a cleaner may take to rename its output, and between two checks.
 _SWAP_S = 1.0
 _LOOK_S = 0.005
-# Recovery reads so many bytes of a log faster than it opens the log's files.
+# Recovering a log of at most this size takes less time than opening its files.
 _SHORT_BYTES = 64 << 10
 
 
 class Scan(NamedTuple):
-    """What lies in a data directory: the partitions to load, in order, the names of directories to
-    delete, and the deleted topics that some of these are of.
+    """The entries of a data directory: the partitions to load, in order, the directories to delete,
+    and the deleted topics of some of these directories.
     """
 
     partitions: list[TopicPartition]
@@ -66,13 +65,15 @@ class Scan(NamedTuple):
 
 @dataclass
 class Loader:
-    """`faults` gets a line for each thing that was wrong. `has_marker`: whether there was the
-    marker of a clean stop. `wanted`: which topics to look at, by name; None: all. `answers`: what a
-    repair may do; a topic without a readable id gets a new one then.
+    """Loads the partitions of one data directory.
 
-    `tiered`: the topics that are loaded as read-only. `cuts`: the bytes that recovery has cut off;
-    `uncut`: the partitions whose logs a repair would have to end before records that a mount shows;
-    `skipped`: names that are no partition's.
+    `faults` gets a line for each problem. `has_marker`: whether the marker of a clean stop existed.
+    `wanted`: which topics to load, by name; None: all. `answers`: the changes that a repair may
+    make; it gives a new id to a topic without a readable one.
+
+    `tiered`: the topics that are loaded as read-only. `cuts`: bytes that recovery has cut off;
+    `uncut`: partitions whose logs a repair would have to truncate before records that a mount
+    shows; `skipped`: names of other directories.
     """
 
     files: Files
@@ -94,25 +95,25 @@ class Loader:
     def __post_init__(self) -> None:
         # Whether the last stop was clean, and the checkpoints can be read.
         self.stopped_clean = self.has_marker
-        # The partitions whose directories have no file, and that were not loaded yet.
+        # Partitions with an empty directory that were not loaded yet.
         self._empty: set[TopicPartition] = set()
 
     # -- finding -------------------------------------------------------------------------------
 
     def scan(self) -> Scan:
-        """Look at what is there, and finish what a stopped deletion has left. Errors: OSError."""
+        """List the partitions, and finish an interrupted deletion. Errors: OSError."""
         found: set[TopicPartition] = set()
         doomed: list[str] = []
         others: list[str] = []
         for name, kind in self.files.listing(self.path):
             if kind == "file" and is_temporary(name) and not self.read_only:
-                # A kill has left it: only this process writes here.
+                # A killed process left it: only this process writes here.
                 self.files.unlink(os.path.join(self.path, name))
             if kind == "file" or name in paths.BROKERS_OWN or name.startswith(RESERVE):
                 continue
             parsed = paths.parse_partition_directory(name)
             if parsed is not None:
-                # Also a link, or the like: loading it says what is wrong with it.
+                # Includes a link, or the like: loading reports the problem.
                 if self.wanted is None or self.wanted(parsed[0]):
                     found.add(parsed)
                 continue
@@ -137,22 +138,20 @@ class Loader:
         return Scan(sorted(found), doomed, deletions)
 
     def _deletion(self, name: str) -> Deletion | None:
-        """Return the deletion that a directory of this name tells of, if any."""
+        """Return the deletion that a directory of this name records, if any."""
         try:
             deletion = deletion_file.read(self.files, os.path.join(self.path, name))
         except (CorruptCheckpoint, OSError) as error:
             _log.warning("%s: its deleted records cannot be restored: %s", name, error)
             return None
-        # A copy of the file means nothing.
+        # A copy of the record does not count.
         is_its_own = deletion is not None and deletion.partitions[0].directory == name
         return deletion if is_its_own else None
 
     def _left(
         self, deletion: Deletion, found: Container[TopicPartition], doomed: Container[str]
     ) -> list[DeletedPartition]:
-        """Return the partitions of a deleted topic whose directories have still, or again, their
-        names.
-        """
+        """Return the partitions of a deleted topic whose directories have their normal names."""
         topic, (first, *others) = deletion.topic, deletion.partitions
         if (topic, first.number) in found:
             return []  # another topic has the name
@@ -165,15 +164,15 @@ class Loader:
         ]
 
     def look_into(self, found: Sequence[TopicPartition]) -> set[TopicPartition]:
-        """Look into the partitions' directories before anything is changed.
+        """List the partitions' directories before anything is changed.
 
-        Return the partitions with short logs; none after a clean stop. ReadOnlyFormat if one of
-        them is a partition of Kafka 0.7.
+        Return the partitions with short logs; none after a clean stop. Errors: ReadOnlyFormat for a
+        partition of Kafka 0.7.
         """
         short = set[TopicPartition]()
         for item in found:
             directory = self._directory(item)
-            # Loading finds out what cannot be looked into.
+            # Loading reports an unreadable directory.
             with contextlib.suppress(OSError):
                 names = [name for name, _ in self.files.scan(directory)]
                 if holds_entries(names):
@@ -197,10 +196,10 @@ class Loader:
     def retry_while_writer_renames(
         self, item: TopicPartition, load: Callable[[], Log], *, awaits_swap: bool = False
     ) -> Log | None:
-        """Load a partition, again where another process, whose directory this is, renames its
-        files; None where that one removes it.
+        """Load a partition, and again while its writer, another process, renames its files; return
+        None if it was removed.
 
-        `awaits_swap`: wait until a cleaner has named what it puts into the log.
+        `awaits_swap`: wait until a cleaner has renamed its output.
         """
         if not self.read_only:
             return load()
@@ -221,9 +220,10 @@ class Loader:
         return os.path.join(self.path, paths.partition_directory(*item))
 
     def _await_swap(self, directory: str) -> None:
-        """Wait while a living cleaner replaces segments, so that files keep their names meanwhile.
+        """Wait while a living cleaner replaces segments, so that no file is renamed during the
+        load.
 
-        What a stopped one has left is shown as if it had finished.
+        The rest of an interrupted swap is shown as if it were finished.
         """
         end = time.monotonic() + _SWAP_S
         lock = os.path.join(self.path, paths.LOCK)
@@ -246,9 +246,9 @@ class Loader:
     ) -> Log:
         """Load a partition.
 
-        `recovery_point`, `log_start`: its lines in the checkpoints; None: it has none. `verify`:
-        read all of it; a log that a repair may not shorten is loaded as a mount does.
-        `after_crash`: also if the last stop was clean. Errors: StorageError, OSError.
+        `recovery_point`, `log_start`: its lines in the checkpoints, or None. `verify`: read all
+        batches; a log that a repair may not truncate is loaded as a mount does. `after_crash`: even
+        if the last stop was clean. Errors: StorageError, OSError.
         """
         was_closed = self.has_marker and not after_crash
         is_new = item in self._empty
@@ -273,7 +273,7 @@ class Loader:
         booked_to = flushed_end = None
         if is_ours:
             booked_to = paths.MAX_OFFSET if self.stopped_clean else point
-            # A recovery point at the log start was moved there with it: no batch need end there.
+            # A recovery point at the log start was raised with it: the log may end anywhere.
             flushed_end = recovery_point if point > log_start else None
         flushed_to = 0 if verify else point
         context = LoadContext(
@@ -321,7 +321,7 @@ class Loader:
             epochs = self._load_epochs(directory, epochs_start, end, recovered, writable=writable)
         log = Log(
             *(files, directory, topic, partition, topic_id, config, recovered, self.log_group),
-            # (`find_topic_id` sets it where it writes the file whose time it is.)
+            # (`find_topic_id` sets it when it writes the file that has this time.)
             created_ns=0 if is_new and writable else self._created_ns(directory),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
@@ -339,7 +339,7 @@ class Loader:
         return log
 
     def load_undeleted(self, deletion: Deletion, now_ms: int) -> Topic:
-        """Load the partitions of an undeleted topic as after a crash, then make them its parts.
+        """Load the partitions of an undeleted topic as after a crash, and add them to the topic.
 
         A partition that cannot be loaded is a fault of the topic.
         """
@@ -374,7 +374,7 @@ class Loader:
         return topic
 
     def _keep_uncut(self, log: Log, damage: LogWouldEnd) -> None:
-        """Note that a repair has not ended a log at damage, and how many records follow it."""
+        """Record that a repair did not truncate a log at damage, and count the records after it."""
         self.uncut.add((log.topic, log.partition))
         behind = counted(count_behind(log, damage), "record")
         self.faults.append(
@@ -384,7 +384,7 @@ class Loader:
         )
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
-        """Note a lost end where the log ends before `flushed_end`, up to which it was flushed."""
+        """Record a lost end if the log ends before `flushed_end`, up to which it was flushed."""
         if flushed_end > log.log_end_offset:
             log.note_lost_end(flushed_end)
             self.faults.append(f"{log.directory}: {log.what_is_lost}")
@@ -395,29 +395,27 @@ class Loader:
     def _is_ours(self) -> bool:
         """Whether the directory is ours, not a broker's or a copy whose files appear in any order.
 
-        Only of ours do the partition's own files count: the log start and the claims of the book,
-        the recovery point as an end that was flushed. A broker deletes and cleans without writing
-        that down as we do; where a copy ends the cluster tells that writes the original.
+        Only in ours do a partition's own files count: the log start and the entries of the book,
+        and the recovery point as a flushed end. A broker deletes and cleans without these records.
+        The end of a copy is known to the cluster that writes the original.
         """
         return self.files.in_order and not self.settings.is_brokers
 
     def _log_start(
         self, directory: str, recovery_point: int | None, log_start: int, *, clean: bool
     ) -> int:
-        """Return the log start of a partition of ours, of which the checkpoint says `log_start`."""
+        """Return the log start of a partition of ours; `log_start`: its line in the checkpoint."""
         if recovery_point is None or not self.checkpoints.has_log_starts:
             return max(log_start, self._own_log_start(directory))
         if recovery_point == 0 and not clean:
-            # What was written to the new partition may have moved its log start to the first batch
-            # (`Appender.restore`). A later one may be of a change that was not carried out.
+            # Appending with given offsets may have moved the log start to the first batch
+            # (`Appender.restore`). A later log start may belong to a change that was not made.
             written = min(self._own_log_start(directory), self._first_offset(directory))
             return max(log_start, written)
         return log_start
 
     def _finish_rescue(self, directory: str, recovery_point: int | None) -> int | None:
-        """Finish a rescue that a kill has interrupted, if there is one; returns the recovery point
-        that counts then.
-        """
+        """Finish a rescue that was interrupted; return the valid recovery point."""
         rescued_to = decided(self.files, directory)
         if not rescued_to:
             return recovery_point
@@ -425,21 +423,21 @@ class Loader:
         return max(recovery_point or 0, rescued_to)
 
     def _may_have_gaps(self, item: TopicPartition) -> bool:
-        """Return whether a cleaner may have left gaps of offsets, whatever the topic's settings
-        are.
+        """Return whether a cleaner may have left gaps of offsets, whatever the present settings of
+        the topic are.
 
-        One may have been in any broker's topic; of a copy the copied checkpoint tells.
+        Any topic of a broker may have been cleaned; for a copy, the copied checkpoint decides.
         """
         return item in self.checkpoints.cleaned_before or (
             self.files.in_order and self.settings.is_brokers_topic(item[0])
         )
 
     def _holes_to(self, item: TopicPartition, directory: str, recovery_point: int | None) -> int:
-        """Up to where a cleaner may have left gaps between segments.
+        """Return the offset below which a cleaner may have left gaps between segments.
 
-        Ours leaves some only below a recovery point that is written down. There may be some
-        anywhere where a broker's cleaner was, where the cleaner's checkpoint is ahead of the
-        recovery point, and in a log that has come without its checkpoints.
+        Our cleaner leaves gaps only below a durable recovery point. A broker's cleaner may have
+        left gaps anywhere. Any gap is possible, too, if the cleaner's checkpoint is ahead of the
+        recovery point, or if the log was copied without its checkpoints.
         """
         point = recovery_point or 0
         if (
@@ -453,9 +451,8 @@ class Loader:
     # -- taking up, making ---------------------------------------------------------------------
 
     def add(self, log: Log) -> None:
-        """Make a loaded partition part of its topic; all of a topic's share one id.
-
-        Errors: CorruptCheckpoint where they do not, or the id is not known any more.
+        """Add a loaded partition to its topic; all partitions of a topic share one id. Errors:
+        CorruptCheckpoint if the ids differ, or the id was lost.
         """
         if not log.topic_id:
             self.find_topic_id(log, self.topics.id_of(log.topic))
@@ -464,11 +461,11 @@ class Loader:
             self.checkpoints.note_end((log.topic, log.partition), log.log_end_offset)
 
     def find_topic_id(self, log: Log, known: str) -> None:
-        """Give a log the id of its topic's other partitions, else the one of the broker's metadata
-        log where its own file is there and cannot be read, else a new one.
+        """Give a log the id of its topic's other partitions. If there are none, use the id of the
+        broker's metadata log if the log's own file cannot be read, else a new one.
 
-        Errors: CorruptCheckpoint where its own cannot be read and there are no others: `repair`
-        ends that.
+        Errors: CorruptCheckpoint if its own file cannot be read and there is no other source, until
+        a `repair`.
         """
         path = os.path.join(log.directory, paths.PARTITION_METADATA)
         fault: CorruptCheckpoint | None = None
@@ -493,9 +490,10 @@ class Loader:
             log.created_ns = self._created_ns(log.directory)
 
     def create_log(self, topic: Topic, partition: int, directory: str, now_ms: int) -> Log:
-        """Make the files of a new, empty partition in its directory; durable. OSError.
+        """Make the files of a new, empty partition in its directory; durable. Errors: OSError.
 
-        It is newer than the topic's others, also where the disk's clock did not go on.
+        Its creation time is later than those of the topic's other partitions, even if the disk's
+        clock stood still.
         """
         files, config = self.files, self.settings.log_config(topic.name)
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
@@ -529,10 +527,10 @@ class Loader:
     # -- what a partition's own files say ------------------------------------------------------
 
     def _own_log_start(self, directory: str) -> int:
-        """Return the log start by a partition's own files; 0 where they do not tell.
+        """Return the log start in a partition's own files; 0 if they have none.
 
-        These files say what is to go before it is decided: only for a partition that has come
-        without its lines in the checkpoints, or up to the first batch.
+        It may belong to a deletion that was not decided. So it counts only for a partition without
+        lines in the checkpoints, or up to the first batch.
         """
         start = 0
         with contextlib.suppress(CorruptCheckpoint, OSError):
@@ -542,9 +540,7 @@ class Loader:
         return start
 
     def _first_offset(self, directory: str) -> int:
-        """Return the base offset of the first batch in a partition's files; 0 where they do not
-        tell.
-        """
+        """Return the base offset of a partition's first batch; 0 if it cannot be found."""
         bases = paths.log_bases(name for name, _ in self.files.scan(directory))
         if not bases:
             return 0
@@ -555,7 +551,7 @@ class Loader:
         return 0
 
     def _topic_id(self, directory: str) -> str:
-        """Return the id of `partition.metadata`; empty where `find_topic_id` has to find it."""
+        """Return the id of `partition.metadata`; empty if `find_topic_id` has to find it."""
         path = os.path.join(directory, paths.PARTITION_METADATA)
         try:
             return checkpoint_file.read_partition_metadata(self.files, path) or ""
@@ -563,9 +559,10 @@ class Loader:
             return ""
 
     def _created_ns(self, directory: str) -> int:
-        """When a partition was made: the time of `partition.metadata`, which is written once.
+        """Return the creation time of a partition: the time of `partition.metadata`, which is
+        written once.
 
-        Where there is none, that of the directory itself.
+        Without that file: the time of the directory.
         """
         with contextlib.suppress(OSError):
             metadata = os.path.join(directory, paths.PARTITION_METADATA)
@@ -577,9 +574,9 @@ class Loader:
     def _load_epochs(
         self, directory: str, start: int, end: int, recovered: Recovered, *, writable: bool
     ) -> list[tuple[int, int]]:
-        """Return the leader epochs from `start` to `end`, as `LeaderEpochFileCache` keeps them.
+        """Return the leader epochs from `start` to `end`, as in `LeaderEpochFileCache`.
 
-        Where the file cannot be read all batches are.
+        If the file cannot be read, they come from all batches.
         """
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         seen = recovered.epochs
@@ -590,7 +587,7 @@ class Loader:
             self.checkpoints.set_aside(path, error, stays=not writable)
         epochs: list[tuple[int, int]] = []
         for epoch, offset in recorded or []:
-            # The one that holds at the log start also where the log is empty.
+            # An empty log keeps the epoch of its start.
             if offset < end or offset <= start:
                 if offset <= start:
                     epochs.clear()
@@ -604,7 +601,7 @@ class Loader:
 
 
 def _left_alone(names: Sequence[str]) -> str:
-    """Return a line about directories that are no partitions'."""
+    """Return a line about directories that are not partitions."""
     shown, more = ", ".join(names[:_SHOWN]), len(names) - _SHOWN
     rest = f" and {counted(more, 'other')}" if more > 0 else ""
     what = "not a partition directory" if len(names) == 1 else "not partition directories"
@@ -612,7 +609,7 @@ def _left_alone(names: Sequence[str]) -> str:
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
-    """(epoch, offset of its first batch), rising, of all batches that are there."""
+    """Return (epoch, offset of its first batch), ascending, of all batches."""
     epochs: list[tuple[int, int]] = []
     for segment in recovered.segments:
         with contextlib.suppress(CorruptRecord):  # up to what is damaged

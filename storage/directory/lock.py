@@ -1,9 +1,9 @@
-"""The lock of a data directory: its file `.lock`, which a broker takes, too.
+"""The lock of a data directory: its file `.lock`, which a broker locks, too.
 
-Who writes into the directory has the lock; who only reads takes none. The file's time says when a
-topic was made or deleted last: a deletion leaves no other file that lasts.
+A process that writes the directory has the lock; readers take none. The file's mtime is the time of
+the last creation or deletion of a topic: a deletion leaves no other lasting file.
 
-`alone` and `change_settings` change something of a directory without opening its logs.
+`alone` and `change_settings` change files of a directory without opening its logs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from storage.state.tiered import TieredTopics
 
 
 class DirectoryLock:
-    """`changed_ns`: when a topic was made or deleted last, in ns since 1970; 0: not known.
-    `ignored`: the entries of the directory that do not count for a writer; None: all count.
+    """The lock of one data directory.
+
+    `changed_ns`: the time of the last creation or deletion of a topic, in ns since 1970; 0: not
+    known. `ignored`: the entries of the directory that do not count for a writer; None: all count.
     """
 
     def __init__(self, files: Files, path: str, *, read_only: bool = False) -> None:
-        """Take the lock of the data directory `path`; `read_only`: only look at its time.
+        """Take the lock of the data directory `path`; `read_only`: only read its time.
 
         A writer's `files` are limited to the entries that count for it (`top_level`). Errors:
-        LogLocked where another process has it, OSError.
+        LogLocked if another process has it, OSError.
         """
         self._files = files
         self._path = os.path.join(path, paths.LOCK)
@@ -43,17 +45,17 @@ class DirectoryLock:
             self.changed_ns = files.file_stat(self._path).st_mtime_ns
 
     def is_locked(self) -> bool:
-        """Return whether another process has it."""
+        """Return whether another process has the lock."""
         return self._files.is_locked(self._path)
 
     def note_change(self, now_ms: int) -> None:
-        """Note that a topic comes or goes, also for the next start."""
+        """Record the time of a creation or deletion of a topic, also for the next start."""
         self.changed_ns = max(now_ms * 1_000_000, self.changed_ns + 1)
         with contextlib.suppress(OSError):
             self._files.utime_ns(self._path, self.changed_ns)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._fd >= 0:
             self._files.unlock(self._fd)
             self._fd = -1
@@ -61,8 +63,8 @@ class DirectoryLock:
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[Files]:
-    """The files of a data directory, of which this process has the lock meanwhile. Errors:
-    LogLocked, OSError.
+    """Yield a data directory's files while this process has the lock. Errors: LogLocked,
+    OSError.
     """
     files = Files(path)
     lock = DirectoryLock(files, path)
@@ -75,10 +77,10 @@ def alone(path: str) -> Iterator[Files]:
 
 
 def change_settings(path: str, topic: str, values: Mapping[str, str | None]) -> None:
-    """Change a topic's settings (`Settings.change_topic`) while no process has the directory.
+    """Change a topic's settings (`Settings.change_topic`) while no process has the lock.
 
     Errors: LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError; ReadOnlyLog for a tiered
-    topic, unless the change makes it an ordinary one. Nothing has changed then.
+    topic, unless the change makes it an ordinary one. Nothing has changed.
     """
     with alone(path) as files:
         if topic not in paths.partitions_in(files.scan(path)):

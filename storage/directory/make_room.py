@@ -1,18 +1,17 @@
-"""Makes room on a disk that is found full, by nothing but unlinking.
+"""Frees space on a full disk by unlinking files, before a data directory is opened.
 
-Opening a data directory writes checkpoints, indexes, what is cut. So before anything is opened
-files are removed, until there is room:
+Opening writes checkpoints, indexes and truncated bytes. So files are removed first, until there is
+room:
 
-1. the files of segments and topics that were deleted and wait for file.delete.delay.ms: opening
-   removes them too;
-2. where there is no reserve (`reserve`), as in a directory that a broker has left or whose reserve
-   was used up before a kill, whole segments that retention lets go of now, the oldest first, if
-   they lie below the recovery point: then their time indexes are on the disk, with the newest
-   record's timestamp.
+1. the files of deleted segments and topics that wait for file.delete.delay.ms: opening removes them
+   too;
+2. without a reserve (`reserve`), as in a broker's former directory or after a kill that followed
+   its use: whole segments that retention would delete now, the oldest first. They must lie below
+   the recovery point, so that their time indexes, with the newest timestamp, are on the disk.
 
-No log start is written down for them: the remaining segments say it.
+Their log start is not recorded: it follows from the remaining segments.
 
-The caller has the lock. Not here: what retention lets go of (`retention`).
+The caller has the lock. Not here: the choice of expired segments (`retention`).
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from storage.state import book_file, checkpoint_file
 from storage.state.tiered import TieredTopics
 
 ROOM = 1 << 20
-"""A disk with less free bytes than these counts as full."""
+"""A disk with fewer free bytes counts as full."""
 INODES = 8
-"""So does one with fewer free inodes."""
+"""So does a disk with fewer free inodes."""
 
 
 def is_full(files: Files, path: str) -> bool:
     """Return whether the file system of `path` has too little room to open a data directory."""
     space = files.space(path)
-    # Some file systems have no fixed number of blocks or of inodes, and say that it is 0.
+    # Some file systems have no fixed number of blocks or inodes, and report 0.
     lacks_bytes = space.f_blocks and space.f_bavail * space.f_frsize < ROOM
     return bool(lacks_bytes or (space.f_files and space.f_favail < INODES))
 
@@ -57,9 +56,9 @@ def make_room(
     now_ms: int,
     has_reserve: bool,
 ) -> list[str]:
-    """Unlink what may go until the disk is not full any more; returns what went, for people.
+    """Unlink files until the disk has room; return a line for users about each removal.
 
-    Nothing goes from a tiered topic. `path`: a data directory that is about to be opened.
+    Files of tiered topics stay. `path`: a data directory that is about to be opened.
     """
     gone: list[str] = []
     expired: Iterator[str] = iter(())
@@ -75,7 +74,7 @@ def make_room(
 
 
 def _deleted(files: Files, path: str, tiered: TieredTopics) -> Iterator[str]:
-    """Remove files that wait for deletion, a directory's at a time."""
+    """Remove files that wait for deletion, one directory at a time."""
     for name, is_directory in files.scan(path):
         aside = paths.parse_aside_directory(name)
         whole = aside is not None and aside.kind == "delete"
@@ -94,7 +93,7 @@ def _deleted(files: Files, path: str, tiered: TieredTopics) -> Iterator[str]:
             files.unlink(os.path.join(directory, file))
         if whole:
             with contextlib.suppress(OSError):
-                # Where something else is in it, opening tries again, and says so.
+                # If the directory has other files, opening tries again and reports it.
                 files.rmdir(directory)
         if doomed or whole:
             yield f"{directory}: {counted(len(doomed), 'file')} of deleted segments"
@@ -108,9 +107,9 @@ def _expired(
     tiered: TieredTopics,
     now_ms: int,
 ) -> Iterator[str]:
-    """Remove segments that retention lets go of, one at a time.
+    """Remove segments that retention would delete, one at a time.
 
-    Skips a partition whose small files cannot be read: opening says what is wrong.
+    Skips a partition whose small files cannot be read: opening reports them.
     """
     recovery_points = checkpoints.readable(paths.RECOVERY_POINTS)
     log_starts = checkpoints.readable(paths.LOG_STARTS)
@@ -140,9 +139,9 @@ def _expired(
 
 
 def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFacts | None:
-    """Return a log's facts, found without opening it; None where they are too few.
+    """Return a log's facts without opening it, or None if there are too few.
 
-    `durable`: its recovery point. Segments behind it count as part of the active one.
+    `durable`: its recovery point. Segments after it count as part of the active one.
     """
     names = [name for name, is_directory in files.scan(directory) if not is_directory]
     bases = paths.log_bases(names)
@@ -170,23 +169,21 @@ def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFac
 
 
 def _newest_timestamp(files: Files, directory: str, base: int, following: int) -> int | None:
-    """Return a sealed segment's largest timestamp by its time index; None where that does not
-    tell.
-    """
+    """Return a sealed segment's largest timestamp by its time index, or None."""
     path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
     index = TimeIndex(files, path, base, 0, writable=False)
     try:
         last = None if index.sanity() is not None else index.last_entry
     finally:
         index.close()
-    # One that was never trimmed ends in zeros.
+    # An index that was never trimmed ends in zeros.
     return last[0] if last is not None and last[0] > 0 and last[1] < following else None
 
 
 def _remove(files: Files, directory: str, segment: SegmentFacts) -> None:
-    """Remove a segment, its log first: from the rest opening makes nothing."""
+    """Remove a segment, its log first: opening makes nothing from the other files."""
     book_file.drop(files, directory)
-    # What is known of the producers of these records is in the next segment's snapshot only.
+    # Only the next segment's snapshot has the producers of these records.
     snapshot = os.path.join(directory, paths.file_name(segment.next_offset, paths.SNAPSHOT))
     with contextlib.suppress(FileNotFoundError), files.held_open(snapshot) as fd:
         files.fdatasync(fd)

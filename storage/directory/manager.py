@@ -3,16 +3,16 @@
 Layout: one directory per partition (`TOPIC-N`), and plain files beside them: `.lock`, the offset
 checkpoints, the clean-shutdown marker (`LogManager.java`, `LogLoader.java`) and the settings' file.
 
-Start: take the lock, make room where the disk is full, open every log (`opening`), write down what
-recovery has found. End: close every log, write the checkpoints, then the marker.
+Start: take the lock, free space on a full disk, open every log (`opening`), write the results of
+recovery. End: close every log, write the checkpoints, then the marker.
 
-Invariants: one writer per directory, also across processes; a checkpoint never claims more than has
-been fsynced.
+Invariants: one writer per directory, also across processes; a checkpoint never exceeds the fsynced
+part of a log.
 
 Its parts: the `lock`, the `topics`, the offset `checkpoints`, the `loader` of partitions, the
-`modes` of their files, and what was `deleted`.
+`modes` of their files, and the `deleted` files.
 
-It starts no background thread: the owner calls `due_flushes`, `checkpoint` and `sweep` often
+It starts no background thread: the caller runs `due_flushes`, `checkpoint` and `sweep` often
 enough.
 """
 
@@ -66,18 +66,18 @@ __all__ = ["LogManager", "Topic"]
 
 _log = logging.getLogger(__name__)
 
-# A closing log waits for several fsyncs. The disk does many at once: many logs take a third of the
-# time, or less where others use the disk, too.
+# Closing a log waits for several fsyncs, which disks do in parallel: many logs take a third of the
+# time, or less on a shared disk.
 CLOSING_THREADS = 8
-# How often expired producers are looked for (`producer.id.expiration.check.interval.ms`).
+# The interval of the search for expired producers (`producer.id.expiration.check.interval.ms`).
 EXPIRATION_CHECK_MS = 600_000
 CLOSED_BY_ONE = 32
 
 
 class LogManager:
-    """An open data directory. One thread owns it; see `Log` for what others may do.
+    """An open data directory. Runs on the log thread; `Log` names the exceptions.
 
-    `cuts`: what recovery has cut off; `faults`: a line for each thing that was wrong.
+    `cuts`: bytes that recovery has cut off; `faults`: a line for each problem.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LogManager:
         self.lock = lock
         self.read_only = read_only
         self.clean = checkpoint_file.has_marker(files, path)
-        # A retention policy that is not there can do no harm where nothing is deleted.
+        # Without deletions, a missing retention policy does no harm.
         check = no_check if read_only else check_policy
         self.settings = settings = Settings(
             files, path, check, keeps_faulty=keeps_faulty, mount_point=mount_point
@@ -122,22 +122,23 @@ class LogManager:
         self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
         self.cleaner_offsets = self.checkpoints.cleaned
-        # Why logs could not be cleaned when that was tried last.
+        # Why the last cleaning of a log failed.
         self.uncleanable: dict[Log, str] = {}
-        # Logs whose settings have made their active segment too large or too old.
+        # Logs whose new settings make their active segment too large or too old.
         self.roll_due: set[Log] = set()
-        # What was adopted. One thread at a time may adopt (`adopting`). `undecided`: what has to be
-        # written down first, since a failed write left open what the file says.
+        # The adopted batches. One thread at a time may adopt (`adopting`). `undecided`: the state
+        # to be written before the next adoption, because a failed write left the file's content
+        # unknown.
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
         self.undecided: Adoptions | None = None
         self.modes = PartitionModes(files, path)
-        # Why it is not known what was adopted, so that nothing may be adopted.
+        # Why the adopted batches are not known, so that none may be adopted.
         self.adoptions_fault: CorruptCheckpoint | None = None
         # Bytes of log that recovery has read, and the time that opening took.
         self.opening_bytes = 0
         self.opening_s = 0.0
-        # Whether only this manager uses `files`.
+        # Whether `files` belongs to this manager.
         self._made_files = False
         self.deleted = Deleted(
             path, files, self.duties, self.reserve, self._log_group, read_only=read_only
@@ -157,15 +158,15 @@ class LogManager:
             answers=answers,
         )
         self.cuts = self.loader.cuts
-        # Whether files of segments may be open that age closes.
+        # Whether segments may have open files that are closed by age.
         self._opened_before = -1
         self._left_open = False
-        # When expired producers are looked for next, by the monotonic clock.
+        # The time of the next search for expired producers, by the monotonic clock.
         self._expiring_ms = 0
-        # The partitions that are there and were not opened: nothing of them is needed, or their
-        # topic is being undeleted. The checkpoints keep their lines.
+        # Partitions that exist and were not opened, because they are not needed or are being
+        # undeleted. The checkpoints repeat their lines.
         self.left_out: list[TopicPartition] = []
-        # The partitions whose directories do not count. The checkpoints keep their lines.
+        # Partitions whose directories are ignored. The checkpoints repeat their lines.
         self.ignored = [] if lock.ignored is None else lock.ignored.partitions()
 
     # -- opening -------------------------------------------------------------------------------
@@ -189,19 +190,16 @@ class LogManager:
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
-        `verify`: read everything as after a crash, whatever the marker says. `wanted`, with
-        `read_only`: which topics to show, by name. `needs`, of who writes once and makes no topic:
-        which topics, by what was adopted before, None: all. Others are left as they are, in the
-        checkpoints, too, where the last process has ended in order. `keeps_faulty`: a partition
-        that cannot be opened is a fault of its topic, instead of an error here; `mount_point`: as
-        `Settings` has it; `answers`: what a repair knows of such.
-
-        LogLocked where another process has it (not with `read_only`, which takes no lock and writes
-        nothing), HandoverRefused where topics are half handed over to it, CorruptCheckpoint,
-        InvalidConfig, ReadOnlyFormat, OSError; the lock is released then.
-
-        `clock_ms` is the wall clock, `monotonic_ms` measures intervals and delays: the system's, or
-        both the one that is given.
+        `verify`: read all batches as after a crash, even after a clean stop. `wanted`, with
+        `read_only`: which topics to show, by name. `needs`, for a process that writes once and
+        makes no topic: returns the needed topics from the adopted batches; None: all. After a clean
+        stop, other topics are not opened, and their lines in the checkpoints stay. `keeps_faulty`:
+        a partition that cannot be opened is a fault of its topic, instead of an error.
+        `mount_point`: see `Settings`; `answers`: the changes that a repair may make. `clock_ms` is
+        the wall clock, `monotonic_ms` measures intervals and delays; one argument replaces both.
+        Errors: LogLocked if another process has it (not with `read_only`, which takes no lock and
+        writes nothing), HandoverRefused if a handover to it is unfinished, CorruptCheckpoint,
+        InvalidConfig, ReadOnlyFormat, OSError; the lock is released.
         """
         path = os.path.abspath(path)
         made, files = files is None, files or Files(path)
@@ -240,7 +238,7 @@ class LogManager:
         return manager
 
     def _make_room(self) -> None:
-        """Where the disk is full, remove what may go."""
+        """Remove files on a full disk."""
         gone = make_room(
             *(self.files, self.path, self.settings, self.checkpoints, self.tiered),
             now_ms=self.clock_ms(),
@@ -256,7 +254,7 @@ class LogManager:
         *,
         verify: bool,
     ) -> None:
-        """Open the logs, say what was wrong, and take up what an earlier process has deleted."""
+        """Open the logs, report problems, and continue the removals of an earlier process."""
         opened = open_logs(
             *(self.loader, self.lock, progress, needs),
             verify=verify,
@@ -281,10 +279,10 @@ class LogManager:
         )
 
     def _end_what_was_stopped(self) -> None:
-        """Write down what recovery has found, and end what a crash or a failed disk has stopped."""
+        """Write the results of recovery, and finish work that a crash or a failed disk stopped."""
         if not self.clean and (self.topics or self.checkpoints.topics()):
-            # Offsets that recovery has cut must not count as flushed when they are written again.
-            # An ignored checkpoint does not count, and the recovery points are written first.
+            # Truncated offsets must not count as flushed when they are written again. The recovery
+            # points are written first; an ignored checkpoint does not count.
             try:
                 self.start_checkpoint(snapshots=False)()
             except IgnoredEntry as error:
@@ -297,8 +295,8 @@ class LogManager:
         recover_adoption(self)
 
     def _hide_internal_topics(self) -> None:
-        """Make what names groups and transactions unreadable for others, unless chmod has given it
-        to them. A broker's files keep their modes.
+        """Let only the owner read the topics of groups and transactions, unless chmod gave others
+        the right. A broker's files keep their modes.
         """
         if self.settings.is_brokers:
             return
@@ -329,19 +327,18 @@ class LogManager:
     ) -> Topic:
         """Create a topic with `partitions` (default: num.partitions) empty partitions; durable.
 
-        `owner`: its uid, gid and mode, `settings`: what is set on it. Both are written down before
-        the topic can be seen.
-
-        InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation of a reserved name or in a broker's
-        directory, CorruptCheckpoint where the defaults cannot be read, InvalidConfig as
-        `change_topic_settings`, OSError; what was made of a topic that failed is removed again.
+        `owner`: its uid, gid and mode; `settings`: its settings. Both are written before the topic
+        is visible. Errors: InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation for a reserved
+        name or in a broker's directory, CorruptCheckpoint if the defaults cannot be read,
+        InvalidConfig as in `change_topic_settings`, OSError; the files of the topic are removed
+        again.
         """
         paths.check_new_name(name)
         return create_topic(self, name, partitions, owner, settings or {})
 
     def create_offsets_topic(self) -> None:
-        """Create `__consumer_offsets` as a broker does, or what is missing of its partitions;
-        errors as `create_topic`.
+        """Create `__consumer_offsets` as a broker does, or its missing partitions. Errors: see
+        `create_topic`.
         """
         create_offsets_topic(self)
 
@@ -350,15 +347,14 @@ class LogManager:
     ) -> Log:
         """Create the next partition of a topic; durable.
 
-        `owner`: its uid, gid and mode, which are written down before the partition can be seen.
-
-        InvalidTopic where it is not the next number, PolicyViolation in a broker's directory or of
-        an internal topic, OSError; what was made of a partition that failed is removed again.
+        `owner`: its uid, gid and mode, which are written before the partition is visible. Errors:
+        InvalidTopic if it is not the next number, PolicyViolation in a broker's directory or for an
+        internal topic, OSError; the files of the partition are removed again.
         """
         return create_partition(self, topic_name, partition, owner)
 
     def check_may_create(self) -> None:
-        """Errors: PolicyViolation in a broker's directory."""
+        """Check that topics may be created. Errors: PolicyViolation in a broker's directory."""
         if self.settings.is_brokers:
             raise PolicyViolation(
                 "this is the directory of a broker: when the broker starts again, it deletes "
@@ -367,14 +363,12 @@ class LogManager:
             )
 
     def delete_topic(self, name: str) -> int:
-        """Delete a topic with everything in it; returns for how many ms it can be undeleted.
+        """Delete a topic with all its records; return for how many ms it can be undeleted.
 
-        Its directories are renamed at once, and removed by `sweep` after file.delete.delay.ms, also
-        after a restart; readers go on until then. A directory that somebody else has removed is
-        skipped.
-
-        Errors: PolicyViolation for the topic of groups' positions, OSError, CorruptCheckpoint where
-        the directory's settings cannot be read: the topic is as it was.
+        Its directories are renamed at once. `sweep` removes them after file.delete.delay.ms, also
+        after a restart; open readers continue until then. A directory that another process has
+        removed is skipped. Errors: PolicyViolation for the topic of committed offsets, OSError,
+        CorruptCheckpoint if the directory's settings cannot be read; nothing has changed.
         """
         self.check_may_write(name)
         paths.check_may_change(name)
@@ -385,13 +379,11 @@ class LogManager:
     def undelete_topic(self, name: str, topic_id: str | None = None) -> Topic:
         """Restore a deleted topic with its records, settings and owners; durable.
 
-        `topic_id`: which one, if several of the name were deleted.
-
-        Open files of the topic get SegmentGone. A partition that cannot be loaded is a fault.
-
-        Errors: UnknownTopicOrPartition if none can be undeleted, TopicExists if the name is in use
-        or several were deleted, BlockingIOError while a thread uses its files, OSError: it can be
-        undeleted as before.
+        `topic_id`: which one, if several topics of the name were deleted. Open files of the topic
+        get SegmentGone. A partition that cannot be loaded is a fault. Errors:
+        UnknownTopicOrPartition if none can be undeleted, TopicExists if the name is in use or
+        several were deleted, BlockingIOError while a thread uses its files, OSError; the topic can
+        still be undeleted.
         """
         self.check_writable()
         topic = undelete_topic(self, name, topic_id)
@@ -399,26 +391,27 @@ class LogManager:
         return topic
 
     def may_be_undeleted(self, name: str) -> bool:
-        """Return whether `undelete_topic` may find a topic of this name. Any thread."""
+        """Return whether `undelete_topic` may find a topic of this name. Thread-safe."""
         return any(each.topic == name for each in list(self.deleted.topics))
 
     @property
     def changed_ns(self) -> int:
-        """When a topic was made or deleted last, in ns since 1970; the same for the next start."""
+        """The time of the last creation or deletion of a topic, in ns since 1970; durable."""
         if self.read_only:
-            # Another process makes topics, and notes nothing.
+            # The creation by another process changes only the topic's own time.
             return max(self.lock.changed_ns, self.topics.created_ns)
         return self.lock.changed_ns
 
     def forget_unflushed(self, log: Log) -> None:
-        """A log that is deleted, or was not taken, needs no flush by the clock."""
+        """Remove a log that was deleted, or not added, from the logs to be flushed."""
         self.duties.forget(log.name)
         self._log_group.unflushed.discard(log)
 
     def drop(self, log: Log, directory: str | None) -> None:
-        """Another process has deleted a partition; its directory is `directory` now, if any.
+        """Remove a partition that another process has deleted; its directory is `directory` now, if
+        any.
 
-        Readers go on until file.delete.delay.ms is over, as in `delete_topic`.
+        Open readers continue until file.delete.delay.ms is over, as in `delete_topic`.
         """
         assert self.read_only
         topic = self.topics[log.topic]
@@ -434,38 +427,36 @@ class LogManager:
         self.deleted.add(due_ms, log.directory, log)
 
     def check_writable(self) -> None:
-        """ReadOnlyLog."""
+        """Check that the directory may be changed. Errors: ReadOnlyLog."""
         if self.read_only:
             raise ReadOnlyLog("the data directory was opened read-only", path=self.path)
 
     def check_may_write(self, topic: str) -> None:
-        """ReadOnlyLog, also for a tiered topic."""
+        """Check that a topic may be changed. Errors: ReadOnlyLog, also for a tiered topic."""
         self.check_writable()
         self.tiered.check_may_write(topic)
 
     def why_no_deletion(self, topic: str) -> str | None:
-        """Why nothing of a topic is deleted or compacted, and what ends that; None where its
-        settings decide.
-        """
+        """Return why nothing of a topic is deleted or compacted, with a remedy, or None."""
         return self.tiered.line(topic) or self.settings.why_no_deletion(topic)
 
     def kept_topics(self) -> list[str]:
-        """Return lines for people: why nothing of some topics is deleted or compacted."""
+        """Return lines for users about topics that are neither deleted from nor compacted."""
         names = sorted(self.topics.copy())
         tiered = {name: line for name in names if (line := self.tiered.line(name))}
         others = self.settings.kept_topics(name for name in names if name not in tiered)
         return [*others, *tiered.values()]
 
     def remote_lines(self) -> list[str]:
-        """Return lines for people: the offsets that are only in remote storage."""
+        """Return lines for users about offsets that are only in remote storage."""
         topics = sorted(self.topics.copy().items())
         return [line for _, topic in topics if (line := topic.remote_line) is not None]
 
     def set_owner(self, topic: str, partition: int | None, owner: TopicOwner) -> None:
-        """Set who a partition or, with None, the topic belongs to, and the mode; durable.
+        """Set the owner and the mode of a partition or, with None, of the topic; durable.
 
-        Files on the disk are at no time readable by more users. Those of a broker's directory keep
-        their modes, and so do those that are not this process's to change; the log says so. Errors:
+        At no time do files on the disk give more users read permission. Files of a broker's
+        directory keep their modes, and so do files of other users; the log says so. Errors:
         OSError, UnknownTopicOrPartition.
         """
         self.check_may_write(topic)
@@ -486,10 +477,11 @@ class LogManager:
     # -- settings ------------------------------------------------------------------------------
 
     def change_topic_settings(self, topic: str, values: Mapping[str, str | None]) -> None:
-        """Set some of a topic's settings, with None back to the default: all of them or none.
+        """Change some of a topic's settings, None: back to the default. All of them change, or
+        none. Durable.
 
-        Durable. Errors: InvalidConfig for an unknown name or a value that its rule refuses,
-        UnknownTopicOrPartition, PolicyViolation for the topic of groups' positions.
+        Errors: InvalidConfig for an unknown name or a value that its rule refuses,
+        UnknownTopicOrPartition, PolicyViolation for the topic of committed offsets.
         """
         self.check_may_write(topic)
         paths.check_may_change(topic)
@@ -510,9 +502,8 @@ class LogManager:
     # -- periodic work -------------------------------------------------------------------------
 
     def roll_if_outgrown(self, log: Log) -> None:
-        """Roll a log of `roll_due`, if its active segment is larger or older than allowed.
-
-        OSError, StorageError: it stays in `roll_due`. OutOfTurn.
+        """Roll a log of `roll_due`, if its active segment is larger or older than allowed. Errors:
+        OSError, StorageError, OutOfTurn; the log stays in `roll_due`.
         """
         now_ms = self.clock_ms()
         self.roll_due.discard(log)
@@ -527,17 +518,17 @@ class LogManager:
     def due_flushes(self, now_ms: int) -> list[Log]:
         """Return the partitions whose oldest unflushed append is older than flush.ms.
 
-        `now_ms` is by the monotonic clock, as in all periodic work.
+        `now_ms` is the monotonic clock, as in all periodic work.
         """
-        # Other threads add logs and remove them meanwhile.
+        # Other threads add and remove logs meanwhile.
         return [log for log in list(self._log_group.unflushed) if log.durability.is_due(now_ms)]
 
     def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
-        """Take the state for the checkpoints now; returns a function that writes it (any thread).
+        """Take the state for the checkpoints; return a thread-safe function that writes it.
 
-        With `snapshots` also a snapshot of the producers of every partition that has grown. Where a
-        later checkpoint has been written, the function writes nothing: when it returns, this state
-        or a later one is durable.
+        `snapshots`: also write a snapshot of the producers of every partition that has grown. If a
+        later checkpoint was written, the function writes nothing: when it returns, this state or a
+        later one is durable.
         """
         self.check_writable()
         opened = list(self.logs())
@@ -569,7 +560,7 @@ class LogManager:
             failure: OSError | None = None
             for log in logs:
                 try:
-                    # Before a recovery point says that what it claims was flushed.
+                    # Before a recovery point declares its entries flushed.
                     log.book.save()
                 except OSError as error:
                     failure = failure or error
@@ -590,10 +581,10 @@ class LogManager:
         self.start_checkpoint()()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
-        """Age descriptors and plain forms, forget producers, and remove what was deleted
-        (`Deleted.remove`).
+        """Close unused descriptors, drop unused plain forms, expire producers, and remove deleted
+        files (`Deleted.remove`).
 
-        Looks at no log where nothing was opened and nothing is to be removed.
+        Visits no log if no file was opened and none is to be removed.
         """
         self._age_descriptors()
         plain_forms.age()
@@ -618,11 +609,11 @@ class LogManager:
     # -- turns ---------------------------------------------------------------------------------
 
     def take_turns(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        """From now on whoever changes a slow log does so in turn (`log.pace`)."""
+        """Let appends and other changes of slow logs queue from now on (`log.pace`)."""
         self._log_group.pace_ns = clock_ns
 
     def end_turns(self) -> None:
-        """From now on nobody takes turns. Call it when nobody queues."""
+        """End the queues. No call may be queued."""
         self._log_group.pace_ns = None
         for log in self.logs():
             log.pace.forget()
@@ -632,8 +623,8 @@ class LogManager:
     def close(self) -> None:
         """Flush and close every log, write the checkpoints and the clean-shutdown marker.
 
-        A log that cannot be closed keeps the marker from being written and its error is raised
-        after the others have been closed: the next start recovers.
+        If a log cannot be closed, its error is raised after the others are closed, and the marker
+        is not written: the next start recovers.
         """
         logs = list(self.logs())
         threads = 1 if len(logs) < CLOSED_BY_ONE else CLOSING_THREADS
@@ -641,7 +632,7 @@ class LogManager:
         others = [log for log in logs if log.topic != paths.CONSUMER_OFFSETS]
         outcomes = side_by_side(self._close_log, others, threads, "closing")
         if last and not any(outcomes):
-            # They have positions in the others, which are on the disk by now.
+            # They have offsets of the other logs, which are on the disk now.
             outcomes += side_by_side(self._close_log, last, threads, "closing")
         for log in last:
             if not log.closed:
@@ -650,8 +641,8 @@ class LogManager:
         try:
             if not self.read_only:
                 self.checkpoint()
-                # A partition that could not be opened was not closed, either, and a tiered one
-                # was not recovered: its broker has to do that.
+                # A partition that could not be opened was not closed, and a tiered one was not
+                # recovered: its broker has to do that.
                 if failure is None and (self.clean or not self._is_part_unrecovered):
                     checkpoint_file.write_marker(self.files, self.path)
         finally:
@@ -665,8 +656,8 @@ class LogManager:
         return bool(unopened) or any(log.read_only for log in self.logs())
 
     def rescue(self, log: Log, task: Task) -> None:
-        """Repair a log after a failed fsync; any thread. Errors: OSError, StorageError: call it
-        again.
+        """Repair a log after a failed fsync. Thread-safe. Errors: OSError, StorageError; repeat
+        it.
         """
         rescue(
             log,
@@ -682,7 +673,7 @@ class LogManager:
                 self.rescue(log, Task())
 
     def _close_log(self, log: Log) -> Exception | None:
-        """Close a log, or abandon it, whatever goes wrong: then this is the error."""
+        """Close a log. If that fails, abandon it and return the error."""
         try:
             if not (log.read_only or log.closed or log.lost_end):
                 with contextlib.suppress(OSError, StorageError):
@@ -696,7 +687,7 @@ class LogManager:
         return None
 
     def abandon(self) -> None:
-        """Release everything and write nothing: the next start recovers, as after a crash."""
+        """Release all files and write nothing: the next start recovers, as after a crash."""
         for log in self.logs():
             log.abandon()
         self._release()

@@ -1,17 +1,16 @@
 """Opens the logs of a data directory, once, in this order:
 
-1. find the partitions, and finish what a stopped deletion has left (`loader`);
+1. find the partitions, and finish an interrupted deletion (`loader`);
 2. read the checkpoints, and remove the marker of a clean stop: if the process is killed from now
    on, the next start recovers;
-3. leave out the topics that are not needed, where the owner says which those are and the last stop
-   was clean;
-4. load each partition, several at a time where recovery has much to read;
-5. make each loaded one part of its topic.
+3. leave out unneeded topics, if the caller named the needed ones and the last stop was clean;
+4. load each partition, several at a time if recovery has much to read;
+5. add each loaded partition to its topic.
 
-A partition that cannot be opened is an error, or a fault of its topic where faults are kept.
+A partition that cannot be opened is an error, or with `keeps_faulty` a fault of its topic.
 
-Not here: taking the lock (`lock`), loading one partition (`loader`), what is written down when all
-are open (`manager`).
+Not here: taking the lock (`lock`), loading one partition (`loader`), writing the results
+(`manager`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from storage.log.log import Log
 from storage.state import checkpoint_file
 from storage.threads import side_by_side
 
-# What the whole machine or disk lacks is not the fault of the partition that met it first.
+# A shortage of the machine or the disk is no fault of the first partition that met it.
 _SYSTEM_WIDE_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 )
@@ -41,7 +40,7 @@ _SYSTEM_WIDE_ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far opening has come: bytes read by recovery, partitions loaded of all."""
+    """The progress of opening: bytes read by recovery, partitions loaded of all."""
 
     bytes_read: int
     partitions: int
@@ -49,10 +48,10 @@ class Progress:
 
 
 class Opened(NamedTuple):
-    """What opening tells beside the logs.
+    """The results of opening besides the logs.
 
-    `left_out`: the partitions that are there and not needed; `bytes_read`: how much of the logs
-    recovery has read; `took_s`: the time that opening took.
+    `left_out`: the partitions that are not needed; `bytes_read`: bytes of the logs that recovery
+    has read; `took_s`: the time that opening took.
     """
 
     scan: Scan
@@ -71,10 +70,9 @@ def open_logs(
     keeps_faulty: bool,
     now_ms: int,
 ) -> Opened:
-    """Open the logs of the loader's directory, and make them parts of its topics.
+    """Open the logs of the loader's directory, and add them to its topics.
 
-    `needs`, `verify`, `keeps_faulty`, and what is raised, as of `LogManager.open`; where it raises
-    no log is open.
+    Arguments and errors: see `LogManager.open`; after an error no log is open.
     """
     started = time.monotonic()
     scan = loader.scan()
@@ -85,7 +83,7 @@ def open_logs(
     if not loader.read_only:
         loader.checkpoints.set_others_aside()
         checkpoint_file.remove_marker(loader.files, loader.path)
-    # Who holds the lock has recovered the logs, or is about to.
+    # The process with the lock has recovered the logs, or is about to.
     is_written = loader.read_only and lock.is_locked()
     clean = (loader.stopped_clean or is_written) and not verify
     if needs is not None and clean:
@@ -105,9 +103,7 @@ def open_logs(
 
 
 def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) -> Set[str]:
-    """Return the topics that are needed; all where one of those is not there: it may have to be
-    made.
-    """
+    """Return the needed topics; all if one does not exist: it may have to be created."""
     there = {topic for topic, _ in found}
     try:
         adoptions = Adoptions.load(loader.files, loader.path)
@@ -117,15 +113,15 @@ def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) ->
     if topics is None or not topics <= there:
         return there
     pending = adoptions.pending
-    # The markers of an adoption that was not ended may be missing in its topics.
+    # The markers of an unfinished adoption may be missing in its topics.
     return topics | {topic for topic, _ in (pending.partitions if pending is not None else ())}
 
 
 @dataclass(slots=True)
 class _Opening:
-    """Opens the partitions that were found.
+    """Opens a list of partitions.
 
-    `short`: the partitions with short logs; `partitions`: how many have been loaded.
+    `short`: the partitions with short logs; `partitions`: the number of loaded ones.
     """
 
     loader: Loader
@@ -144,7 +140,7 @@ class _Opening:
     logs: list[Log] = field(default_factory=list)
 
     def open(self, found: list[TopicPartition]) -> None:
-        """Load these partitions and make them parts of their topics."""
+        """Load these partitions and add them to their topics."""
         loader = self.loader
         threads = loader.files.parallel
         if not self.clean:
@@ -155,7 +151,7 @@ class _Opening:
         try:
             loaded = side_by_side(self._load, short, loader.files.parallel, "opening")
             loaded += side_by_side(self._load, long, threads, "recovery")
-            # Those first that know their topic's id.
+            # Partitions with a known topic id come first.
             for log in sorted(filter(None, loaded), key=_in_order):
                 with self._as_fault((log.topic, log.partition), log):
                     loader.add(log)
@@ -165,7 +161,7 @@ class _Opening:
             raise
 
     def _load(self, item: TopicPartition) -> Log | None:
-        """Load a partition, in any thread; None where that is a fault, or it is gone."""
+        """Load a partition in any thread; return None if it is a fault or was deleted."""
         loader = self.loader
         log = None
         with self._as_fault(item):
@@ -181,7 +177,7 @@ class _Opening:
                 advance=self._advance,
             )
             log = loader.retry_while_writer_renames(item, load_once, awaits_swap=True)
-            # A living writer's checkpoint may be ahead of what was seen of its log.
+            # A living writer's checkpoint may be ahead of the part of its log that was read.
             if log is not None and not self.is_written:
                 loader.compare_end(log, self.recovery_points.get(item, 0))
         if log is not None:
@@ -197,7 +193,7 @@ class _Opening:
 
     @contextlib.contextmanager
     def _as_fault(self, item: TopicPartition, log: Log | None = None) -> Iterator[None]:
-        """Make an error in this block the partition's fault, where faults are kept."""
+        """Make an error in this block the partition's fault, if faults are kept."""
         try:
             yield
         except Exception as error:

@@ -1,11 +1,9 @@
-"""The modes of partitions' directories and files: on the disk too nobody reads more than is shown.
+"""The modes of partitions' directories and files: the disk permits no more reading than the mount.
 
-Who may read a partition in a mount (the owners that are written down) may read its directory; its
-files are no wider than that. A file that is made later takes its mode from the directory
-(`storage.files`).
+A user who may read a partition in a mount (by its recorded owners) may read its directory; its
+files are not wider than that. A new file takes its mode from the directory (`storage.files`).
 
-Not here: which permission bits an ownership gives (`storage.modes`), where owners are written down
-(`storage.settings`).
+Not here: the bits of an ownership (`storage.modes`), the recorded owners (`storage.settings`).
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ def _ownership(owner: TopicOwner) -> modes.Ownership:
 
 
 def of_topic_without_mode(topic: str, mode: int) -> int:
-    """Return the permission bits of a topic that nobody has given any; `mode`: the data
-    directory's.
+    """Return the permission bits of a topic without a recorded mode; `mode`: the data directory's.
 
     Kafka's own topics name the groups and transactions of all users: only their owner reads them.
     """
@@ -38,7 +35,7 @@ def of_topic_without_mode(topic: str, mode: int) -> int:
 
 
 class PartitionModes:
-    """`shown`: what users see of an owner and a mode."""
+    """Sets the modes. `shown`: returns the shown form of an owner and a mode."""
 
     def __init__(self, files: Files, path: str) -> None:
         """`path`: of the data directory."""
@@ -47,16 +44,14 @@ class PartitionModes:
         self.shown: Callable[[TopicOwner], modes.Ownership] = _ownership
 
     def make_directory(self, directory: str, owners: TopicFile, item: TopicPartition) -> None:
-        """Make a partition's directory, for those to read who may read the partition. Errors:
-        OSError.
-        """
+        """Make a partition's directory, readable as the partition is. Errors: OSError."""
         self._files.mkdir(directory, 0o700)
         self._limit_one(directory, item, (owners,))
 
     def limit(self, topic: str, numbers: Sequence[int], owners: Sequence[TopicFile]) -> None:
-        """Let those read partitions' files whom all of `owners` let read the partitions.
+        """Restrict partitions' files to users who may read the partitions by all of `owners`.
 
-        What cannot be changed keeps its modes; the log says so.
+        Modes that cannot be changed stay; the log says so.
         """
         for number in numbers:
             directory = os.path.join(self._path, paths.partition_directory(topic, number))
@@ -66,7 +61,7 @@ class PartitionModes:
         try:
             self._change(directory, item, owners)
         except OSError as error:
-            # They are another user's, or the file system has no modes.
+            # The files belong to another user, or the file system has no modes.
             reason = f"the modes of its files were not changed: {error.strerror}"
             _log.warning("%s: chmod of %s: %s", self._path, directory, reason)
 
@@ -95,4 +90,4 @@ class PartitionModes:
                     if kind == "file":
                         files.chmod(os.path.join(directory, name), modes.of_file(mode))
                 except FileNotFoundError:
-                    is_moving = True  # to another name, or it is gone
+                    is_moving = True  # renamed or removed

@@ -1,20 +1,20 @@
-"""The reserve: room on the disk that is kept for what makes room.
+"""The reserve: disk space that is kept for operations that free space.
 
-Plain files beside the partitions, `kafkafs.reserve.0` and so on, hold blocks and inodes that
-nothing else can take. Where the disk is full, work that frees space or writes down what is gone may
-use them up, one after the other (`with_reserve`): checkpoints, settings, deletions, recovery,
-shutdown. Appends never do, and are refused while a part of the reserve is missing, so that they do
-not take what was given up. Each part is taken again as soon as there is room for it.
+Plain files beside the partitions, `kafkafs.reserve.0` and so on, occupy blocks and inodes. On a
+full disk, operations that free space or record deletions may use them up, one file after the other
+(`with_reserve`): checkpoints, settings, deletions, recovery, shutdown. Appends never do. They are
+refused while a part of the reserve is missing, so that they do not take its space. Each part is
+restored as soon as there is room for it.
 
 Anything but a regular file in the place of a part is renamed (`bad_file`), and the part is made.
 
-Where nothing of it is left, files go that can be made again from the log: those of line indexes
-(`.lines`), a partition's at a time.
+After the last part, files that can be rebuilt from the log are removed: line indexes (`.lines`),
+one partition at a time.
 
-The daemon keeps a reserve (`keep`). Other processes that open the directory use what is there.
+The daemon keeps a reserve (`keep`). Other processes that open the directory use an existing one.
 
-Any thread may call anything. Not here: what may use it (callers of `Files.with_reserve`), and a
-disk that is found full without a reserve (`make_room`).
+Thread-safe. Not here: the operations that may use it (callers of `Files.with_reserve`), and a disk
+that is full without a reserve (`make_room`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from storage.state.tiered import TieredTopics
 _log = logging.getLogger(__name__)
 
 COUNT = 8
-"""How many files it is: as many inodes, and an equal part of the bytes each."""
+"""The number of files, of one inode and an equal part of the bytes each."""
 SHARE = 64
-"""It takes no more than this part of a file system: small ones have a small reserve."""
+"""The largest part of a file system: small ones have a small reserve."""
 NAME = "kafkafs.reserve."
-"""Names of its parts begin with this."""
+"""The prefix of the files' names."""
 
 
 class Reserve(Room):
-    """The reserve of a data directory. `is_whole`: appends may go on (also if there is none)."""
+    """The reserve of a data directory. `is_whole`: appends may continue (also without one)."""
 
     def __init__(self, files: Files, path: str, tiered: TieredTopics | None = None) -> None:
         """`tiered`: the topics whose line indexes stay."""
@@ -54,14 +54,14 @@ class Reserve(Room):
         self._tiered = tiered
         self._part = 0
         self._lock = threading.Lock()
-        # How many operations have found the disk full, and not ended yet.
+        # Running operations that have found the disk full.
         self._in_need = 0
         self.is_whole = True
 
     def keep(self, size: int) -> bool:
-        """Keep `size` bytes from now on, less on a small file system; 0: give up what is there.
+        """Keep `size` bytes from now on, less on a small file system; 0: release the reserve.
 
-        Returns whether all of it is there. Errors: OSError, but not for a full disk.
+        Return whether all of it is there. Errors: OSError, but not for a full disk.
         """
         with self._lock:
             if not size:
@@ -72,27 +72,27 @@ class Reserve(Room):
                 return True
             space = self._files.space(self._path)
             size = min(size, space.f_blocks * space.f_frsize // SHARE)
-            # One without an end (a tmpfs of size 0) says that it has no blocks.
+            # A file system without a limit (a tmpfs of size 0) reports no blocks.
             self._part = size // COUNT
             self.is_whole = not self._part
         return self.restore()
 
     @property
     def is_there(self) -> bool:
-        """Whether there is anything left to give up."""
+        """Whether any part is left."""
         return self.parts > 0
 
     @property
     def parts(self) -> int:
-        """How many of the `COUNT` files are there."""
+        """The number of existing files, of `COUNT`."""
         return sum(self._allocated(path) >= 0 for path in self._paths())
 
     def with_reserve(self, operation: Callable[[], T]) -> T:
         """Call an operation that frees space or records what is deleted.
 
-        If it fails on a full disk, it has left nothing: part of the reserve is given up, and the
-        operation is repeated. If nothing is left to give up, it is repeated once, when the disk has
-        freed all that was removed. `restore` takes nothing back before the operation ends.
+        If it fails on a full disk, it must leave nothing. Then a part of the reserve is given up,
+        and the operation is repeated. If no part is left, it is repeated once, after the disk has
+        freed all removed files. `restore` takes nothing back before the operation ends.
         """
         with contextlib.ExitStack() as need:
             is_settled = False
@@ -121,7 +121,7 @@ class Reserve(Room):
 
     @contextlib.contextmanager
     def _needed(self) -> Iterator[None]:
-        """While an operation needs what is given up, `restore` takes nothing back."""
+        """Let `restore` take nothing back during this block."""
         with self._lock:
             self._in_need += 1
         try:
@@ -131,7 +131,7 @@ class Reserve(Room):
                 self._in_need -= 1
 
     def give_up(self) -> bool:
-        """Give up one part, or files that can be made again; whether anything was left of them."""
+        """Give up one part, or files that can be rebuilt; return whether any was left."""
         with self._lock:
             if not (self._give_up_one() or self._give_up_lines()):
                 return False
@@ -140,7 +140,9 @@ class Reserve(Room):
             return True
 
     def restore(self) -> bool:
-        """Take back what was given up, if there is room and nobody needs it; whether it is whole.
+        """Take back released parts, if there is room and no operation needs it; return whether the
+        reserve is whole.
+
         Errors: OSError (not ENOSPC).
         """
         with self._lock:
@@ -164,7 +166,7 @@ class Reserve(Room):
         return [os.path.join(self._path, f"{NAME}{number}") for number in range(COUNT)]
 
     def _allocated(self, path: str) -> int:
-        """Return how many bytes of the disk this file has; -1: there is no regular file."""
+        """Return the allocated bytes of this file; -1: it is no regular file."""
         try:
             found = self._files.file_stat(path)
         except FileNotFoundError:
@@ -185,7 +187,7 @@ class Reserve(Room):
         try:
             self._files.allocate(fd, self._part)
         except OSError:
-            # Appends would stay refused for a part that is too small.
+            # A part that is too small would keep appends refused.
             with contextlib.suppress(OSError):
                 self._files.unlink(path)
             raise
@@ -201,7 +203,7 @@ class Reserve(Room):
         return False
 
     def _give_up_lines(self) -> bool:
-        """Remove one partition's. A thread that renames or maps one of them may find it gone."""
+        """Remove the line indexes of one partition. Another thread may use one of them."""
         for name, is_directory in self._files.scan(self._path):
             partition = paths.parse_partition_directory(name)
             if not is_directory or partition is None:

@@ -1,20 +1,20 @@
-"""Carries out what retention decides: segments leave the head of logs, log starts move.
+"""Carries out retention: removes segments from the head of logs, and moves log starts.
 
-In this order, which a crash may end at any point:
+In this order, which a crash may interrupt at any point:
 
-1. It is planned from facts that are in memory (`plan_retention`): no log is read. The owner sees
-   whether the plan fits, and where all of a log goes it rolls.
-2. In the worker's thread: what is not flushed below the new log start is flushed, and the new log
-   start is in its checkpoint, durably. After a crash from here on the records are gone. What
-   readers were shown is written down (`Log.prepare_removal`).
-3. The owner takes the segments out of the log; their files get the suffix `.deleted`, some at a
-   time, and are removed when file.delete.delay.ms is over (`LogManager.sweep`), with the snapshots
-   of producers at their bases.
+1. `plan_retention` decides by facts in memory and reads no log. The log thread checks that the plan
+   still fits, and rolls a log if all its segments expire.
+2. A worker thread flushes the log below the new log start and writes the new log start to its
+   checkpoint, durably. After a crash from here on, the records are deleted. The history of shown
+   text is written, too (`Log.prepare_removal`).
+3. The log thread removes the segments from the log. Their files get the suffix `.deleted`, some at
+   a time. They are removed after file.delete.delay.ms (`LogManager.sweep`), with the snapshots of
+   producers at their bases.
 
-A log whose plan no longer fits at step 3, because it was deleted or a cleaner is at work, is left
-for the next time. An error of one log does not keep the others from their turn.
+If a plan no longer fits at step 3, because the log was deleted or a cleaner is running, the log
+waits for the next run. An error of one log does not affect the others.
 
-Not here: the rules and policies, which only decide (`storage.retention`), when to run.
+Not here: the rules and policies, which only decide (`storage.retention`), and the schedule.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ HIGH_WATERMARK = -1
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What would go from one log now: `doomed`, which are its `segments`.
+    """The expired part of one log: `doomed`, which are its `segments`.
 
-    `offsets`: how many offsets go, with markers of transactions and gaps of compaction. `rolls`:
-    all segments go, so that a new one is begun first. `fault`: why the topic's policy does not
-    count.
+    `offsets`: the number of deleted offsets, including transaction markers and gaps of compaction.
+    `rolls`: all segments expire, so a new one is begun first. `fault`: why the topic's policy does
+    not count.
     """
 
     log: Log
@@ -71,7 +71,7 @@ class RetentionPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the settings, and the segments that go, still are those of the plan."""
+        """Whether the settings, and the expired segments, are still those of the plan."""
         log, segments = self.log, self.segments
         if log.config is not self.config or log.segments[: len(segments)] != segments:
             return False
@@ -82,7 +82,7 @@ class RetentionPlan:
 
     @property
     def size(self) -> int:
-        """Bytes of the `.log` files that go."""
+        """The bytes of the expired `.log` files."""
         return sum(segment.size for segment, _ in self.doomed)
 
     @property
@@ -93,7 +93,7 @@ class RetentionPlan:
 
     @property
     def effects(self) -> list[Effect]:
-        """The effect of each setting; none of a tiered topic or a failed policy."""
+        """The effect of each setting; none for a tiered topic or a failed policy."""
         if self.fault is not None or self.log.tiered is not None:
             return []
         return effects(self.facts, self.config, self.now_ms)
@@ -105,14 +105,14 @@ class RetentionPlan:
 
 @dataclass(slots=True)
 class Retained:
-    """The outcome of one run. `notes`: what was wrong, one line each, with the partition."""
+    """The outcome of one run. `notes`: one line for each problem, with the partition."""
 
     logs: int = 0
     segments: int = 0
     size: int = 0
     offsets: int = 0
     cleaning: int = 0
-    """Logs that were left for when their cleaner is done."""
+    """Logs skipped because a cleaner is running."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -128,7 +128,7 @@ def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
 
 
 def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
-    """Return what would be deleted from this log now: nothing from a tiered topic's.
+    """Return the plan of this log's retention; an empty one for a tiered topic.
 
     Changes nothing and reads nothing. Thread-safe.
     """
@@ -162,10 +162,10 @@ def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
 def retain(
     manager: LogManager, logs: Iterable[Log], task: Task, now_ms: int | None = None
 ) -> Retained:
-    """Apply retention to `logs` now. A worker's thread.
+    """Apply retention to `logs` now. Runs on a worker thread.
 
     An error of one log becomes a note of the outcome. Errors: TaskCancelled between two logs;
-    OSError where the log starts cannot be written down: nothing was deleted then.
+    OSError if the log starts cannot be written; nothing was deleted.
     """
     now = manager.clock_ms() if now_ms is None else now_ms
     outcome = Retained()
@@ -175,7 +175,7 @@ def retain(
         for log in logs:
             task.check()
             with _noted(outcome, log):
-                # Not on the owner's thread: a user's policy may take long.
+                # Off the log thread, since a user's policy may take long.
                 plan = plan_retention(log, now)
                 advance = task.on_log_thread(partial(_begin, plan, now, outcome))
                 if advance is not None:
@@ -196,13 +196,13 @@ def retain(
         for advance in advances:
             task.on_log_thread(advance.end)
     if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
-        # Some segments stay after all: no checkpoint may name the log starts behind them any more.
+        # Some segments stay after all: no checkpoint may have a log start above them.
         task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 
 
 def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdvance | None:
-    """Return the owner's first step: check that the plan still fits, and that the log is free."""
+    """Check on the log thread that the plan still fits, and that the log is free."""
     log = plan.log
     if log.closed:
         return None
@@ -223,15 +223,15 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdva
 
 
 def _delete(advance: _LogStartAdvance, task: Task, now_ms: int, outcome: Retained) -> None:
-    """The last step, in turns with the owner."""
+    """Remove the segments in chunks on the log thread."""
     log, start = advance.log, advance.log.log_start_offset
 
     def detach() -> tuple[Segment, ...]:
-        # A cleaner may be at work, or have been.
+        # A cleaner may be running, or have run.
         outcome.cleaning += log.cleaning
         if log.closed or log.cleaning or log.segments[: len(advance.segments)] != advance.segments:
             return ()
-        # They may have to stay by other settings.
+        # Other settings may keep the segments.
         changed = log.config is not advance.config
         if changed and len(plan_retention(log, now_ms).doomed) < len(advance.segments):
             return ()
@@ -263,9 +263,10 @@ def _noted(outcome: Retained, log: Log) -> Iterator[None]:
 
 
 class _LogStartAdvance:
-    """A log start that is about to move up, past `count` segments that go, or past none.
+    """A log start that is about to move past `count` expired segments, or past none.
 
-    The owner makes it, and `end`s it. Once it is written down the next checkpoint names it.
+    The log thread makes it and calls `end`. The next checkpoint after `write_down` has the log
+    start.
     """
 
     def __init__(self, log: Log, count: int, log_start: int) -> None:
@@ -281,11 +282,11 @@ class _LogStartAdvance:
         return sum(segment.size for segment in self.segments)
 
     def write_down(self, task: Task) -> None:
-        """Have what lies below on the disk, and write down what readers were shown: a restart
-        carries out what a checkpoint names. In the worker's thread.
+        """Flush the log below the log start, and write the history of shown text: a restart deletes
+        below a log start in the checkpoint. Runs on a worker thread.
         """
         log = self.log
-        # The snapshots will be all that is known of the producers of what is deleted.
+        # After the deletion only the snapshots have the producers of these records.
         if task.on_log_thread(
             lambda: log.durability.recovery_point < self.log_start or bool(log.snapshots.unsynced)
         ):
@@ -305,7 +306,7 @@ class _LogStartAdvance:
         self.log.pending_log_starts.append(self.log_start)
 
     def end(self) -> None:
-        """End the advance, which was carried out or given up."""
+        """End the advance, whether it was carried out or given up."""
         self.log.end_change(self.segments, ())
         if self._is_let_go:
             self.log.book.keep(self.segments)
@@ -314,7 +315,7 @@ class _LogStartAdvance:
 
 
 def remove_now(log: Log) -> None:
-    """Remove a log's deleted files without delay, where no other process has the directory."""
+    """Remove a log's deleted files without delay, unless another process has the directory."""
     for path in log.release_retired(LONG_MAX):
         log.files.unlink(path)
 
@@ -323,15 +324,14 @@ def remove_now(log: Log) -> None:
 
 
 def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> int:
-    """Move the log start up to `offset` (`HIGH_WATERMARK`: as far as possible); returns it.
+    """Move the log start up to `offset` (`HIGH_WATERMARK`: as far as possible); return it. Runs on
+    a worker thread.
 
-    Durable when it returns. An offset at or below the log start changes nothing. Segments that hold
-    nothing else any more go with the next `retain`; an active segment that holds nothing else is
-    closed for that, but not in a log of a broker's. A worker's thread.
-
-    Errors: OffsetOutOfRange above the high watermark or below -1, PolicyViolation where
-    cleanup.policy is compact only (`Partition.deleteRecordsOnLeader`) and for the topic of groups'
-    positions, OSError and other StorageErrors.
+    Durable when it returns. An offset at or below the log start changes nothing. The next `retain`
+    deletes segments that lie below the log start. If the active segment does, it is rolled for
+    that, but not in a broker's log. Errors: OffsetOutOfRange above the high watermark or below -1,
+    PolicyViolation if cleanup.policy is only compact (`Partition.deleteRecordsOnLeader`) and for
+    the topic of committed offsets, OSError and other StorageErrors.
     """
     advance = task.on_log_thread(lambda: _begin_advance(manager, log, offset))
     if advance is None:
@@ -353,7 +353,7 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
 
 
 def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvance | None:
-    """Return the advance for `delete_records`; None where it changes nothing."""
+    """Return the advance for `delete_records`; None if it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
     log.check_not_read_only()
@@ -370,7 +370,7 @@ def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvan
     if wanted <= log.log_start_offset:
         return None
     if wanted == log.log_end_offset and not manager.settings.is_brokers_topic(log.topic):
-        # Retention deletes closed segments. Where there is no room for another, this one stays.
+        # Retention deletes sealed segments. If there is no room for a new one, this one stays.
         with contextlib.suppress(OSError):
             log.files.with_reserve(lambda: log.roll(manager.clock_ms()))
     return _LogStartAdvance(log, 0, wanted)

@@ -26,8 +26,8 @@ Owner = tuple[int, int, int]
 
 
 class RootOwner:
-    """See the module. `current`: what was set; None: nothing. `is_known`: whether the file could be
-    read.
+    """Reads and writes the file. `current`: its content; None: no file. `is_known`: whether the
+    file could be read.
     """
 
     def __init__(self, files: Files, data_dir: str) -> None:
@@ -42,7 +42,7 @@ class RootOwner:
             _log.warning("%s; to replace it: chmod the root of the mount", error)
 
     def set(self, owner: Owner) -> None:
-        """Durable. Errors: OSError; nothing has changed."""
+        """Write the file; durable. Errors: OSError; nothing has changed."""
         uid, gid, mode = owner
         self._files.replace_atomically(self._path, f"{uid}:{gid}:{mode:04o}\n".encode())
         self.current, self.is_known = owner, True

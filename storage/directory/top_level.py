@@ -1,10 +1,10 @@
-"""Decides whose files and directories count at the top level of a data directory.
+"""Decides which entries count at the top level of a data directory, by their owners.
 
-Where others may write the data directory (o+w), any user may put settings, checkpoints or
-partitions there. So a process that writes the directory counts only the entries of root, of the
-directory's owner and of its own user (`Files.top_owners`). There is one exception: if all partition
-directories and `meta.properties` belong to one user, that user's entries count, too. The volume of
-a container is such a directory: everybody may write it, and it has the files of one broker.
+If others may write the data directory (o+w), any user may put settings, checkpoints or partitions
+there. So a process that writes the directory counts only the entries of root, of the directory's
+owner and of its own user (`Files.top_owners`). There is one exception: if all partition directories
+and `meta.properties` belong to one user, that user's entries count, too. The volume of a container
+is such a directory: all users may write it, and it has the files of one broker.
 
 A process that only reads counts all entries.
 """
@@ -23,23 +23,21 @@ from storage.files import Files
 # A detached directory was a broker's, too.
 _BROKERS = (paths.META_PROPERTIES, paths.META_PROPERTIES + paths.DETACHED)
 NAMED = 100
-"""So many ignored entries get a line of their own."""
+"""The number of ignored entries that get a line of their own."""
 
 
 def others_may_write(files: Files, path: str) -> bool:
-    """Return whether users other than the owner and the group may write a data directory. Errors:
-    OSError.
-    """
+    """Return whether other users may write a data directory. Errors: OSError."""
     return bool(files.file_stat(path).st_mode & stat.S_IWOTH)
 
 
 def closing_command(path: str) -> str:
-    """Return the command after which others may not write a data directory."""
+    """Return the command that takes the write permission on a data directory from others."""
     return f"chmod o-w {shlex.quote(path)}"
 
 
 def others_text(path: str) -> str:
-    """What is wrong with a data directory that others may write."""
+    """Return a message about a data directory that others may write."""
     return f"{path}: every user can create files in the data directory and delete its files"
 
 

@@ -1,4 +1,4 @@
-"""The topics of a data directory, with those of their partitions that lie in it.
+"""The topics of a data directory, with their partitions in it.
 
 A partition that could not be opened is a fault of its topic and does not concern the others.
 
@@ -43,9 +43,9 @@ def fault_line(item: TopicPartition, error: Exception) -> str:
 class Topic:
     """A topic and its partitions here, by number.
 
-    `faults`: why others could not be opened. `extended_ns`: when the last partition was made, in ns
-    since 1970; 0 where none could be opened. `returns`: how often it was undeleted, as far as nodes
-    of a mount refer to it.
+    `faults`: why the other partitions could not be opened. `extended_ns`: the creation time of the
+    newest partition, in ns since 1970; 0 if none could be opened. `times_undeleted`: as far as
+    nodes of a mount refer to it.
     """
 
     name: str
@@ -56,23 +56,23 @@ class Topic:
     times_undeleted: int = 0
 
     def add(self, log: Log) -> None:
-        """Take a partition in, or another log of one that is there."""
+        """Add a partition, or replace its log."""
         self.partitions[log.partition] = log
         self.extended_ns = max(self.extended_ns, log.created_ns)
 
     @property
     def created_ns(self) -> int:
-        """When its first partition was made; as `extended_ns`."""
+        """The creation time of its first partition; 0 if none could be opened."""
         return min((log.created_ns for log in list(self.partitions.values())), default=0)
 
     @property
     def numbers(self) -> list[int]:
-        """Of all partitions that are there, rising."""
+        """The numbers of all its partitions, ascending."""
         return sorted({*self.partitions, *self.faults})
 
     @property
     def remote_line(self) -> str | None:
-        """For people: what of the topic is only in remote storage, if anything is."""
+        """A line for users about offsets that are only in remote storage, if there are any."""
         logs = sorted(self.partitions.copy().items())
         ranges = [
             (number, start, log.segments[0].base_offset)
@@ -82,13 +82,13 @@ class Topic:
         return remote_line(self.name, ranges)
 
     def check(self, partition: int) -> None:
-        """FaultyPartition where there is such a partition and it could not be opened."""
+        """Check that a partition is open. Errors: FaultyPartition."""
         if partition in self.faults:
             raise FaultyPartition(self.faults[partition])
 
 
 class Topics(dict[str, Topic]):
-    """The topics by name. `changes`: how often partitions or settings of any have changed."""
+    """The topics by name. `changes`: counts changes of partitions or settings of any topic."""
 
     def __init__(self, path: str, settings: Settings, faults: list[str]) -> None:
         """`faults` gets a line for each partition that cannot be opened."""
@@ -97,23 +97,23 @@ class Topics(dict[str, Topic]):
         self._settings = settings
         self._faults = faults
         self.changes = 0
-        # Those that were deleted and that something still refers to, by name and id.
+        # Deleted topics that are still referred to, by name and id.
         self._deleted = WeakValueDictionary[tuple[str, str], Topic]()
-        # When a topic was made last, and the count of changes when that was found out.
+        # The creation time of the newest topic, and the `changes` when it was found.
         self._created: tuple[int, int] = (-1, 0)
-        # The logs of compacted topics, and the count of changes when they were listed.
+        # The logs of compacted topics, and the `changes` when they were listed.
         self._compacted: tuple[int, tuple[Log, ...]] = (-1, ())
 
     # -- what is there -------------------------------------------------------------------------
 
     def logs(self) -> Iterator[Log]:
-        """Every partition, by topic and number."""
+        """Yield every partition, by topic and number."""
         for topic in list(self.values()):
             yield from list(topic.partitions.values())
 
     @property
     def compacted(self) -> tuple[Log, ...]:
-        """Every partition of a compacted topic. Any thread."""
+        """Every partition of a compacted topic. Thread-safe."""
         changes, logs = self._compacted
         if changes != self.changes:
             changes = self.changes
@@ -123,7 +123,7 @@ class Topics(dict[str, Topic]):
 
     @property
     def created_ns(self) -> int:
-        """When the newest of them was made, in ns since 1970."""
+        """The creation time of the newest topic, in ns since 1970."""
         changes, created_ns = self._created
         if changes != self.changes:
             changes = self.changes
@@ -132,14 +132,14 @@ class Topics(dict[str, Topic]):
         return created_ns
 
     def topic(self, name: str) -> Topic:
-        """Errors: UnknownTopicOrPartition where there is none."""
+        """Return a topic. Errors: UnknownTopicOrPartition."""
         topic = self.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}", path=self._path)
         return topic
 
     def log(self, topic: str, partition: int) -> Log:
-        """Errors: UnknownTopicOrPartition where there is none, FaultyPartition where it is not
+        """Return a partition's log. Errors: UnknownTopicOrPartition, FaultyPartition if not
         open.
         """
         self.topic(topic).check(partition)
@@ -151,15 +151,13 @@ class Topics(dict[str, Topic]):
         return log
 
     def id_of(self, name: str) -> str:
-        """Return the id that the topic's partitions share; empty where there are none."""
+        """Return the id that the topic's partitions share; empty if it has none."""
         topic = self.get(name)
         return topic.id if topic is not None and topic.partitions else ""
 
     def add(self, log: Log) -> None:
-        """Make a loaded partition part of its topic.
-
-        Errors: CorruptCheckpoint where its topic id differs from that of the topic's other
-        partitions.
+        """Add a loaded partition to its topic. Errors: CorruptCheckpoint if its topic id differs
+        from that of the topic's other partitions.
         """
         known = self.id_of(log.topic)
         if known and log.topic_id != known:
@@ -178,7 +176,7 @@ class Topics(dict[str, Topic]):
         super().__delitem__(name)
 
     def appear(self, name: str, topic_id: str) -> Topic:
-        """Add a topic: the object that nodes of a mount still have of it if it is undeleted."""
+        """Add a topic; for an undeleted one, the object that nodes of a mount still refer to."""
         topic = self._deleted.pop((name, topic_id), None)
         if topic is None:
             topic = Topic(name, topic_id)
@@ -188,8 +186,8 @@ class Topics(dict[str, Topic]):
         return topic
 
     def check_collisions(self, name: str) -> None:
-        """Errors: TopicExists where Kafka's metrics would take it for another topic
-        (`Topic.java`).
+        """Check a new name. Errors: TopicExists if Kafka's metrics would confuse it with another
+        topic (`Topic.java`).
         """
         if "." not in name and "_" not in name:
             return
@@ -205,7 +203,7 @@ class Topics(dict[str, Topic]):
     # -- faults --------------------------------------------------------------------------------
 
     def set_fault(self, item: TopicPartition, error: Exception) -> None:
-        """Note why a partition cannot be shown; logged once for each reason."""
+        """Record why a partition cannot be shown; each reason is logged once."""
         name, number = item
         if not isinstance(error, (StorageError, OSError)):
             _log.error("%s-%d: unexpected error", name, number, exc_info=error)
@@ -222,7 +220,7 @@ class Topics(dict[str, Topic]):
                 self._faults.append(reason)
 
     def forget_faults(self, there: Container[TopicPartition]) -> None:
-        """Forget the faults of partitions that are not `there` any more."""
+        """Forget the faults of partitions that are not `there`."""
         for item in self.faulty:
             if item not in there:
                 topic = self[item[0]]
@@ -233,5 +231,5 @@ class Topics(dict[str, Topic]):
 
     @property
     def faulty(self) -> list[TopicPartition]:
-        """The partitions that are there and could not be opened."""
+        """The partitions that exist and could not be opened."""
         return [(topic.name, number) for topic in list(self.values()) for number in topic.faults]

@@ -114,9 +114,8 @@ class LogFollower:
     # -- looking -------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Take up what the writer has done; returns whether there was anything.
-
-        Errors: CorruptRecord where the log is damaged, OSError; what was found before that counts.
+        """Take up what the writer has done; returns whether there was anything. Errors:
+        CorruptRecord where the log is damaged, OSError; what was found before that counts.
         """
         if self.log.closed or not self.log.active.holds_batches:
             return False
@@ -197,10 +196,8 @@ class LogFollower:
         return False
 
     def _list(self, names: Iterable[str], swapped: frozenset[int] = frozenset()) -> Listing:
-        """Look at the logs among these names.
-
-        Errors: FileNotFoundError where a cleaner has put several into one meanwhile: that one has
-        the name of the first.
+        """Look at the logs among these names. Errors: FileNotFoundError where a cleaner has put
+        several into one meanwhile: that one has the name of the first.
         """
         files, directory = self.log.files, self.log.directory
         logs: dict[int, os.stat_result] = {}

@@ -112,9 +112,8 @@ class LogTail:
         return now.st_size < active.size or not self._stands(active, self._marked[1][-1:])
 
     def drain(self) -> None:
-        """Take all that the active log has behind what was read.
-
-        Errors: FileReplaced where that takes too long, so that the look begins again.
+        """Take all that the active log has behind what was read. Errors: FileReplaced where that
+        takes too long, so that the look begins again.
         """
         active = self.log.active
         until = time.monotonic() + _LOOK_S

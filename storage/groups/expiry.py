@@ -1,9 +1,9 @@
-"""Which positions are too old (`OffsetMetadataManager.cleanupExpiredOffsets`).
+"""Decides which committed offsets are too old (`OffsetMetadataManager.cleanupExpiredOffsets`).
 
-A position lives for offsets.retention.minutes since its commit or, of a classic group that has lost
-its members, since it has lost them; but at least since consumers of our own have left the group.
-Positions of groups that have members stay: whether these are still there only a running broker
-knows.
+A committed offset expires offsets.retention.minutes after its commit or, in a classic group without
+members, after the last member left; but not before that time has passed since the last consumer of
+our own left. Offsets of groups with members stay: only a running broker knows whether the members
+still exist.
 
 Pure: facts in, a decision out.
 """
@@ -23,8 +23,10 @@ def is_expired(
     now_ms: int,
     left_ms: int | None = None,
 ) -> bool:
-    """Return whether a position is over at `now_ms`; `minutes`: how long it lives, None for ever;
-    `left_ms`: when the last consumer of our own has left, if there was one.
+    """Return whether an offset has expired at `now_ms`.
+
+    `minutes`: its lifetime; None: unlimited. `left_ms`: when the last consumer of our own left, or
+    None.
     """
     if minutes is None or group.has_members:
         return False

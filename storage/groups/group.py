@@ -1,10 +1,10 @@
-"""A group as its records describe it: its positions, its kind, and whether it has members.
+"""A group as its records describe it: its committed offsets, its kind, and whether it has members.
 
-A group is of the kind that its metadata records are of: classic ones keep all of it in one record
-(type 2), those of the newer protocols one for each fact (3 to 8 `consumer`, 10 to 15 `share`, 17 to
-23 `streams`). Metadata is written by brokers only; a group that has none has positions and no kind.
+The metadata records of a group determine its kind. A classic group has one record for all (type 2);
+groups of the newer protocols have one for each fact (3 to 8 `consumer`, 10 to 15 `share`, 17 to 23
+`streams`). Only brokers write metadata; a group without any has committed offsets and no kind.
 
-Pure: records in, facts out. Which positions count is for `groups`, which knows the topics.
+Pure: records in, facts out. Not here: which offsets count (`groups`, which knows the topics).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MEMBERS: Final = frozenset({5, 10, 19})
 class Group:
     """A consumer group.
 
-    `committed`: the positions that count, by topic and partition. `kind`: `classic`, `consumer`,
-    `share` or `streams`; empty if the group has positions only. `has_members`: whether a broker has
-    written any, which may have left since. `empty_since_ms`: when a classic group lost its last
-    member, or None.
+    `committed`: the offsets that count, by topic and partition. `kind`: `classic`, `consumer`,
+    `share` or `streams`; empty if the group has committed offsets only. `has_members`: whether a
+    broker has recorded any, which may have left since. `empty_since_ms`: when a classic group lost
+    its last member, or None.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Group:
 
 
 class GroupFacts:
-    """Decodes what has changed of a group's records, and no more.
+    """Decodes the changed records of a group.
 
-    `committed`: all positions, whatever topic they are of. `changes` grows with each change.
+    `committed`: all its offsets, in any topic. `changes` grows with each change.
     """
 
     def __init__(self, name: str, records: GroupRecords) -> None:
@@ -72,7 +72,7 @@ class GroupFacts:
         self._metadata: set[bytes] = set()
 
     def refresh(self) -> None:
-        """Take in what has been read since."""
+        """Decode the records that were read since the last call."""
         records = self.records
         for key in records.changed:
             value = records.newest.get(key)
@@ -90,9 +90,9 @@ class GroupFacts:
             records.changed = set()
 
     def group(self, counts: Callable[[str, Committed], bool]) -> Group:
-        """Return the group with the positions that count.
+        """Return the group with the offsets that count.
 
-        `counts`: whether a position in a topic does.
+        `counts`: whether an offset in a topic does.
         """
         kind, has_members, empty_since_ms = "", False, None
         for key in sorted(self._metadata):

@@ -1,14 +1,14 @@
-"""All groups of a data directory: what they have committed, new commits, and taking them back.
+"""All groups of a data directory: reads, commits and deletes their offsets.
 
-The table is read from `__consumer_offsets` when it is first asked for, and then follows the topic's
-logs, whoever appends to them: each question reads what is there by now, which mostly is nothing. A
-long read (the first one of a large topic) is BlockingIOError where the caller may not wait.
+The table is read from `__consumer_offsets` at its first use. Each later call reads the new records
+of that topic's logs, whoever appended them. A long read (the first one of a large topic) raises
+BlockingIOError if the caller may not wait.
 
-A position counts where the topic is the one that it was committed for: a position of another topic
-of the same name, with another id, is none. In a directory made here so is one of a topic that is
-not there; in a broker's that topic may lie elsewhere.
+A committed offset counts only for the topic of its id, not for another topic of the same name. If
+the topic does not exist, the offset does not count in a directory made here; in a broker's
+directory it does, since another directory may have that topic.
 
-`commit` and `forget` append, on the owner's thread, and raise what any append does.
+`commit` and `forget` append on the log thread, with the errors of an append.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from storage.waiting import at_once, before_waiting, may_wait
 _log = logging.getLogger(__name__)
 
 _TOPIC = paths.CONSUMER_OFFSETS
-# How much a caller reads that may not wait.
+# Bytes that a caller reads if it may not wait.
 _AT_ONCE_BYTES = 64 * 1024
-# How many groups, or positions of one, it decodes.
+# Groups, or offsets of one group, that it decodes.
 _AT_ONCE = 100
 # Bytes of a record beside its key and its value at most: attributes, lengths, deltas, no headers.
 _RECORD_OVERHEAD = 23
 _TRIES = 3
-# Positions that the owner takes back in one turn.
+# Offsets that are deleted per call on the log thread.
 _TAKEN_BACK_AT_ONCE = 500
 
 _Doomed = tuple[Log, bytes, GroupRecords, TopicPartition, Committed]
@@ -86,11 +86,11 @@ class OpenTopic(Protocol):
     @property
     def faults(self) -> Mapping[int, str]: ...
     def check(self, partition: int) -> None:
-        """FaultyPartition where there is such a partition and it could not be opened."""
+        """Check that a partition is open. Errors: FaultyPartition."""
 
 
 class OpenTopics(Protocol):
-    """The topics of an open data directory; `changes` grows when any comes, changes or goes."""
+    """The topics of an open data directory; `changes` grows with each change of a topic."""
 
     changes: int
 
@@ -99,7 +99,7 @@ class OpenTopics(Protocol):
 
 
 class OpenDirectory(Protocol):
-    """A data directory, as far as its groups need it."""
+    """The part of a data directory that groups use."""
 
     path: str
     settings: Settings
@@ -115,7 +115,7 @@ class OpenDirectory(Protocol):
 
 
 class Groups(LogListener[Log]):
-    """See the module. It listens to what the past of its logs loses."""
+    """The table of groups. It listens for records that its logs lose."""
 
     def __init__(self, directory: OpenDirectory) -> None:
         self._directory = directory
@@ -124,43 +124,41 @@ class Groups(LogListener[Log]):
         self._lock = threading.Lock()
         self._logs: dict[Log, OffsetsLog] = {}
         self._facts: dict[GroupRecords, GroupFacts] = {}
-        # Groups as they were when they were last asked for, and the changes that they had seen.
+        # Groups as they were last returned, and the changes that they include.
         self._shown: dict[GroupFacts, tuple[tuple[int, int], Group]] = {}
-        # The names at a count of changes.
+        # The names, and the changes that they include.
         self._names: tuple[int, list[str]] = (-1, [])
         self._made: set[str] = set()
         self._changes = 0
-        # The groups that have consumers of our own, and when others have lost theirs.
+        # Groups with consumers of our own, and when other groups lost their last one.
         self._consumed: set[str] = set()
         self._left_ms: dict[str, int] = {}
-        # When topics were deleted whose positions are to be taken back.
+        # When topics were deleted whose committed offsets are to be deleted.
         self._deleted_ms: dict[str, int] = {}
 
     # -- what there is -------------------------------------------------------------------------
 
     @property
     def logs(self) -> list[Log]:
-        """The partitions of `__consumer_offsets` that are here."""
+        """The partitions of `__consumer_offsets` in this directory."""
         topic = self._topics.get(_TOPIC)
         return [] if topic is None else [log for _, log in sorted(topic.partitions.items())]
 
     @property
     def changes(self) -> int:
-        """Differs after any change of what the groups are. Any thread."""
+        """A value that differs after any change of the groups. Thread-safe."""
         offsets = sum(log.log_start_offset + log.log_end_offset for log in self.logs)
         return offsets + self._changes + self._topics.changes
 
     @property
     def is_partial(self) -> bool:
-        """Whether other directories may have more groups: a cluster's, each with a part."""
+        """Whether other directories may have more groups, as in a cluster."""
         topic = self._topics.get(_TOPIC)
         is_brokers = self._directory.settings.is_brokers
         return is_brokers and (topic is None or self._why_partial(topic) is not None)
 
     def _why_partial(self, topic: OpenTopic) -> str | None:
-        """By what it is seen that more partitions were made than there are here; None where nothing
-        says so.
-        """
+        """Return why other directories must have more partitions of the topic, or None."""
         count, numbers = self._directory.settings.offsets_partitions, topic.numbers
         if count > len(numbers):
             return f"the broker's metadata log lists {count}"
@@ -172,14 +170,12 @@ class Groups(LogListener[Log]):
         return None
 
     def _reads(self) -> list[OffsetsLog]:
-        """What was read of the partitions that there are."""
+        """Return the tables of the existing partitions."""
         return [known for log in self.logs if (known := self._logs.get(log)) is not None]
 
     def names(self) -> list[str]:
-        """Return the groups that there are, sorted. Errors: OSError; BlockingIOError where it would
-        wait and may not.
-        """
-        # Before anything is read: what comes meanwhile is a change for the next call.
+        """Return all groups' names, sorted. Errors: OSError; BlockingIOError if it may not wait."""
+        # Taken before the read: a later change counts for the next call.
         changes = self.changes
         with self._read() as logs:
             if self._names[0] != changes:
@@ -195,7 +191,7 @@ class Groups(LogListener[Log]):
             return list(self._names[1])
 
     def find(self, name: str) -> Group | None:
-        """Return the group of this name, if there is one. Errors as `names`."""
+        """Return the group of this name, or None. Errors: see `names`."""
         key = name_bytes(name)
         with self._read() as logs:
             for each in logs:
@@ -205,7 +201,7 @@ class Groups(LogListener[Log]):
         return Group(name) if name in self._made else None
 
     def _is_there(self, records: GroupRecords) -> bool:
-        """Return whether a group has a position that counts, or was described by a broker."""
+        """Return whether a group has an offset that counts, or was described by a broker."""
         return any(self._is_visible(key, value) for key, value in records.newest.items())
 
     def _is_visible(self, key: bytes, value: bytes) -> bool:
@@ -251,7 +247,7 @@ class Groups(LogListener[Log]):
 
     @contextmanager
     def _read(self) -> Iterator[list[OffsetsLog]]:
-        """Hold the table, with all that is in the logs by now."""
+        """Lock the table, and read all new records of the logs."""
         if not self._lock.acquire(blocking=may_wait()):
             raise BlockingIOError
         try:
@@ -279,7 +275,7 @@ class Groups(LogListener[Log]):
                     known.read_on()
                     break
                 except SegmentGone:
-                    # Replaced by a cleaner while it was read.
+                    # A cleaner has replaced it during the read.
                     self._drop(log)
         return [self._logs[log] for log in logs if log in self._logs]
 
@@ -293,9 +289,8 @@ class Groups(LogListener[Log]):
     # -- changing ------------------------------------------------------------------------------
 
     def make(self, name: str) -> None:
-        """Let there be a group without positions, as long as this process has the directory.
-
-        Errors: InvalidRecord for a name that no group can have, ReadOnlyLog.
+        """Create an empty group, in memory only. Errors: InvalidRecord for a name that no group can
+        have, ReadOnlyLog.
         """
         self._directory.check_writable()
         check_name(name)
@@ -303,11 +298,11 @@ class Groups(LogListener[Log]):
         self._changes += 1
 
     def prepare(self) -> None:
-        """Make `__consumer_offsets` where it is missing, so that a commit need not wait for it; or
-        what is missing of it, where a crash has ended that and nothing was committed.
+        """Create `__consumer_offsets`, so that a commit need not wait for it; or its missing
+        partitions, if a crash interrupted that and nothing was committed.
 
-        Errors: PolicyViolation where it may not be made, other errors as `LogManager.create_topic`;
-        BlockingIOError where it would wait and may not.
+        Errors: PolicyViolation if it may not be created, those of `LogManager.create_topic`;
+        BlockingIOError if it may not wait.
         """
         topic = self._topics.get(_TOPIC)
         if topic is not None and (
@@ -323,14 +318,13 @@ class Groups(LogListener[Log]):
         self._directory.create_offsets_topic()
 
     def commit(self, name: str, topic: str, positions: Mapping[int, Committed]) -> None:
-        """Commit a group's positions in partitions of a topic, all or none, in one append.
+        """Commit a group's offsets in partitions of a topic, all or none, in one append.
 
-        Each gets the topic's id, and the present time where its own is -1. Records that are not on
-        the disk by then are flushed before the commit is.
-
-        Errors: OffsetOutOfRange outside of log start..log end, UnknownTopicOrPartition,
-        FaultyPartition, InvalidRecord for a name or metadata that Kafka does not take,
-        PolicyViolation for a share group; errors as `prepare` and as `Appender.append`.
+        Each gets the topic's id, and the present time if its own is -1. Records below the offsets
+        that are not on the disk yet are flushed before the commit is. Errors: OffsetOutOfRange
+        outside of log start..log end, UnknownTopicOrPartition, FaultyPartition, InvalidRecord for a
+        name or metadata that Kafka refuses, PolicyViolation for a share group; those of `prepare`
+        and of `Appender.append`.
         """
         self._directory.check_writable()
         check_name(name)
@@ -360,13 +354,11 @@ class Groups(LogListener[Log]):
         self._append(offsets, records)
 
     def forget(self, name: str, topic: str | None = None, partition: int | None = None) -> None:
-        """Delete a group's position in a partition, all in a topic, or the group with all that a
-        broker has written of it.
+        """Delete a group's offset in a partition, all its offsets in a topic, or the group with all
+        records of a broker about it.
 
-        What is not there is passed over.
-
-        Errors: PolicyViolation for a group that only a broker can delete; those of `names` and of
-        an append.
+        Missing ones are skipped. Errors: PolicyViolation for a group that only a broker can delete;
+        those of `names` and of an append.
         """
         self._directory.check_writable()
         found: list[tuple[Log, list[bytes]]] = []
@@ -392,16 +384,13 @@ class Groups(LogListener[Log]):
             self._changes += 1
 
     def _numbers(self, name: bytes, records: GroupRecords, topic: str) -> list[int]:
-        """Return the partitions of a topic that a group has any position in, whether it counts or
-        not.
-        """
+        """Return the partitions of a topic in which a group has an offset, counting or not."""
         self._group(name, records)
         return sorted(number for each, number in self._facts[records].committed if each == topic)
 
     def _log_of(self, name: str) -> Log:
-        """Return the partition that has a group, over all that the topic has.
-
-        Errors: PolicyViolation where they are not all here: how many there are is not known.
+        """Return the partition of a group, among all partitions of the topic. Errors:
+        PolicyViolation if some are missing here: their number is not known.
         """
         topic = self._topics.get(_TOPIC)
         if topic is None or not topic.numbers:
@@ -416,7 +405,7 @@ class Groups(LogListener[Log]):
         return self._topics.log(_TOPIC, partition_for(name, len(numbers)))
 
     def _append(self, log: Log, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Append records in one batch where max.message.bytes allows it, else in several."""
+        """Append records in one batch if max.message.bytes allows it, else in several."""
         now_ms = self._directory.clock_ms()
         batches, batch, size = bytearray(), list[Record](), HEADER_SIZE
         for key, value in records:
@@ -433,12 +422,12 @@ class Groups(LogListener[Log]):
     # -- after a crash -------------------------------------------------------------------------
 
     def reset_positions_beyond_end(self, *, whole: bool = False, plan: bool = False) -> list[str]:
-        """Commit the log end in the place of positions that lie beyond it; a line for each.
+        """Reset offsets that lie beyond the log end to it; return a line for each.
 
-        A machine that stops may have brought commits to the disk, and not the records before them.
-        Only what was not flushed can be so (`Durability.flush_after`), and only that is read;
-        `whole`: all of it, as logs have lost what was flushed. `plan`: write nothing, and take the
-        lost ends of logs as accepted.
+        After a power cut, commits may be on the disk without the records before them. Only
+        unflushed commits can be affected (`Durability.flush_after`), so only these are read.
+        `whole`: read all, because logs have lost flushed records. `plan`: write nothing, and treat
+        the lost ends of logs as accepted.
         """
         lines: list[str] = []
         for log in self.logs:
@@ -454,9 +443,7 @@ class Groups(LogListener[Log]):
         return lines
 
     def _beyond(self, offsets: OffsetsLog, *, plan: bool) -> list[tuple[tuple[bytes, bytes], str]]:
-        """What pulls back the positions in these records that lie beyond the end of their logs, and
-        a line for each.
-        """
+        """Return the records that reset offsets beyond the end of their logs, with their lines."""
         offsets.read_on()
         reset = "would be reset" if plan else "reset"
         found: list[tuple[tuple[bytes, bytes], str]] = []
@@ -486,32 +473,32 @@ class Groups(LogListener[Log]):
     # -- what goes -----------------------------------------------------------------------------
 
     def topic_deleted(self, topic: str, deleted_ms: int) -> None:
-        """Count no position that was committed in a topic before it was deleted, even where no id
-        tells it from another topic of the name; `sweep` takes them back.
+        """Ignore all offsets that were committed in a topic before it was deleted, even if no id
+        tells it from another topic of the name; `sweep` deletes them.
         """
         self._deleted_ms[topic] = deleted_ms
         self._changes += 1
 
     def topic_undeleted(self, topic: str) -> None:
-        """Count them again: the deletion was taken back."""
+        """Let the offsets of an undeleted topic count again."""
         self._deleted_ms.pop(topic, None)
         self._changes += 1
 
     def joined(self, name: str) -> None:
-        """A consumer reads for a group: none of its positions expires."""
+        """Note that a consumer reads for a group: its offsets do not expire."""
         self._consumed.add(name)
 
     def left(self, name: str) -> None:
-        """Nobody reads for a group any more: its positions expire from now on."""
+        """Note that the last consumer of a group has left: its offsets expire from now on."""
         self._consumed.discard(name)
         self._left_ms[name] = self._directory.clock_ms()
 
     def sweep(self, task: Task) -> int:
-        """Take back the positions in topics that are gone for good, and the expired ones; returns
-        how many. In a worker thread.
+        """Delete the offsets in finally deleted topics, and the expired ones; return their number.
+        Runs on a worker thread.
 
-        Positions are kept for ever in a directory that was made here and does not say
-        offsets.retention.minutes. Errors as `names` and as an append's.
+        In a directory that was made here, offsets do not expire unless offsets.retention.minutes is
+        set. Errors: those of `names` and of an append.
         """
         if not task.on_log_thread(self._has_doomed):
             return 0
@@ -544,7 +531,7 @@ class Groups(LogListener[Log]):
                 yield item, committed
 
     def _is_gone(self, item: TopicPartition, committed: Committed) -> bool:
-        """Return whether a position is of a topic that was deleted for good."""
+        """Return whether the topic of an offset was finally deleted."""
         return (
             item[0] in self._deleted_ms
             and not self._topic_matches(item[0], committed)
@@ -559,8 +546,8 @@ class Groups(LogListener[Log]):
         )
 
     def _take_back(self, found: Sequence[_Doomed]) -> int:
-        """Append tombstones for those of these positions that are still to go, and for groups
-        without any other record. Return the number of positions.
+        """Append tombstones for those of these offsets that may still be deleted, and for groups
+        that have no other record. Return the number of offsets.
         """
         keys, expired = at_once(self._still_doomed, found)
         for log, each in keys.items():
@@ -572,9 +559,9 @@ class Groups(LogListener[Log]):
     def _still_doomed(
         self, found: Sequence[_Doomed]
     ) -> tuple[dict[Log, list[bytes]], Counter[str]]:
-        """Return the keys of those of these positions that nothing has replaced or claimed
-        meanwhile, and those of groups that lose their last record; and how many positions of each
-        group have expired.
+        """Return the keys of those of these offsets that were not replaced or joined meanwhile,
+        with those of groups that lose their last record; and the number of expired offsets of each
+        group.
         """
         doomed: dict[GroupRecords, list[bytes]] = {}
         where: dict[GroupRecords, tuple[Log, str]] = {}

@@ -1,10 +1,10 @@
-"""The records of `__consumer_offsets`: their bytes, and which partition has a group's.
+"""The records of `__consumer_offsets`: their bytes, and the partition of a group.
 
-A key is a type i16 and, by the type, a message whose first field is the group; null as a value
-takes back what the key had. Types 0 and 1 are the positions of a partition, with the same fields. A
-value is a version i16 and a message (`message_schemas.OFFSETS`).
+A key is a type i16 and, by the type, a message whose first field is the group; a null value deletes
+the key. Types 0 and 1 are the committed offsets of a partition, with the same fields. A value is a
+version i16 and a message (`message_schemas.OFFSETS`).
 
-Written are keys of type 1 and values of version 4, whose tagged field has the topic's id:
+We write keys of type 1 and values of version 4, whose tagged field has the topic's id:
 `OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupCoordinatorRecordHelpers.java`. Pure: no
 file is touched.
 """
@@ -27,19 +27,19 @@ _NO_ID: Final = bytes(16)
 _NO_EXPIRY: Final = -1
 
 LONGEST_NAME: Final = 0x7FFF
-"""Bytes of a group's name at most."""
+"""The longest name of a group, in bytes."""
 LONGEST_METADATA: Final = 4096
-"""Bytes of a position's metadata at most (`offset.metadata.max.bytes`)."""
+"""The longest metadata of an offset, in bytes (`offset.metadata.max.bytes`)."""
 
 _reader = CoordinatorReader(OFFSETS)
 
 
 class Committed(NamedTuple):
-    """A position that a group has committed: the offset of the next record that it will read.
+    """An offset that a group has committed: the offset of the next record that it will read.
 
-    `leader_epoch`: -1 where it is not said. `time_ms`: when it was committed, in ms since 1970.
-    `expire_ms`: when it expires, which only old clients say. `topic_id`: as `partition.metadata`
-    has it, None where it is not said.
+    `leader_epoch`: -1: not known. `time_ms`: the time of the commit, in ms since 1970. `expire_ms`:
+    the time of its expiry, set only by old clients. `topic_id`: as in `partition.metadata`; None:
+    not known.
     """
 
     position: int
@@ -51,7 +51,7 @@ class Committed(NamedTuple):
 
 
 class CommitKey(NamedTuple):
-    """Whose position, and in which partition."""
+    """The key of a committed offset: its group and partition."""
 
     group: str
     topic: str
@@ -62,16 +62,14 @@ class CommitKey(NamedTuple):
 
 
 def partition_for(group: str, partitions: int) -> int:
-    """Return the partition that has a group, of so many
-    (`GroupCoordinatorService.partitionFor`).
-    """
+    """Return the partition of a group, of `partitions` (`GroupCoordinatorService.partitionFor`)."""
     units = group.encode("utf-16-be", "surrogatepass")
     code = 0
     for (unit,) in struct.iter_unpack(">H", units):
         code = (31 * code + unit) & 0xFFFFFFFF
     if code >= 1 << 31:
         code = (1 << 32) - code
-    # Java's number of least value has no opposite: `Utils.abs` makes it 0.
+    # Java's least integer has no opposite: `Utils.abs` makes it 0.
     return (0 if code == 1 << 31 else code) % partitions
 
 
@@ -79,7 +77,7 @@ def partition_for(group: str, partitions: int) -> int:
 
 
 def check_name(group: str) -> None:
-    """Errors: InvalidRecord where there can be no group of this name."""
+    """Check the name of a group. Errors: InvalidRecord."""
     try:
         size = len(group.encode())
     except UnicodeEncodeError:
@@ -94,12 +92,12 @@ def name_bytes(group: str) -> bytes:
 
 
 def name_text(name: bytes) -> str:
-    """Return a group's name as text; bytes that are no UTF-8 come back by `name_bytes`."""
+    """Return a group's name as text; `name_bytes` restores bytes that are not UTF-8."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def commit_key(group: str, topic: str, partition: int) -> bytes:
-    """Return the key of a group's position in a partition."""
+    """Return the key of a group's offset in a partition."""
     return b"".join(
         (
             struct.pack(">h", COMMIT),
@@ -110,13 +108,13 @@ def commit_key(group: str, topic: str, partition: int) -> bytes:
 
 
 def kind_of(key: bytes) -> int:
-    """Return the type that a key begins with; -1 of what is no key."""
+    """Return the type of a key; -1: it is no key."""
     kind = int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
     return COMMIT if kind == _LEGACY_COMMIT else kind
 
 
 def group_of(key: bytes) -> bytes | None:
-    """Return the name of the group that a key is of; None of what is no key of a group."""
+    """Return the name of a key's group; None: it is no key of a group."""
     size = int.from_bytes(key[2:4], "big", signed=True)
     return key[4 : 4 + size] if 0 <= size <= len(key) - 4 and len(key) >= 4 else None
 
@@ -155,7 +153,7 @@ def read_commit(value: bytes) -> Committed:
 
 
 def commit_value(committed: Committed) -> bytes:
-    """Return a position as a value of version 4, which has no time of its own to expire."""
+    """Return an offset as a value of version 4, which has no expiry of its own."""
     metadata = name_bytes(committed.metadata)
     tagged = b"\0"
     if committed.topic_id is not None:
@@ -172,7 +170,7 @@ def commit_value(committed: Committed) -> bytes:
 
 
 def check_metadata(metadata: str) -> None:
-    """Errors: InvalidRecord where a position may not have this metadata."""
+    """Check the metadata of an offset. Errors: InvalidRecord."""
     try:
         size = len(metadata.encode())
     except UnicodeEncodeError:

@@ -1,15 +1,15 @@
 """The newest record of each key in one partition of `__consumer_offsets`.
 
-It is read once from its start, and then on from where it was last read. Only the newest values are
-kept, as they are stored, by group and key; what they mean is for `group`.
+The log is read once from its start, later from the end of the previous read. Only the newest values
+are kept, as they are stored, by group and key; `group` decodes them.
 
-Records of a transaction count when its COMMIT marker is there, in the order of their own offsets:
-what was committed or taken back behind them, but before the marker, is newer
-(`OffsetMetadataManager.replayEndTransactionMarker`). Below the last stable offset the log knows
-what was aborted.
+Records of a transaction count from its COMMIT marker on, but in the order of their own offsets: a
+record that was written after them and before the marker is newer
+(`OffsetMetadataManager.replayEndTransactionMarker`). Below the last stable offset the log knows the
+aborted transactions.
 
-Invariant: all below `next_offset` is in `groups`, and nothing else; so reading that fails in the
-middle goes on from there.
+Invariant: `groups` has all records below `next_offset`, and no other. So after an error a read
+continues from there.
 
 Not here: locks (one thread at a time reads), other partitions.
 """
@@ -41,9 +41,7 @@ _Pending = dict[bytes, tuple[int, bytes | None]]
 
 
 class GroupRecords:
-    """The newest values of one group, by key. `changed`: the keys that have changed since the
-    reader of this has emptied it.
-    """
+    """The newest values of one group, by key. `changed`: the keys with new values."""
 
     __slots__ = ("changed", "newest")
 
@@ -53,51 +51,47 @@ class GroupRecords:
 
 
 class OffsetsLog:
-    """See the module. `groups` has their names as keys have them."""
+    """The table of one partition. `groups`: by the names in keys."""
 
     def __init__(self, log: Log, count: int, start: int | None = None) -> None:
-        """`count`: how many partitions the topic has, as far as it is known. `start`: where to
-        begin, by default the log start.
+        """`count`: the number of the topic's partitions, if it is known. `start`: the first offset
+        to read, by default the log start.
         """
         self.log = log
         self.count = count
         self.misplaced: bytes | None = None
-        """A group that is in another partition if the topic has so many: it has more."""
+        """A group that would be in another partition if the topic had only `count`: it has more."""
         self.groups: dict[bytes, GroupRecords] = {}
         self.next_offset = self._start = log.log_start_offset if start is None else start
         # Records of open transactions, by producer: the offset and value of each key's last one.
         self._open: dict[int, _Pending] = {}
         self._size_read = 0
-        # Whether it has to be read anew from its start.
+        # Whether the log has to be read again from its start.
         self._is_stale = False
 
     @property
     def is_read(self) -> bool:
-        """Whether there is nothing more to be read."""
+        """Whether all records were read."""
         return self.next_offset == self.log.log_end_offset
 
     @property
     def is_stale(self) -> bool:
-        """Whether it has to be read anew from its start."""
+        """Whether the log has to be read again from its start."""
         log = self.log
         has_lost = log.log_start_offset > self._start
         return self._is_stale or has_lost or self.next_offset > log.log_end_offset
 
     def replaced(self, end: int) -> None:
-        """The log below `end` has lost records, which may have been tombstones of keys that are
-        here. Any thread.
-        """
+        """Note that the log below `end` lost records, maybe tombstones. Thread-safe."""
         self._is_stale = self._is_stale or self.next_offset < end
 
     @property
     def unread_bytes(self) -> int:
-        """How much is to be read, about."""
+        """The approximate number of bytes to read."""
         return self.log.size - self._size_read if self.next_offset else self.log.size
 
     def read_on(self) -> None:
-        """Read what is there by now. Errors: SegmentGone, OSError; BlockingIOError where that would
-        wait and may not.
-        """
+        """Read new records. Errors: SegmentGone, OSError; BlockingIOError if it may not wait."""
         log = self.log
         end, size = log.log_end_offset, log.size
         stable = log.last_stable_offset
@@ -111,10 +105,9 @@ class OffsetsLog:
         self._size_read = size
 
     def _read_stable(self, stable: int) -> None:
-        """Read what lies below the last stable offset, many batches at a time.
+        """Read up to the last stable offset, many batches at a time.
 
-        Of the records of a key in one window only the last one is looked at. It stops before
-        damage.
+        In one window, only the last record of each key is decoded. Reading stops before damage.
         """
         aborted = AbortedSpans(
             (each.producer_id, each.first_offset, each.last_offset)
@@ -161,7 +154,7 @@ class OffsetsLog:
                 self._put(record)
 
     def _end(self, producer: int, *, committed: bool) -> None:
-        """A transaction has ended."""
+        """Apply or drop the records of a transaction that has ended."""
         pending = self._open.pop(producer, {})
         if committed:
             for key, (offset, value) in pending.items():
@@ -172,7 +165,7 @@ class OffsetsLog:
             self._set(record.key, record.value, record.offset)
 
     def _set(self, key: bytes, value: bytes | None, offset: int) -> None:
-        """A record counts: what open transactions wrote before it does not any more."""
+        """Apply a record: it replaces earlier ones of open transactions."""
         for pending in self._open.values():
             if key in pending and pending[key][0] < offset:
                 del pending[key]
@@ -218,8 +211,8 @@ def _rows(column: VariableColumn) -> Callable[[int], bytes | None]:
 def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Buffer, BatchHeader]]:
     """Yield the batches that have something between these offsets.
 
-    What lies behind damage in a segment is passed over: the positions that are lost with it are the
-    ones committed before, from which on records are read again.
+    Batches after damage in a segment are skipped. Then the groups fall back to earlier offsets, and
+    read records again.
     """
     for segment in log.segments_from(start):
         if segment.base_offset >= end:

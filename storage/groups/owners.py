@@ -1,12 +1,12 @@
-"""Whose the groups are: a small file in the data directory, `kafkafs.groups`.
+"""The owners and modes of groups: a small file in the data directory, `kafkafs.groups`.
 
-One line for each group that somebody has made, or to whom chown and chmod have given something::
+One line for each group that a user has made, or whose owner or mode was changed::
 
     UID:GID:MODE NAME
 
-The mode is octal, the name JSON text: it may hold anything. Groups without a line are nobody's. The
-file is replaced atomically, and its owner alone can read it. Lines of groups that are no longer
-there go with the next change. A broker ignores it, and without it nothing but these is lost.
+The mode is octal, the name JSON text: it may have any characters. Groups without a line have no
+owner. The file is replaced atomically, and only its owner can read it. The next change drops the
+lines of deleted groups. A broker ignores the file, and without it only owners and modes are lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Owner = tuple[int, int, int]
 
 
 class GroupOwners:
-    """See the module. Read at the first use; one thread at a time changes it."""
+    """The content of the file, read at its first use; one thread at a time changes it."""
 
     def __init__(self, files: Files, data_dir: str) -> None:
         self._files = files
@@ -40,8 +40,8 @@ class GroupOwners:
         return self._read().get(group)
 
     def set(self, group: str, owner: Owner, there: Collection[str]) -> None:
-        """Durable. `there`: the other groups that there are. Errors: CorruptCheckpoint, OSError:
-        nothing has changed.
+        """Write a group's owner and mode; durable. `there`: the other existing groups. Errors:
+        CorruptCheckpoint, OSError; nothing has changed.
         """
         known = self._read()
         kept = {name: each for name, each in known.items() if name in there}

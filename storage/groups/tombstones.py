@@ -1,8 +1,8 @@
 """The tombstones that delete a group, in an order that a broker can replay.
 
 A broker replays the records of a partition one by one. If it cannot replay one of them, it loads
-nothing of the partition. The tombstone of a member has to follow those of the member's two
-assignments, and the tombstone of a group those of its members and of its assignment epoch
+none of the partition. The tombstone of a member has to follow those of the member's two
+assignments. The tombstone of a group has to follow those of its members and of its assignment epoch
 (`ConsumerGroup.createGroupTombstoneRecords`, `GroupMetadataManager.replay`). Then a log that ends
 after any of them can be replayed, too.
 
@@ -31,9 +31,8 @@ def group_tombstones(group: str, keys: Collection[bytes]) -> list[bytes]:
 
     A broker also asks for tombstones of records that may never have been written: both assignments
     of each member, and the assignment epoch. A group that has committed offsets only is one of the
-    classic protocol for a broker.
-
-    Errors: PolicyViolation for a share group, and for records of unknown types.
+    classic protocol for a broker. Errors: PolicyViolation for a share group, and for records of
+    unknown types.
     """
     quoted = shlex.quote(group)
     kinds = {KINDS.get(kind_of(key), "") for key in keys if kind_of(key) != COMMIT} or {"classic"}

@@ -21,9 +21,8 @@ _SIZE = 16
 
 
 def replace_ids(data: memoryview, end: int, ids: Mapping[bytes, bytes], path: str) -> None:
-    """Replace these ids in whole, valid batches, in place, with new checksums.
-
-    Errors: HandoverRefused where a compressed batch has any; `path`: the log's, for that.
+    """Replace these ids in whole, valid batches, in place, with new checksums. Errors:
+    HandoverRefused where a compressed batch has any; `path`: the log's, for that.
     """
     at = 0
     while at < end:

@@ -105,9 +105,8 @@ class Segment07(Segment):
         return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are not shown"]
 
     def position_before(self, offset: int) -> int:
-        """Return where the first entry begins whose id is ≥ `offset`.
-
-        Errors: CorruptRecord where an entry before it is wrong.
+        """Return where the first entry begins whose id is ≥ `offset`. Errors: CorruptRecord where
+        an entry before it is wrong.
         """
         position = max(offset - self.base_offset, 0)
         with self._edges_lock:

@@ -38,9 +38,8 @@ class Removed(NamedTuple):
 
 
 def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Removed:
-    """Delete the orphans of all partitions, in a worker thread; `under_way` is the owner's.
-
-    Errors: OSError from the disk, after the other partitions; TaskCancelled.
+    """Delete the orphans of all partitions, in a worker thread; `under_way` is the owner's. Errors:
+    OSError from the disk, after the other partitions; TaskCancelled.
     """
     retention_ms = manager.settings.broker.kafkafs_staged_retention_ms
     if retention_ms < 0:

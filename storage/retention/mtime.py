@@ -1,9 +1,9 @@
-"""The retention policy `mtime:AGE`: log files that were last written more than AGE ago go.
+"""The retention policy `mtime:AGE`: deletes log files that were last written more than AGE ago.
 
 Kafka 0.7's policy, which deletes any log whose modification time is more than N days ago. AGE is a
 number of days, or a duration (`storage.units`): `mtime:7`, `mtime:7d`, `mtime:36h`.
 
-An example of a policy of one's own. This in its package's `pyproject.toml` makes it one::
+An example of an installed policy. This in its package's `pyproject.toml` makes it one::
 
     [project.entry-points."kafkafs.retention"]
     mtime = "storage.retention.mtime:mtime"
@@ -18,7 +18,7 @@ from storage.units import duration_in_words
 
 
 def mtime(argument: str) -> Policy:
-    """Errors: ValueError where `argument` is no age."""
+    """Return the policy for an age. Errors: ValueError."""
     limit_ms = units.duration_ms(argument, "d")
 
     def policy(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:

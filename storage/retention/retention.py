@@ -1,22 +1,23 @@
-"""Which segments a log lets go of: facts and settings in, a head of the log out.
+"""Decides which segments of a log are deleted: facts and settings in, a head of the log out.
 
-Nothing here touches a file, a log or a clock; `retain` gathers the facts and carries out the
-decision. The rules are Kafka's (`UnifiedLog.deleteOldSegments`), in this order:
+No file, log or clock is touched here; `retain` gathers the facts and carries out the decision. The
+rules are Kafka's (`UnifiedLog.deleteOldSegments`), in this order:
 
 - **log start**: a segment whose successor begins at or below the log start has no readable record.
-  Holds whatever cleanup.policy is.
-- where cleanup.policy has `delete`, and all that decides is known (`LogConfig.unknown`), the
+  Independent of cleanup.policy.
+- if cleanup.policy has `delete`, and all deciding settings are known (`LogConfig.unknown`), the
   topic's policy decides about the rest. Kafka's is **size** (the log keeps at least
-  retention.bytes) and then **time** (the newest record, or where none has a timestamp the file, is
-  older than retention.ms).
+  retention.bytes) and then **time** (the newest record, or without timestamps the file, is older
+  than retention.ms).
 
-Only a head of the log goes, whatever a policy says; a segment above the high watermark stays, and
-so does the last one if it is empty. Where everything else goes the caller rolls first.
+Only a head of the log is deleted, whatever a policy returns. A segment above the high watermark
+stays, and so does the last one if it is empty. If all other segments expire, the caller rolls
+first.
 
-A **policy** is a function `(facts, config, now_ms) -> [Doomed, …]`. Besides `kafka` an installed
-package can offer any as an entry point of the group `kafkafs.retention`: a function that gets the
-text behind the colon of `kafkafs.retention.policy=NAME:ARGUMENT` (empty where there is none) and
-returns the policy, or raises ValueError with what would be right. `storage.retention.mtime` is an
+A **policy** is a function `(facts, config, now_ms) -> [Doomed, …]`. Besides `kafka`, an installed
+package can offer any as an entry point of the group `kafkafs.retention`. That is a function that
+gets the text after the colon of `kafkafs.retention.policy=NAME:ARGUMENT` (empty without a colon)
+and returns the policy, or raises ValueError with the valid form. `storage.retention.mtime` is an
 example.
 
 Offsets count records, sizes are in bytes, times in ms since 1970.
@@ -38,9 +39,10 @@ GROUP = "kafkafs.retention"
 
 
 class SegmentFacts(NamedTuple):
-    """`next_offset`: where the next segment begins, of the last one the log end.
+    """The facts of one segment.
 
-    `largest_timestamp_ms`: of its records, or `mtime_ms` where none has a timestamp.
+    `next_offset`: the base offset of the next segment; for the last one the log end.
+    `largest_timestamp_ms`: of its records, or `mtime_ms` if none has a timestamp.
     """
 
     base_offset: int
@@ -52,7 +54,7 @@ class SegmentFacts(NamedTuple):
 
 
 class LogFacts(NamedTuple):
-    """The segments are in order, the last one is active."""
+    """The facts of one log: its segments in order, the last one is active."""
 
     segments: tuple[SegmentFacts, ...]
     log_start_offset: int
@@ -60,7 +62,7 @@ class LogFacts(NamedTuple):
 
 
 class Doomed(NamedTuple):
-    """A segment to delete, and why, in plain words with the numbers."""
+    """A segment to delete, and the reason in words, with the numbers."""
 
     segment: SegmentFacts
     why: str
@@ -69,8 +71,8 @@ class Doomed(NamedTuple):
 class Effect(NamedTuple):
     """The bytes of a log that one setting deletes: `size` now, `next_size` next.
 
-    `next_ms`: when it deletes them, at the earliest; `next_after`: after how many more bytes have
-    been appended. None of the two: nothing that is known.
+    `next_ms`: the earliest time of the next deletion; `next_after`: the number of bytes to be
+    appended before it. Without both, it cannot be predicted.
     """
 
     setting: str
@@ -85,16 +87,14 @@ Policy = Callable[[LogFacts, LogConfig, int], Sequence[Doomed]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`fault`: what was wrong with the topic's policy, which counts for nothing then."""
+    """The segments to delete. `fault`: the error of the topic's policy, which is ignored."""
 
     doomed: tuple[Doomed, ...]
     fault: str | None = None
 
 
 def decide(facts: LogFacts, config: LogConfig, now_ms: int) -> Decision:
-    """Return the segments that go now, oldest first. Errors of a policy become the decision's
-    fault.
-    """
+    """Return the segments to delete now, oldest first; a policy's error becomes the `fault`."""
     doomed = _admitted(below_log_start(facts), facts)
     if config.unknown or "delete" not in config.cleanup_policy:
         return Decision(doomed)
@@ -111,7 +111,7 @@ def decide(facts: LogFacts, config: LogConfig, now_ms: int) -> Decision:
 
 
 def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
-    """What may go of a policy's answer; ValueError where that is no head of the log."""
+    """Return the deletable part of a policy's answer. Errors: ValueError if it is no head."""
     admitted: list[Doomed] = []
     if len(doomed) > len(facts.segments):
         raise ValueError(
@@ -131,7 +131,7 @@ def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
 
 
 def oldest_while(facts: LogFacts, why: Callable[[SegmentFacts], str | None]) -> list[Doomed]:
-    """Segments from the oldest on, up to the first for which `why` gives no reason."""
+    """Return segments from the oldest on, up to the first for which `why` gives no reason."""
     doomed: list[Doomed] = []
     for segment in facts.segments:
         reason = why(segment)
@@ -145,7 +145,7 @@ def oldest_while(facts: LogFacts, why: Callable[[SegmentFacts], str | None]) -> 
 
 
 def below_log_start(facts: LogFacts) -> list[Doomed]:
-    """Return those whose successor begins at or below the log start."""
+    """Return the segments whose successor begins at or below the log start."""
     start = facts.log_start_offset
     return oldest_while(
         facts._replace(segments=facts.segments[:-1]),
@@ -158,7 +158,7 @@ def below_log_start(facts: LogFacts) -> list[Doomed]:
 
 
 def by_size(facts: LogFacts, config: LogConfig) -> list[Doomed]:
-    """Return those without which the log still holds retention.bytes."""
+    """Return the segments without which the log still has retention.bytes."""
     limit = config.retention_bytes
     left = sum(segment.size for segment in facts.segments)
     if limit < 0 or left < limit:
@@ -173,7 +173,7 @@ def by_size(facts: LogFacts, config: LogConfig) -> list[Doomed]:
 
 
 def by_time(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
-    """Return those older than retention.ms; one with a later timestamp holds back all behind it."""
+    """Return the segments older than retention.ms; a later timestamp keeps all following ones."""
     limit = config.retention_ms
     if limit < 0:
         return []
@@ -189,22 +189,21 @@ def by_time(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
 
 
 def kafka(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
-    """Size, then time."""
+    """Return the segments that expire by size, then those by time."""
     doomed = by_size(facts, config)
     rest = facts._replace(segments=facts.segments[len(doomed) :])
     return doomed + by_time(rest, config, now_ms)
 
 
 def deletes_by_limits(config: LogConfig) -> bool:
-    """Return whether `retention.bytes` and `retention.ms` delete something once they are set."""
+    """Return whether `retention.bytes` and `retention.ms` have an effect if they are set."""
     is_kafkas = config.kafkafs_retention_policy == "kafka"
     return is_kafkas and "delete" in config.cleanup_policy and not config.unknown
 
 
 def effects(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Effect]:
-    """Return the effect of each setting that is in force, as if it were the only one.
-
-    Errors: InvalidConfig as `find_policy`; a policy of one's own may raise anything.
+    """Return the effect of each setting that is in force, as if it were the only one. Errors: those
+    of `find_policy`; an installed policy may raise any other.
     """
     start = below_log_start(facts)
     found = []
@@ -229,7 +228,7 @@ def _size_effect(facts: LogFacts, config: LogConfig) -> Effect:
     doomed = _admitted(by_size(facts, config), facts)
     setting, size = f"retention.bytes={limit}", _size(doomed)
     left = facts.segments[len(doomed) :]
-    # How large the active segment becomes is not known.
+    # The final size of the active segment is not known.
     if len(left) < 2:
         return Effect(setting, size)
     missing = limit + left[0].size - sum(segment.size for segment in left)
@@ -257,9 +256,8 @@ def _size(doomed: Sequence[Doomed]) -> int:
 
 @functools.lru_cache
 def find_policy(text: str) -> Policy:
-    """Return the policy that `NAME` or `NAME:ARGUMENT` is.
-
-    Errors: InvalidConfig where there is none of that name or it refuses the argument.
+    """Return the policy for `NAME` or `NAME:ARGUMENT`. Errors: InvalidConfig if it does not exist
+    or refuses the argument.
     """
     name, colon, argument = text.partition(":")
     if name == "kafka":
@@ -280,7 +278,7 @@ def find_policy(text: str) -> Policy:
 
 def _factory(name: str) -> Callable[[str], Policy]:
     """Return the function of the entry point of that name."""
-    # Takes some milliseconds, which Kafka's policy need not cost.
+    # The import takes some milliseconds, which Kafka's policy does not need.
     from importlib.metadata import entry_points
 
     found = {point.value: point for point in entry_points(group=GROUP, name=name)}
@@ -298,5 +296,5 @@ def _factory(name: str) -> Callable[[str], Policy]:
 
 
 def check_policy(config: LogConfig) -> None:
-    """Errors: InvalidConfig where there is no such policy as the settings name."""
+    """Check that the policy of the settings exists. Errors: InvalidConfig."""
     find_policy(config.kafkafs_retention_policy)

@@ -133,9 +133,8 @@ _WORDS[_policies] = ("compact", "compact,delete", "delete", NO_POLICY)
 
 
 def without_unit(name: str, text: str) -> str:
-    """Return a setting's value as Kafka has it: `7d` of `retention.ms` is `604800000`.
-
-    Errors: ValueError where it has a unit that the setting does not have.
+    """Return a setting's value as Kafka has it: `7d` of `retention.ms` is `604800000`. Errors:
+    ValueError where it has a unit that the setting does not have.
     """
     if units.has_unit(text):
         if name.endswith(".ms"):

@@ -118,9 +118,8 @@ def parse_written(name: str, text: str | None) -> Any:
 
 
 def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
-    """Set a line of `kafkafs.properties`, and keep the others; durable.
-
-    Errors: InvalidConfig where the file would not be right then, OSError: nothing has changed.
+    """Set a line of `kafkafs.properties`, and keep the others; durable. Errors: InvalidConfig where
+    the file would not be right then, OSError: nothing has changed.
     """
     path = os.path.join(data_dir, SETTINGS_FILE)
     Settings(files, data_dir)

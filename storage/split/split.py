@@ -70,10 +70,8 @@ def plan_splits(
     """Splits of about `target_bytes` of log, which together are the range; in order.
 
     `first_bytes`: of the first split, so that who wants only some records has them soon; the next
-    ones grow up to `target_bytes`.
-
-    Errors: OffsetOutOfRange where the range is not within log start and what `isolation` shows;
-    OSError.
+    ones grow up to `target_bytes`. Errors: OffsetOutOfRange where the range is not within log start
+    and what `isolation` shows; OSError.
     """
     bound = log.last_stable_offset if isolation == "read_committed" else log.high_watermark
     for offset in (from_offset, to_offset):

@@ -333,9 +333,8 @@ class History:
         """Note that `.follow` is about to show records below the offset `end`. In any thread.
 
         If they are not flushed, `shown-above` is in the file, durably, when this returns: the first
-        call writes it, and waits. Returns whether it did.
-
-        Errors: OSError, BlockingIOError; nothing may be shown then.
+        call writes it, and waits. Returns whether it did. Errors: OSError, BlockingIOError; nothing
+        may be shown then.
         """
         if self._is_marked and end <= self._shown_end:
             return False  # where the mark is just being removed, all of this is flushed

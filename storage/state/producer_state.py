@@ -411,7 +411,6 @@ EMPTY_SNAPSHOT = encode(())
 
 def read(files: Files, path: str) -> tuple[bytes, int]:
     """Read a snapshot as far as its count says; returns its bytes, and how many follow them.
-
     Errors: OSError.
     """
     with files.held_open(path) as fd:

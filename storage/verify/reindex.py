@@ -98,9 +98,8 @@ class ReindexTarget:
 
 
 def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
-    """Yield the partitions that these paths name.
-
-    Errors: NotADirectoryError where one is no data directory, no partition and no segment's file.
+    """Yield the partitions that these paths name. Errors: NotADirectoryError where one is no data
+    directory, no partition and no segment's file.
     """
     found: dict[str, ReindexTarget] = {}
     for target in targets:

@@ -35,9 +35,8 @@ _ATTEMPTS = 3
 
 
 def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
-    """Returns names and values: how much was read, and a `fault` for each that was found.
-
-    Errors: OSError, TaskCancelled.
+    """Returns names and values: how much was read, and a `fault` for each that was found. Errors:
+    OSError, TaskCancelled.
     """
     task.begin("verifying", sum(log.size for log in logs))
     segments = records = size = 0

@@ -277,7 +277,7 @@ FAULTS = [
         "storage/directory/retain.py",
         """\
     if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
-        # Some segments stay after all: no checkpoint may name the log starts behind them any more.
+        # Some segments stay after all: no checkpoint may have a log start above them.
         task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 """,

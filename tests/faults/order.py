@@ -191,8 +191,8 @@ FAULTS = [
     Fault(
         "swap-not-flushed-before",
         "storage/compaction/replacing.py",
-        "    log.flush(task.on_log_thread)\n    # Before any",
-        "    # Before any",
+        "    log.flush(task.on_log_thread)\n    # Before the first",
+        "    # Before the first",
         "A record goes for one behind it that a power cut takes.",
         (CLEANER_CRASH,),
         unseen="LogCleaner has flushed what a round reads before it begins: that is once more.",
@@ -310,8 +310,8 @@ FAULTS = [
         "storage/directory/manager.py",
         """\
                 self.checkpoint()
-                # A partition that could not be opened was not closed, either, and a tiered one
-                # was not recovered: its broker has to do that.
+                # A partition that could not be opened was not closed, and a tiered one was not
+                # recovered: its broker has to do that.
                 if failure is None and (self.clean or not self._is_part_unrecovered):
                     checkpoint_file.write_marker(self.files, self.path)
 """,

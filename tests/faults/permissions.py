@@ -146,8 +146,8 @@ FAULTS = [
     Fault(
         "links-as-partitions-are-loaded",
         "storage/directory/loader.py",
-        "            if parsed is not None:\n                # Also a link",
-        '            if parsed is not None and kind == "directory":\n                # Also a link',
+        "            if parsed is not None:\n                # Includes",
+        '            if parsed is not None and kind == "directory":\n                # Includes',
         "A partition whose directory is a link is missing, instead of a fault by name.",
         (DATA_DIRECTORY, BAD_FILES),
     ),
@@ -215,8 +215,8 @@ FAULTS = [
     Fault(
         "touch-in-a-brokers-directory",
         "storage/directory/creation.py",
-        "    manager.check_may_create()\n    # Each line",
-        "    # Each line",
+        "    manager.check_may_create()\n    # Each change",
+        "    # Each change",
         "The broker deletes the partition at its next start.",
         (DETACH,),
     ),
