@@ -1,5 +1,5 @@
-"""Staged batches become one Kafka transaction, exactly once.
+"""Turns staged batches into one Kafka transaction, exactly once.
 
-`staged` names the files that wait, `adopt` makes them part of their logs, `adoptions` remembers
-what was adopted. `owner` has the file in which another process sends its request.
+`staged` names the waiting files, `adopt` appends them to their logs, `adoptions` records the
+adopted batches. `owner` has the file in which another process sends its request.
 """

@@ -1,29 +1,29 @@
-"""Staged batches become one Kafka transaction, exactly once.
+"""Turns staged batches into one Kafka transaction, exactly once.
 
-Other processes stage batches, the owner of the logs adopts them: one request is one transaction,
-over all partitions that it names. In this order, which a crash may end at any point:
+Other processes stage batches, and the owner of the logs adopts them: one request is one
+transaction, over all partitions that it names. In this order, which a crash may interrupt at any
+point:
 
-1. The staged files are read and checked. A batch that breaks a rule refuses the request, and
+1. The staged files are read and checked. If a batch breaks a rule, the request is refused, and
    nothing has changed.
-2. The intent is written down (`adoptions`): which query and batch, which partitions, by which
-   producer.
+2. The intent is recorded (`adoptions`): the query and batch, the partitions, the producer.
 3. The batches are appended with offsets, the producer's id and sequences, as transactional ones.
-   Other appends come between; readers see nothing yet.
-4. The logs are flushed. Of much that began while it was appended (`early_flush`).
-5. It is written down that the batch is committed. From this moment on it is.
-6. A COMMIT marker goes to each partition: readers see the records. The staged files are removed.
+   Other appends may come between; readers see none of them yet.
+4. The logs are flushed. Most of the flush began during the appends (`early_flush`).
+5. The batch is recorded as committed. From this moment on it is.
+6. Each partition gets a COMMIT marker: readers see the records. The staged files are removed.
 
 A restart finds the last adoption that was begun: it writes ABORT markers if that was not committed,
-else the missing COMMIT markers. Nothing is ever cut. An adoption begins when the markers of the one
-before are durable, as its intent replaces that of the one before.
+else the missing COMMIT markers. Nothing is ever truncated. An adoption begins when the markers of
+the previous one are durable, as its intent replaces the previous one.
 
-A query has one producer id, as a transactional id has with a coordinator; a new run of it gets a
-new epoch.
+A query has one producer id, like a transactional id at a coordinator; a new run of it gets a new
+epoch.
 
-Threads: `adopt` runs in a worker thread and touches logs by `task.on_log_thread` only, a mebibyte
-at a time. One adoption at a time per data directory.
+Threads: `adopt` runs on a worker thread and uses logs by `task.on_log_thread` only, a mebibyte at a
+time. One adoption at a time per data directory.
 
-Not here: how requests come (the mount, the command line), orphaned staged files (`owner`).
+Not here: receiving requests (the mount, the command line), orphaned staged files (`owner`).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ Partition = tuple[str, int]
 class Adopted:
     """The outcome. `duplicate`: the batch had been adopted before, and nothing was appended.
 
-    `offsets`: by partition, the first and the last offset of what was appended; other appends may
-    lie between. `size` in bytes.
+    `offsets`: by partition, the first and the last appended offset; other appends may lie between.
+    `size` in bytes.
     """
 
     duplicate: bool = False
@@ -80,11 +80,11 @@ class OpenTopic(Protocol):
     def partitions(self) -> Mapping[int, Log]: ...
 
     def check(self, partition: int) -> None:
-        """FaultyPartition where there is such a partition and it could not be opened."""
+        """Check that a partition is open. Errors: FaultyPartition."""
 
 
 class OpenDirectory(Protocol):
-    """A data directory that is open for writing, as far as an adoption needs it."""
+    """The part of an open data directory that an adoption uses."""
 
     files: Files
     path: str
@@ -92,8 +92,8 @@ class OpenDirectory(Protocol):
     settings: Settings
     faults: list[str]
     keeps_faulty: bool
-    # What is written down; what the disk refused, so that it is unknown whether it is written down;
-    # why the file cannot be read.
+    # The recorded state; the state whose write failed, so that the file's content is unknown; why
+    # the file cannot be read.
     adoptions: Adoptions
     undecided: Adoptions | None
     adoptions_fault: CorruptCheckpoint | None
@@ -107,17 +107,17 @@ class OpenDirectory(Protocol):
 def adopt(
     directory: OpenDirectory, request: AdoptRequest, task: Task, now_ns: Callable[[], int]
 ) -> Adopted:
-    """Adopt what a request names. A worker's thread; `now_ns` is wall time.
+    """Adopt the batches of a request. Runs on a worker thread; `now_ns` is wall time.
 
-    InvalidRecord and its kinds, CorruptRecord, RecordTooLarge where a staged batch breaks a rule,
-    with its file and position; InvalidRecord where a query of another kind has the name; Fenced,
-    BatchGap; UnknownTopicOrPartition; FileNotFoundError where a staged file is gone;
-    InvalidTxnState, OutOfOrderSequence and other ProducerErrors where another one writes as its
-    producer; OSError; TaskCancelled. Then nothing of it can be read, now or later, and the staged
-    files are still there.
+    Errors: InvalidRecord and its kinds, CorruptRecord, RecordTooLarge if a staged batch breaks a
+    rule, with its file and position; InvalidRecord if a query of another kind has the name; Fenced,
+    BatchGap; UnknownTopicOrPartition; FileNotFoundError if a staged file was deleted;
+    InvalidTxnState, OutOfOrderSequence and other ProducerErrors if another writer uses its
+    producer; OSError; TaskCancelled. Then no record of it can be read, now or later, and the staged
+    files still exist.
 
     A disk error in the last step, when the batch is committed already, is not raised: `settle`, the
-    next adoption, or a restart writes what is missing.
+    next adoption, or a restart writes the missing markers.
     """
     request.check()
     with directory.adopting:
@@ -125,7 +125,7 @@ def adopt(
 
 
 def has_unwritten_markers(directory: OpenDirectory) -> bool:
-    """Return whether markers are missing that `settle` should write. For the owner's thread."""
+    """Return whether markers are missing that `settle` should write."""
     pending = directory.adoptions.pending
     if pending is None or directory.adopting.locked():
         return False
@@ -135,8 +135,8 @@ def has_unwritten_markers(directory: OpenDirectory) -> bool:
 
 
 def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
-    """Write the markers that could not be written when an adoption ended. A worker's thread.
-    Errors: StorageError, OSError where they still cannot be written.
+    """Write the markers that could not be written when an adoption ended. Runs on a worker thread.
+    Errors: StorageError, OSError; they are still missing.
     """
     with directory.adopting:
         _decide(directory)
@@ -146,9 +146,9 @@ def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> N
 def recover(directory: OpenDirectory) -> None:
     """End an adoption that a crash has interrupted, when the directory was just opened.
 
-    Where the disk refuses that, the next adoption tries again; until then readers do not see what
-    lies behind it, and a line says so. Errors: CorruptCheckpoint, OSError where it is not known
-    what was adopted.
+    If the disk refuses that, the next adoption tries again. Until then readers do not see later
+    records, and a line says so. Errors: CorruptCheckpoint, OSError if the adopted batches are not
+    known.
     """
     try:
         directory.adoptions = Adoptions.load(directory.files, directory.path)
@@ -220,13 +220,14 @@ class _Adoption:
         return self.adopted
 
     def _commit(self, begun: Adoptions) -> None:
-        """Write down that the batch is committed; where that fails, that it is not."""
+        """Record that the batch is committed; if that fails, that it is not."""
         now_ms = self.now_ns() // 1_000_000
         names_ms = self.directory.settings.broker.kafkafs_txn_retention_ms
         try:
             _save(self.directory, begun.committed(self.request, now_ms, names_ms))
         except BaseException:
-            # The file may say either now. Before a marker goes out it has to say one for sure.
+            # The file may have either state now. Before a marker is written it must have one for
+            # sure.
             self.directory.undecided = begun
             with contextlib.suppress(OSError):
                 _decide(self.directory)
@@ -234,7 +235,7 @@ class _Adoption:
             raise
 
     def _end(self) -> None:
-        """Write the markers; what cannot be written now `settle` or a restart writes later."""
+        """Write the markers; `settle` or a restart writes those that fail now."""
         with contextlib.suppress(StorageError, OSError):
             _end(self.directory, self.task, self.now_ns)
 
@@ -304,10 +305,10 @@ class _Adoption:
                 task.advance(chunk.staged_size)
 
     def _check_appended(self, query: Query) -> None:
-        """Check that what was appended is all of an open transaction: another one may write as this
-        producer, too.
+        """Check that the appended batches are all of an open transaction: another writer may use
+        this producer, too.
 
-        A copy of batches and markers from elsewhere comes into a partition with their producer.
+        A copy of batches and markers from elsewhere has their producer in a partition.
         """
         for partition, span in self.adopted.offsets.items():
             log = self.logs[partition]
@@ -327,8 +328,8 @@ class _Adoption:
 
 
 def _decide(directory: OpenDirectory) -> None:
-    """Write down that a batch is not committed where a disk error has left that open. Errors:
-    OSError; CorruptCheckpoint where it is not known what was adopted.
+    """Record that a batch is not committed if a disk error has left that open. Errors: OSError;
+    CorruptCheckpoint if the adopted batches are not known.
     """
     if directory.adoptions_fault is not None:
         raise directory.adoptions_fault
@@ -343,7 +344,7 @@ def _save(directory: OpenDirectory, changed: Adoptions) -> None:
 
 
 def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
-    """Make durable that the adoption begun last has ended: its intent is about to be replaced."""
+    """Make the markers of the last adoption durable, before its intent record is overwritten."""
     logs = _end(directory, task, now_ns)
     ends = task.on_log_thread(lambda: {log: log.log_end_offset for log in logs})
 
@@ -364,13 +365,13 @@ def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> 
 
 
 def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> list[Log]:
-    """Write the markers that the adoption begun last lacks; returns the logs that it wrote to."""
+    """Write the missing markers of the last adoption; return the logs that it wrote to."""
     pending = directory.adoptions.pending
     if pending is None:
         return []
     for topic, partition in pending.partitions:
         if topic in directory.topics:
-            # The markers of a faulty partition cannot be written before it is mended.
+            # The markers of a faulty partition cannot be written before it is repaired.
             directory.topics[topic].check(partition)
     logs = task.on_log_thread(lambda: _logs_of(directory, pending))
     failure: StorageError | OSError | None = None
@@ -385,7 +386,7 @@ def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> lis
 
 
 def _logs_of(directory: OpenDirectory, pending: Pending) -> list[Log]:
-    """Return the logs that an adoption wrote to, but for those of topics deleted since."""
+    """Return the logs that an adoption wrote to, except those of deleted topics."""
     return [
         log
         for topic, partition in pending.partitions
@@ -408,7 +409,7 @@ def _write_marker(log: Log, pending: Pending, now_ns: Callable[[], int]) -> None
 
 
 def _flush(logs: Iterable[Log], task: Task) -> None:
-    """fsync logs, several at a time: a disk can do many at once."""
+    """Sync logs, several at a time: a disk can sync many at once."""
     plans: list[FlushPlan] = []
     try:
         for log in logs:
@@ -420,7 +421,7 @@ def _flush(logs: Iterable[Log], task: Task) -> None:
 
 
 def _largest_producer_id(directory: OpenDirectory) -> int:
-    """Return the largest producer id that the logs know; -1: none."""
+    """Return the largest producer id in the logs; -1: none."""
     return max(
         (
             producer_id

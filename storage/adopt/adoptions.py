@@ -1,13 +1,13 @@
-"""What has been adopted: the plain file `kafkafs.adopted` of a data directory.
+"""The record of adopted batches: the plain file `kafkafs.adopted` of a data directory.
 
-Adoption is exactly once because of this file. Of each query (a writer of staged files) it has the
-last batch that was adopted, the run that adopted it, the earlier runs, which are fenced off, and
-the producer whose transactions its batches are. A run takes over from another one by adopting the
-next batch. `pending` is the adoption that was begun last: a restart has to end it, by COMMIT
-markers if it is *committed*, else by ABORT markers.
+This file makes an adoption happen exactly once. For each query (a writer of staged files) it has
+the last adopted batch, the run that adopted it, the earlier runs, which are fenced off, and the
+producer of its transactions. A run takes over from another one by adopting the next batch.
+`pending` is the last adoption that was begun: a restart has to end it, by COMMIT markers if it is
+*committed*, else by ABORT markers.
 
-JSON, replaced atomically. A file that cannot be understood is CorruptCheckpoint: to go on without
-it would append again what was adopted. A broker ignores it.
+JSON, replaced atomically. An unreadable file is CorruptCheckpoint: without it, batches would be
+appended a second time. A broker ignores it.
 
 Not here: adopting (`adopt`).
 """
@@ -26,12 +26,14 @@ from storage.files import Files
 
 FILE = "kafkafs.adopted"
 FIRST_PRODUCER_ID = 1 << 48
-"""Far above the ids that brokers give, which begin at 0: a broker may get the directory later."""
-# A directory's ids begin at random: what is copied from one directory into another keeps its
-# producers, and of two with one id what the one has written would count as the other's.
+"""Far above a broker's ids, which begin at 0: a broker may get the directory later."""
+# A directory's ids begin at random. A log that is copied into another directory keeps its
+# producers, and two producers with one id would be confused.
 _START_BYTES, _IDS_EACH = 5, 1 << 20
 MAX_EPOCH = 32766
-"""As a coordinator's: the next run gets another producer id (`TransactionMetadata.java`)."""
+"""The limit of a coordinator: the next run gets another producer id
+(`TransactionMetadata.java`).
+"""
 
 _VERSION = 0
 _CURE = (
@@ -46,8 +48,8 @@ _ONCE_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A writer. `batch`: the last one adopted, -1: none; `run`: who asked for it, "": nobody;
-    `adopted_ms`: when it was adopted, 0: never.
+    """A writer. `batch`: the last adopted one, -1: none; `run`: that requested it, "": none;
+    `adopted_ms`: the time of its adoption, 0: never.
     """
 
     producer_id: int
@@ -59,8 +61,8 @@ class Query:
     adopted_ms: int = 0
 
     def is_done(self, request: AdoptRequest) -> bool:
-        """Return whether a request's batch was adopted already. Errors: InvalidRecord: another
-        kind's name.
+        """Return whether a request's batch was adopted already. Errors: InvalidRecord for another
+        kind.
         """
         if request.kind is not self.kind:
             raise InvalidRecord(
@@ -70,9 +72,9 @@ class Query:
         return request.batch <= self.batch
 
     def check(self, request: AdoptRequest) -> None:
-        """Fenced, BatchGap where a request cannot come next.
+        """Check that a request may come next. Errors: Fenced, BatchGap.
 
-        A run with the query's own name is all that is written without one, and is never over.
+        The run with the query's own name has all batches without a run, and never ends.
         """
         if request.run in self.fenced and request.run != request.query:
             raise Fenced(
@@ -89,7 +91,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The adoption that was begun last. `files`: (topic, partition, name) of its files."""
+    """The last adoption that was begun. `files`: (topic, partition, name) of its files."""
 
     query: str
     batch: int
@@ -113,7 +115,7 @@ class Adoptions:
 
     @classmethod
     def load(cls, files: Files, data_dir: str) -> Adoptions:
-        """Read the file; where there is none, nothing, with ids that no other directory has.
+        """Read the file; without one, return an empty record, with ids that no other directory has.
         Errors: CorruptCheckpoint, OSError.
         """
         path = os.path.join(data_dir, FILE)
@@ -140,13 +142,13 @@ class Adoptions:
             ) from None
 
     def save(self, files: Files, data_dir: str) -> None:
-        """Replace the file, durably. Errors: OSError: the file may be the old or the new one."""
+        """Replace the file, durably. Errors: OSError; the file may be the old or the new one."""
         text = json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":"))
         files.replace_atomically(os.path.join(data_dir, FILE), text.encode() + b"\n")
 
     def topics_of(self, request: AdoptRequest) -> frozenset[str] | None:
-        """Return the topics that an adoption appends to; None: any, as the producer gets an id that
-        no log knows, where the query's last batch was not of the same run.
+        """Return the topics that an adoption appends to; None: any. If the query's last batch was
+        of another run, the producer gets an id that is in no log.
         """
         query = self.queries.get(request.query)
         if query is None or query.run != request.run:
@@ -154,9 +156,9 @@ class Adoptions:
         return frozenset(file.topic for file in request.files)
 
     def begun(self, request: AdoptRequest, seen_producer_id: int) -> Adoptions:
-        """Returns a copy that records the intent to adopt. Fenced, BatchGap.
+        """Return a copy that records the intent to adopt. Errors: Fenced, BatchGap.
 
-        `seen_producer_id`: the largest producer id that logs know.
+        `seen_producer_id`: the largest producer id in the logs.
         """
         query = self.queries.get(request.query)
         if query is not None:
@@ -165,7 +167,7 @@ class Adoptions:
         if query is None:
             query = Query(next_id, 0, "", kind=request.kind)
         elif request.run != query.run:
-            # As from a coordinator.
+            # As a coordinator does.
             query = replace(query, producer_epoch=query.producer_epoch + 1)
         if query.producer_epoch > MAX_EPOCH:
             query = replace(query, producer_id=next_id, producer_epoch=0)
@@ -175,9 +177,9 @@ class Adoptions:
         return Adoptions(next_id, {**self.queries, request.query: query}, pending)
 
     def committed(self, request: AdoptRequest, now_ms: int, names_ms: int) -> Adoptions:
-        """Returns a copy in which the intended batch, all of it durable, is committed.
+        """Return a copy in which the intended batch, all of it durable, is committed.
 
-        `names_ms`: how long queries of the kind NAMED are remembered; -1: for ever.
+        `names_ms`: how long queries of the kind NAMED are remembered; -1: without a limit.
         """
         assert self.pending is not None
         query = self.queries[request.query]
@@ -200,13 +202,11 @@ class Adoptions:
 
 
 NeededTopics: TypeAlias = Callable[[Adoptions], frozenset[str] | None]
-"""Which topics somebody needs open who writes once, by what was adopted before; None: all."""
+"""Returns the topics that a single write needs open, from the adopted batches; None: all."""
 
 
 def _without_old(queries: dict[str, Query], now_ms: int, names_ms: int) -> dict[str, Query]:
-    """Return the queries but for those that wrote their only batch long ago, or never committed
-    it.
-    """
+    """Return the queries without those whose only batch is old or was never committed."""
     once = sorted(
         (query.adopted_ms, name) for name, query in queries.items() if query.kind is QueryKind.ONCE
     )

@@ -1,9 +1,9 @@
 """Flushes a log while more is appended to it: the disk works from the beginning, not from the end.
 
-A copy of a gibibyte takes a second, and so does a good disk; one after the other that is two. Who
-needs the log on the disk flushes it once more at the end, and then finds little left to do.
+A copy of a gibibyte takes a second, and so does a good disk; one after the other takes two. The
+caller flushes the log once more at the end, which then has little left to do.
 
-Threads: the one that appends calls everything here; the flush itself runs in another one.
+Threads: the appending thread calls everything here; the flush itself runs on another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.task import Task
 from storage.threads import submit
 
 EARLY_BYTES = 32 << 20
-"""A log is flushed when so many bytes were appended to it: the flush of a few costs as much."""
+"""The appended bytes after which a log is flushed: a flush of a few costs as much."""
 
 
 class EarlyFlush:
@@ -32,7 +32,7 @@ class EarlyFlush:
         self._running: tuple[FlushPlan, Future[None]] | None = None
 
     def appended(self, log: Log, size: int) -> None:
-        """Note that `size` bytes were appended. The errors of a flush that has ended."""
+        """Note that `size` bytes were appended. Errors: those of a finished flush."""
         self._unflushed[log] = self._unflushed.get(log, 0) + size
         if self._unflushed[log] < EARLY_BYTES:
             return
@@ -48,7 +48,7 @@ class EarlyFlush:
             self._finish(plan, plan.run)
 
     def wait(self) -> None:
-        """Wait until the flush has ended that was begun last. Its errors."""
+        """Wait until the last flush has ended. Errors: those of the flush."""
         if self._running is None:
             return
         plan, future = self._running
@@ -64,7 +64,9 @@ class EarlyFlush:
 
 @contextmanager
 def early_flush(task: Task) -> Generator[EarlyFlush]:
-    """During a block: no flush runs when it has ended. The errors of the last one."""
+    """Flush early during a block, at whose end no flush is running. Errors: those of the last
+    one.
+    """
     with ThreadPoolExecutor(1, "flushing") as pool:
         flush = EarlyFlush(task, pool)
         try:

@@ -1,15 +1,15 @@
 """Staged files: finished batches that wait for their adoption. Their names, and the request.
 
 A task of a job that writes to several partitions leaves one file in each partition's directory,
-`<query>-<batch>-<task>-<attempt>.staged`: v2 batches back to back, without producers, offsets from
-0 on in each batch. Kafka ignores files of that suffix. When all tasks are done, one *request* names
-the files that belong together; of one partition they are adopted in the request's order. Nobody
-needs to flush a staged file: the owner checks every byte before it adopts, and refuses what a power
-cut has left of one.
+`<query>-<batch>-<task>-<attempt>.staged`: consecutive v2 batches, without producers, with offsets
+from 0 in each batch. Kafka ignores files of that suffix. When all tasks are done, one *request*
+lists the files of the batch. The files of one partition are adopted in the request's order. A
+staged file need not be flushed: the owner checks every byte before it adopts, and refuses a file
+that a power cut has damaged.
 
 `query` names the writer (a streaming query, a job), in letters, digits, `.`, `_` and `-`; `batch`
-counts what it has written, from 0; each restart makes a new `run`. A query's `kind` says which
-batches it has.
+counts its batches, from 0; each restart makes a new `run`. A query's `kind` determines the order of
+its batches.
 
 A request is one line of JSON.
 
@@ -32,7 +32,7 @@ _NAME = re.compile(r"([A-Za-z0-9._-]{1,128})-([0-9]{1,19})-([0-9]{1,10})-([0-9]{
 
 
 class StagedName(NamedTuple):
-    """What the name of a staged file says."""
+    """The parts of a staged file's name."""
 
     query: str
     batch: int
@@ -44,13 +44,13 @@ class StagedName(NamedTuple):
 
 
 def parse_name(name: str) -> StagedName | None:
-    """What a file's name says; None where it is no staged file's."""
+    """Return the parts of a staged file's name, or None."""
     match = _NAME.fullmatch(name)
     return None if match is None else StagedName(match[1], *map(int, match.groups()[1:]))
 
 
 def check_query(query: object) -> None:
-    """Errors: InvalidRecord where a query cannot have that name."""
+    """Check the name of a query. Errors: InvalidRecord."""
     if type(query) is not str or _QUERY.fullmatch(query) is None:
         raise InvalidRecord(
             f"invalid query name {query!r}: use letters, digits, '.', '_' and '-', at most "
@@ -68,20 +68,20 @@ class StagedFile(NamedTuple):
 
 
 class QueryKind(StrEnum):
-    """Which batches a query has, and how long it is remembered."""
+    """The order of a query's batches, and how long it is remembered."""
 
     STREAM = "stream"
-    """Each follows the one before. For ever."""
+    """Each batch follows the previous one. Remembered without a limit."""
     RISING = "rising"
-    """Each has a higher number than the one before. For ever."""
+    """Each batch has a higher number than the previous one. Remembered without a limit."""
     NAMED = "named"
-    """One, under a name that is used again to repeat it. For `kafkafs.txn.retention.ms`."""
+    """One batch, under a name that is used again to repeat it. For `kafkafs.txn.retention.ms`."""
     ONCE = "once"
-    """One, which is asked for again only until an answer has come. For a while."""
+    """One batch, requested again only until its answer arrives. For a while."""
 
 
 class AdoptRequest(NamedTuple):
-    """The batches that are to become one transaction."""
+    """The batches that become one transaction."""
 
     query: str
     batch: int
@@ -109,7 +109,7 @@ class AdoptRequest(NamedTuple):
         return request
 
     def check(self) -> None:
-        """Errors: InvalidRecord where something in it cannot be."""
+        """Check the values of all fields. Errors: InvalidRecord."""
         query, batch, run, *_ = tuple[Any, ...](self)
         check_query(query)
         if type(batch) is not int or not 0 <= batch < 1 << 63:
@@ -126,7 +126,7 @@ class AdoptRequest(NamedTuple):
 
 
 def _check_file(file: StagedFile) -> None:
-    """Errors: InvalidRecord where a field, which comes from JSON, has a wrong type or value."""
+    """Check a file's fields, which come from JSON. Errors: InvalidRecord."""
     fields: tuple[Any, ...] = file
     topic, partition, name, size = fields
     if not isinstance(topic, str) or not paths.is_topic_name(topic):

@@ -1,19 +1,19 @@
 """Rewrites message formats v0 and v1, and logs of Kafka 0.7, as v2, in place.
 
-A segment with old messages is written beside itself (`.cleaned`), made durable, and takes the old
-one's place by the swap of a cleaner (`swap.publish`), so whenever the program ends, the next start
-finds either the old files or the new ones, whole. Base offsets, offsets, codecs, keys, values and
-the files' times stay; indexes are rebuilt; v2 batches are copied as they are. Timestamps of v0, and
-a codec's own framing, are as `record.plain` says.
+A segment with old messages is written to `.cleaned` files, made durable, and replaced by the swap
+of a cleaner (`swap.publish`). So after any interruption the next start finds either the old files
+or the new ones, whole. Base offsets, offsets, codecs, keys, values and the files' mtimes stay;
+indexes are rebuilt; v2 batches are copied unchanged. `record.plain` documents timestamps of v0, and
+a codec's own framing.
 
 A log of 0.7 (`.kafka` files) becomes one of `.log` segments, all of its files in one swap. Its ids,
-which are byte positions, stay as offsets, with gaps between them, and so stay right wherever
-consumers have stored them: each batch spans all the ids that its bytes had, the log end too is what
-it was. The messages of a compressed set, which share one id, take the ids that follow it.
+which are byte positions, stay as offsets, with gaps between them, and remain valid in consumers'
+storage: each batch spans all the ids of its bytes, and the log end is unchanged. The messages of a
+compressed set, which share one id, take the ids that follow it.
 
-What an old log's last file holds behind its last whole message is kept as `.cut`.
+Bytes after the last whole message of an old log's last file are kept as `.cut`.
 
-Invariant: only what is whole and right is converted; a damaged segment stays, and is a fault.
+Invariant: only whole and correct messages are converted; a damaged segment stays, and is a fault.
 
 Not here: other partitions' recovery (a directory that was not closed cleanly is opened first).
 """
@@ -54,8 +54,9 @@ from storage.state import checkpoint_file
 from storage.state.tiered import TieredTopics
 
 _WRITE_BYTES = 1024 * 1024
-# The batch at a position of a window, which begins at a position of the source, as v2, and how many
-# of the source's bytes it stands for, or would; CorruptRecord with its position in the source.
+# Returns the batch at a position of a window, as v2, and the number of the source's bytes that it
+# stands for. The window begins at a position of the source. Errors: CorruptRecord with its position
+# in the source.
 _Take = Callable[[memoryview, int, int], tuple[Buffer, int]]
 
 
@@ -78,8 +79,8 @@ class Converted:
 
 @dataclass(slots=True)
 class Outcome:
-    """The files that were converted, the bytes that were set aside, and why partitions stay as they
-    were. `tiered`: a line for each tiered topic; they stay as they are.
+    """The converted files, the bytes that were set aside, and why partitions were not converted.
+    `tiered`: a line for each tiered topic; these stay unchanged.
     """
 
     converted: list[Converted] = field(default_factory=list)
@@ -100,8 +101,8 @@ def convert(
     """Convert the partitions of these topics, or of all; call `report` for each file.
 
     `dry_run` takes no lock and changes nothing. `progress` gets the counts of bytes that were read.
-    Errors: LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
-    ReadOnlyLog where one of `topics` is tiered, OSError; a damaged partition is a fault.
+    A damaged partition is a fault. Errors: LogLocked, UnknownTopicOrPartition, NotADirectoryError
+    for a partition's directory, ReadOnlyLog if one of `topics` is tiered, OSError.
     """
     return _Conversion(path, topics, dry_run, files or Files(path), report, progress).run()
 
@@ -154,7 +155,7 @@ class _Conversion:
         if self.dry_run or checkpoint_file.has_marker(self.files, self.path) or self._is_all_v2():
             self._locked(self._convert_legacy)
             return self.outcome
-        # Recovery judges what a crash has left, in all partitions.
+        # Recovery truncates incomplete batches after a crash, in all partitions.
         with LogManager.open(self.path, files=self.files) as manager:
             for cut in manager.cuts:
                 self._tell(cut)
@@ -180,9 +181,7 @@ class _Conversion:
         self.report(item)
 
     def _names(self, directory: str) -> list[str]:
-        """Return the names of a partition's files, after the end of what an earlier run left half
-        done.
-        """
+        """Return the names of a partition's files, after finishing an interrupted swap."""
         names = [name for name, is_directory in self.files.scan(directory) if not is_directory]
         return sorted(names if self.dry_run else finish_swaps(self.files, directory, names))
 
@@ -192,7 +191,7 @@ class _Conversion:
     # -- v0 and v1 -----------------------------------------------------------------------------
 
     def _logs(self) -> Iterator[tuple[str, str, int]]:
-        """(topic, directory, base offset) of every `.log`."""
+        """Yield (topic, directory, base offset) of every `.log`."""
         for topic, directory in self.partitions:
             for name in self._names(directory):
                 base = paths.base_offset_of(name)
@@ -200,9 +199,7 @@ class _Conversion:
                     yield topic, directory, base
 
     def _is_all_v2(self) -> bool:
-        """Return whether no log holds older batches; False where one is damaged: recovery judges
-        it.
-        """
+        """Return whether no log has older batches; False if one is damaged: recovery judges it."""
         try:
             return not any(
                 self._has_messages(os.path.join(directory, paths.file_name(base, paths.LOG)))
@@ -245,7 +242,7 @@ class _Conversion:
             walk = Walk(buffered(self.files, fd).read, 0, size)
             for data in walk:
                 at, start = 0, walk.position
-                # A run of messages does not end because the window does.
+                # A run of messages may continue after the window.
                 end = len(data) if start + len(data) == size else max(len(data) - RUN_BYTES, 1)
                 while at < end:
                     batch, taken = take(data, at, start)
@@ -312,7 +309,7 @@ class _Conversion:
         return right
 
     def _cut_tail(self, segment: Segment07) -> None:
-        """Cut off what 0.7 would cut at its next start, too, and keep it."""
+        """Cut off the bytes that 0.7 would cut at its next start, and keep them."""
         good, reason = segment.check(lambda size: None)
         if reason is None:
             return
@@ -329,7 +326,7 @@ class _Conversion:
 
 
 def _take_legacy(data: memoryview, at: int, start: int) -> tuple[Buffer, int]:
-    """Return the next batch of a `.log`: as it is where it is v2."""
+    """Return the next batch of a `.log`; a v2 batch unchanged."""
     if len(data) - at <= MAGIC_POSITION:
         return b"", FRAME_SIZE
     if data[at + MAGIC_POSITION] < MAGIC:
@@ -375,7 +372,7 @@ class _Target:
             self._fd = self._files.open(self._path + paths.LOG + paths.CLEANED, flags)
 
     def add(self, batch: Buffer) -> None:
-        """Errors: CorruptRecord where its offsets do not rise, or its CRC is wrong."""
+        """Add a batch. Errors: CorruptRecord if its offsets do not rise, or its CRC is wrong."""
         self._pending += batch
         self._count += 1
         if len(self._pending) >= _WRITE_BYTES:
@@ -395,7 +392,7 @@ class _Target:
         self._pending.clear()
 
     def end(self, mtime_ns: int) -> None:
-        """Write the rest and the indexes; all of it is durable then."""
+        """Write the rest and the indexes, durably."""
         self._write()
         if not self._writes:
             return
@@ -407,9 +404,9 @@ class _Target:
         self._put(paths.INDEX, rebuild.offset_entries)
         self._put(paths.TIMEINDEX, times)
         if self._files.exists(self._path + paths.TXNINDEX):
-            # It names offsets only, and those stay.
+            # The index has only offsets, which stay.
             self._put(paths.TXNINDEX, self._files.read_whole(self._path + paths.TXNINDEX))
-        # Retention goes by it where records have no timestamps.
+        # Retention uses it for records without timestamps.
         self._files.utime_ns(self._path + paths.LOG + paths.CLEANED, mtime_ns)
 
     def _put(self, suffix: str, data: bytes | bytearray) -> None:
@@ -423,7 +420,7 @@ class _Target:
             self._files.close(fd)
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1

@@ -49,7 +49,7 @@ MAX_SET_BYTES = _LARGEST - 2 - _HEAD.size
 
 
 class ErrorCode(IntEnum):
-    """What a response of ours says (some of 0.7's `ErrorMapping`)."""
+    """Error codes of our responses (some of 0.7's `ErrorMapping`)."""
 
     UNKNOWN = -1
     NONE = 0
@@ -58,7 +58,7 @@ class ErrorCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageSet:
-    """Messages back to back: their bytes, how many are whole, where the next fetch goes on.
+    """Consecutive messages: their bytes, the number of whole ones, the offset of the next fetch.
 
     `next_offset` follows the last whole message, and control records and aborted ones after it.
     """
@@ -99,11 +99,13 @@ def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
 
 
 def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
-    """What a log of format 0.7 holds, from the first id ≥ `offset` on, of one of its files."""
+    """Return messages of a log of format 0.7, from the first id ≥ `offset` on, of one of its
+    files.
+    """
     data = log.read(offset, max_bytes)
     if not data:
         return MessageSet(b"", 0, offset)
-    # Behind the last id of a file comes the first one of the next.
+    # After the last id of a file comes the first one of the next.
     places = (segment.locate(offset) for segment in log.segments if segment.next_offset > offset)
     first = next(place[1].base_offset for place in places if place is not None)
     count = at = 0
@@ -113,8 +115,8 @@ def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
 
 
 def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes | None, int]]:
-    """(message, the offset behind it) of each record that a consumer gets, from `offset` on, and
-    (None, the offset behind it) of each batch.
+    """Yield (message, the next offset) of each visible record from `offset` on, and (None, the next
+    offset) of each batch.
     """
     end, is_ended = log.last_stable_offset, False
     while not is_ended:
@@ -137,7 +139,9 @@ def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes |
 
 
 def _messages_of(batch: Buffer, first: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """As `_messages`, of the records of a plain batch from `first` to before `end`."""
+    """Yield (message, the next offset) of the records of a plain batch from `first` to before
+    `end`.
+    """
     columns = decode_columns(batch, 0, len(batch), from_offset=first, to_offset=end, keys=False)
     assert columns.values is not None
     offsets = memoryview(columns.offsets).cast("q")
@@ -162,7 +166,7 @@ def encode_multi_response(responses: Iterable[Buffer]) -> bytes:
 
 
 def _message_ends(data: Buffer) -> Iterator[int]:
-    """Yield where each whole message ends. Errors: CorruptRecord for a length that cannot be."""
+    """Yield the end of each whole message. Errors: CorruptRecord for an impossible length."""
     at = 0
     while len(data) - at >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, at)

@@ -1,11 +1,11 @@
-"""Which directories another process has changed files in: inotify(7), by the C library.
+"""Watches directories for changes by another process: inotify(7), by the C library.
 
-A directory is watched as a whole: a watch of its newest file alone would not tell of the next one.
-What is written through a memory map is not told of; brokers write their logs by write(2).
+A directory is watched as a whole: a watch of its newest file alone would not report the next file.
+Writes through a memory map are not reported; brokers write their logs by write(2).
 
-Each user may have so many instances of inotify (`fs.inotify.max_user_instances`, 128 by default)
-and so many watches (`fs.inotify.max_user_watches`). So the instance is made for the first
-directory; one that gets no watch is told of in one line, and tried again by `try_again`.
+The instances of inotify per user are limited (`fs.inotify.max_user_instances`, 128 by default), and
+so are the watches (`fs.inotify.max_user_watches`). So the instance is made for the first directory.
+A directory without a watch is reported in one line, and `try_again` retries it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IGNORED = 0x8000
 _OVERFLOW = 0x4000
 _ONLY_DIRECTORIES = 0x1000000
 _MASK = _MODIFY | _CREATE | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLY_DIRECTORIES
-# Watch, mask, cookie, bytes of the name behind it.
+# Watch, mask, cookie, bytes of the following name.
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 64 << 10
 
@@ -38,14 +38,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class DirectoryWatches(Generic[K]):
-    """The watches of one mount, each by a key. `fd` is readable when anything has changed.
+    """The watches of one mount, each by a key. `fd` is readable after any change.
 
-    For one thread.
+    Not thread-safe.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        # To wait for from the beginning on; inotify's descriptor is added once it is made.
+        # Waitable from the beginning; inotify's descriptor is added once it exists.
         self._ready = select.epoll()
         self.fd = self._ready.fileno()
         self._inotify: int | None = None
@@ -71,7 +71,7 @@ class DirectoryWatches(Generic[K]):
         self._keys[number], self._numbers[key] = key, number
 
     def forget(self, key: K) -> None:
-        """Watch it no more."""
+        """Stop watching a directory."""
         self._unwatched.pop(key, None)
         number = self._numbers.pop(key, None)
         if number is not None and self._inotify is not None:
@@ -79,21 +79,19 @@ class DirectoryWatches(Generic[K]):
             _libc.inotify_rm_watch(self._inotify, number)
 
     def try_again(self) -> None:
-        """Watch what could not be watched so far, as far as the system has watches again."""
+        """Watch directories that failed before, as far as the system has watches again."""
         for key, directory in list(self._unwatched.items()):
             self.watch(key, directory)
 
     def _add(self, directory: str) -> int:
-        """Return the number of a directory's watch. Errors: OSError where the system has no
-        more.
-        """
+        """Add a watch and return its number. Errors: OSError if the system has no more."""
         if self._inotify is None:
             self._inotify = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             self._ready.register(self._inotify, select.EPOLLIN)
         return _checked(_libc.inotify_add_watch(self._inotify, os.fsencode(directory), _MASK))
 
     def changed(self) -> dict[K, bool]:
-        """Return the keys of what has changed since the last call; whether the directory itself was
+        """Return the keys with changes since the last call, and whether the directory itself was
         removed or renamed.
         """
         found: dict[K, bool] = {}

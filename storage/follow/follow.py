@@ -1,37 +1,37 @@
 """Follows a partition that another process writes: a broker's, while it runs.
 
-The follower writes nothing and takes no lock. It looks at names and sizes to find out what the
-writer has done, and tells the listeners of it as a log of our own does:
+The follower writes nothing and takes no lock. It derives the writer's changes from names and sizes,
+and reports them to the listeners like a log of our own:
 
-    appended, rolled     whole batches with a right CRC, in whatever segment they lie
-    removing             segments are gone from the head (retention)
+    appended, rolled     whole batches with a correct CRC, in any segment
+    removing             segments were deleted from the head (retention)
     swapping, swapped    a cleaner has replaced segments of the head
-    truncated            the last batch that was read stands there no longer
+    truncated            the last batch that was read is no longer at its place
 
-A look costs two stats where nothing has changed. The directory's time says whether names have
-changed, the active log's size and time whether bytes have. A time that is younger than `FRESH_NS`
-may hide another change at the same moment: the next look looks again. A segment is the same as long
-as its log has the inode, size and time that it had.
+A look costs two stats if nothing has changed. The directory's mtime shows changes of names, the
+active log's size and mtime changes of bytes. An mtime that is younger than `FRESH_NS` may hide
+another change at the same moment: the next look looks again. A segment is unchanged if its log has
+the same inode, size and mtime.
 
-The writer may rename files after the follower has looked at names and before it opens them. Then
-the look begins again; if that does not help it is left for the next time. While a cleaner's `.swap`
-files are there, old and new segments are mixed, and the look takes only what follows the active
-segment. If the old segments cannot be read any more, the writer was stopped in the middle: then its
-swap counts as finished.
+The writer may rename files after the follower has listed names and before it opens them. Then the
+look begins again; if that does not help, the next one does. While a cleaner's `.swap` files exist,
+old and new segments are mixed, and the look takes only segments after the active one. If the old
+segments cannot be read any more, the writer was stopped in the middle: then its swap counts as
+finished.
 
-The follower first takes up what the writer has appended, then what the writer has done to the head.
-A cleaner takes only decided records, and the markers that decide them are in the files by then.
-While the follower may not show those yet (they lie behind `limit`), it leaves the replaced segments
-in the log: nothing leaves the log before it could be shown, as long as its files can be read. They
-cannot be read where a cleaner has twice rewritten what the follower had not read, or had read in
-part. Then the log goes on by offset, as a consumer does: the follower swaps in what is left before
-listeners hear of anything behind it (`_add_after_unread`). What the writer has removed or
-cleaned lay below the high watermark, whatever high watermark it last wrote down.
+The follower first reads appended batches, then changes of the head. A cleaner takes only decided
+records, and the markers that decide them are in the files before that. While the follower may not
+show those yet (above `limit`), it keeps the replaced segments in the log: nothing leaves the log
+before it could be shown, as long as its files can be read. They cannot be read if a cleaner has
+twice rewritten a part that the follower had not read, or only in part. Then the log continues by
+offset, as a consumer does: the follower swaps in the remaining segments before listeners are
+informed of later ones (`_add_after_unread`). The writer removes or cleans only below its high
+watermark, even if it last recorded a lower one.
 
-Segments that have left the log are in `Log.retired`, as in a log of our own: readers go on until
+Segments that have left the log are in `Log.retired`, as in a log of our own: readers continue until
 file.delete.delay.ms is over, through a descriptor or the name `.deleted`.
 
-Not here: what is read at the end (`follow_tail`), which partitions there are (`follow_directory`).
+Not here: reading at the end (`follow_tail`), the list of partitions (`follow_directory`).
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from storage.state import book_file
 from storage.state.book_file import Claim
 from storage.state.producer_state import ProducerState
 
-# A time of change that is younger than this, in ns, may be that of a later change too.
+# An mtime younger than this, in ns, may also be that of a later change.
 FRESH_NS = 100_000_000
 # The kernel lists a directory of more names in several calls: a name that changes between two may
 # be in none of them, or in both.
 _LISTED_AT_ONCE = 200
-# How often a look begins again.
+# Attempts of a look.
 _TRIES = 4
 
 _log = logging.getLogger(__name__)
 
 
 class Listing(NamedTuple):
-    """The logs of a partition's directory, by base offset, rising.
+    """The logs of a partition's directory, by base offset, ascending.
 
     `deleted`: those that wait for deletion. `is_mixed`: a cleaner is swapping some. `swapped`:
     those whose files' names still end in `.swap`, though they count as swapped.
@@ -81,7 +81,7 @@ class Listing(NamedTuple):
 
 
 class LogFollower:
-    """Keeps one log equal to its files. The owner's thread calls `look`, any thread `intact`.
+    """Keeps one log equal to its files. `look` runs on the log thread; `intact` is thread-safe.
 
     `limit`: the log ends before this offset (the high watermark); None: it ends where its files do.
     """
@@ -95,9 +95,9 @@ class LogFollower:
         self._tail = LogTail(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
-        # The offsets that a cleaner is just replacing: from the first to below the second.
+        # The offsets that a cleaner is replacing now: from the first to below the second.
         self._replaced = 0, 0
-        # The book's claims of segments that are gone or shorter than they were, by base offset.
+        # The book's entries of segments that are missing or truncated, by base offset.
         self._claims: dict[int, Claim] = {}
         if log.losses:
             self._claims = self._claimed()
@@ -106,16 +106,14 @@ class LogFollower:
         self._tail.mark_last()
 
     def intact(self) -> bool:
-        """Return whether the last batch that was read stands where it stood (`LogTail`). Any
-        thread.
-        """
+        """Return whether the last batch that was read is unchanged (`LogTail`). Thread-safe."""
         return self._tail.intact()
 
     # -- looking -------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Take up what the writer has done; returns whether there was anything. Errors:
-        CorruptRecord where the log is damaged, OSError; what was found before that counts.
+        """Read the writer's changes; return whether there were any. Errors: CorruptRecord if the
+        log is damaged, OSError; earlier changes stay.
         """
         if self.log.closed or not self.log.active.holds_batches:
             return False
@@ -132,7 +130,7 @@ class LogFollower:
         return self.log.segments is not segments or self.log.log_end_offset != end
 
     def _look(self) -> bool:
-        """Look once; returns False where the log could not take up all that the files show."""
+        """Look once; return False if the log could not take all changes of the files."""
         log = self.log
         if self._tail.limit is not None and (limit := self._tail.limit()) != self._limit_seen:
             self._limit_seen = limit
@@ -143,15 +141,15 @@ class LogFollower:
         return is_done
 
     def _look_at_names(self, stamp: int) -> bool:
-        """Make the log's segments those in its directory; False where that has to wait.
+        """Let the log have the segments of its directory; return False if that has to wait.
 
-        `stamp`: the directory's time of change.
+        `stamp`: the directory's mtime.
         """
         found = self._list(self._names())
         self._replaced = 0, 0
         if found.is_mixed:
-            # What a cleaner replaces is below the limit. A writer that is killed now removes it as
-            # soon as it starts again: so what is unread of it is read now.
+            # Segments that a cleaner replaces are below the limit. A writer that is killed now
+            # removes them as soon as it starts again: so unread parts are read now.
             new = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
             self._replaced = replaced_range(self.log.files, self.log.directory, new)
             self._decide_below(self._replaced[1])
@@ -161,7 +159,7 @@ class LogFollower:
             return False
         for segment in self.log.segments:
             if segment.log_path.endswith(paths.SWAP):
-                # The writer was stopped in a swap, and has finished that by now.
+                # The writer was stopped in a swap, and has finished it now.
                 segment.note_renamed_to("")
         self._claims = self._lost_claims(found, stamp)
         is_done = self._compare(found)
@@ -170,16 +168,16 @@ class LogFollower:
         return is_done
 
     def _keep_readable(self, low: int = 0, high: int = 0) -> bool:
-        """Open the segments that the writer has put aside, before it removes them: the log still
-        has them, as what comes before cannot be seen yet, or the writer is not ready. Open also
-        those from `low` to below `high`.
+        """Open the segments that the writer has renamed, before it removes them: the log still has
+        them, because their records cannot be shown yet, or the writer is not ready. Open also those
+        from `low` to below `high`.
 
-        Returns whether all of the log can be read.
+        Return whether all of the log can be read.
         """
         all_can = True
         for segment in self.log.segments:
             if segment.is_log_open:
-                # So that it stays open.
+                # Keeps it open.
                 segment.recently_used = True
             elif low <= segment.base_offset < high or not self._leads_to(segment):
                 try:
@@ -189,15 +187,15 @@ class LogFollower:
         return all_can
 
     def _leads_to(self, segment: Segment) -> bool:
-        """Return whether its name still leads to its file."""
+        """Return whether a segment's name still belongs to its file."""
         with contextlib.suppress(FileNotFoundError, FileReplaced):
             self._stat_of(segment)
             return True
         return False
 
     def _list(self, names: Iterable[str], swapped: frozenset[int] = frozenset()) -> Listing:
-        """Look at the logs among these names. Errors: FileNotFoundError where a cleaner has put
-        several into one meanwhile: that one has the name of the first.
+        """Stat the logs among these names. Errors: FileNotFoundError if a cleaner has merged
+        several meanwhile; the merged one has the name of the first.
         """
         files, directory = self.log.files, self.log.directory
         logs: dict[int, os.stat_result] = {}
@@ -217,9 +215,7 @@ class LogFollower:
         return Listing(logs, deleted, is_mixed, swapped)
 
     def _names(self) -> list[str]:
-        """Return the names of all files at one moment, sorted; FileReplaced where that cannot be
-        known.
-        """
+        """Return all file names at one moment, sorted. Errors: FileReplaced if they are in flux."""
         scan, directory = self.log.files.scan, self.log.directory
         names = sorted(name for name, is_directory in scan(directory) if not is_directory)
         if len(names) > _LISTED_AT_ONCE:
@@ -229,26 +225,26 @@ class LogFollower:
         return names
 
     def _list_unmixed(self) -> Listing:
-        """Return the listing while no cleaner swaps; FileReplaced where one does."""
+        """Return the listing while no cleaner swaps. Errors: FileReplaced during a swap."""
         found = self._list(self._names())
         if found.is_mixed or not found.logs:
             raise FileReplaced
         return found
 
     def _list_as_if_finished(self, found: Listing) -> Listing:
-        """Return the listing as it will be when the writer, which was stopped in the middle of a
-        swap, has finished it: what it replaces is gone already.
+        """Return the listing as if the writer, which was stopped in a swap, had finished it: the
+        replaced segments are removed already.
         """
         names, swapped = as_if_finished(self.log.files, self.log.directory, self._names())
         return self._list(sorted(names), swapped)._replace(deleted=found.deleted)
 
-    # -- what is gone though the writer did not remove it ----------------------------------------
+    # -- segments that the book lists and that are missing -----------------------------------
 
     def _lost_claims(self, found: Listing, stamp: int) -> dict[int, Claim]:
-        """Return the book's claims of segments whose names lead to nothing, or to less.
+        """Return the book's entries of segments that are missing or truncated.
 
-        The writer takes a claim back before it removes anything, and the book is read after the
-        names: FileReplaced where these may have changed by then.
+        The writer withdraws an entry before it removes anything, and the book is read after the
+        names. Errors: FileReplaced if these may have changed since.
         """
         log = self.log
         suspect = [
@@ -279,9 +275,7 @@ class LogFollower:
         return claims if book_file.fits(list(claims.values()), sizes) else {}
 
     def _claimed(self) -> dict[int, Claim]:
-        """Return the book's claims, by base offset; none where a broker has come to the
-        directory.
-        """
+        """Return the book's entries, by base offset; none if a broker has taken the directory."""
         files, directory = self.log.files, self.log.directory
         if files.exists(os.path.join(os.path.dirname(directory), paths.META_PROPERTIES)):
             return {}
@@ -291,14 +285,14 @@ class LogFollower:
             return {}
 
     def _bases(self, found: Listing) -> list[int]:
-        """Return the base offsets of the log's segments, also of those whose files are gone."""
+        """Return the base offsets of the log's segments, including missing ones."""
         return sorted({*found.logs, *self._claims})
 
     # -- comparing -----------------------------------------------------------------------------
 
     def _first_kept(self, found: Listing) -> int:
-        """Return the number of the segment from which on all are as they were, and no other is
-        among them; the number of segments where the last one is not as it was.
+        """Return the number of the segment from which on all are unchanged, with no other among
+        them; the number of segments if the last one has changed.
         """
         segments = self.log.segments
         kept = len(segments)
@@ -310,9 +304,9 @@ class LogFollower:
         return kept
 
     def _go_on_while_mixed(self, found: Listing) -> bool:
-        """Take what follows the active segment, which no cleaner touches.
+        """Take the segments after the active one, which no cleaner touches.
 
-        False where some of that came and went unread.
+        Return False if some of these were added and removed unread.
         """
         kept = self._first_kept(found)
         self._update_visible_end(kept, found)
@@ -325,7 +319,7 @@ class LogFollower:
         return True
 
     def _compare(self, found: Listing) -> bool:
-        """Make the log's segments those of a listing; False where that has to be done again."""
+        """Let the log have the segments of a listing; return False if that has to be repeated."""
         segments = self.log.segments
         kept = self._first_kept(found)
         self._update_visible_end(kept, found)
@@ -339,7 +333,7 @@ class LogFollower:
                 return True
             kept = self._first_kept(found)
         if not self._can_hold(self.log.segments[:kept], found):
-            # Before anything is told that lies behind what is not shown yet.
+            # Before listeners are informed of anything after the hidden part.
             self._change_head(kept, found)
             kept = 0
         try:
@@ -351,11 +345,11 @@ class LogFollower:
         return self._change_head(kept, found) and is_read
 
     def _update_visible_end(self, count: int, found: Listing) -> None:
-        """Raise the limit where some of the first `count` segments were replaced or removed.
+        """Raise the limit if some of the first `count` segments were replaced or removed.
 
-        What the writer removes or cleans lies below the high watermark, which it writes down only
-        now and then. A segment that was not cut gets another file for no other reason, also where
-        all of it is still hidden.
+        The writer removes or cleans only below the high watermark, which it records now and then.
+        Except for a truncation, there is no other reason for a new file, even if all of it is
+        hidden.
         """
         if self._tail.limit is None or not count or self._is_written_over(found):
             return
@@ -365,13 +359,15 @@ class LogFollower:
                 self._decide_below(next(following, 0))
 
     def _decide_below(self, offset: int) -> None:
-        """The writer has removed or cleaned what is below `offset`, or is about to."""
+        """Note that the writer has removed or cleaned a part below `offset`, or is about to."""
         if offset > self._tail.decided:
             self._tail.decided = offset
             self._tail.seen = None
 
     def _change_head(self, count: int, found: Listing) -> bool:
-        """Make the first `count` segments those of a listing; False where that has to wait."""
+        """Replace the first `count` segments by those of a listing; return False if that has to
+        wait.
+        """
         segments = self.log.segments
         head = [base for base in self._bases(found) if base < segments[count].base_offset]
         old = segments[:count]
@@ -383,10 +379,10 @@ class LogFollower:
         return True
 
     def _is_still_listed(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Return whether a replaced segment has bytes that are not stable by what was read.
+        """Return whether a replaced segment has bytes that are not stable yet.
 
-        Readers were not shown those bytes; they find them in the old segment once the transactions
-        are decided.
+        Readers were not shown those bytes; they get them from the old segment after the
+        transactions are decided.
         """
         return any(
             segment.stable_size < segment.size and not self._is_kept(segment, found)
@@ -394,7 +390,7 @@ class LogFollower:
         )
 
     def _can_hold(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Return whether no bytes of replaced segments are held back, or their files can still be
+        """Return whether replaced segments have no hidden bytes, or their files can still be
         read.
         """
         if not self._is_still_listed(segments, found):
@@ -411,9 +407,7 @@ class LogFollower:
         return True
 
     def _is_kept(self, segment: Segment, found: Listing) -> bool:
-        """Return whether this segment's log is the one that it was; the active one may be
-        longer.
-        """
+        """Return whether this segment's log is unchanged; the active one may be longer."""
         now = found.logs.get(segment.base_offset)
         is_claimed = segment.base_offset in self._claims
         if now is None:
@@ -421,7 +415,7 @@ class LogFollower:
         if (segment.lost is not None) != is_claimed:
             return False
         if segment.identity is None and not segment.sealed and not segment.size:
-            # The writer had made the directory and not yet the segment when the log was opened.
+            # When the log was opened, the writer had made the directory but not the segment.
             segment.identity = self._identity(segment.log_path, now)
         if not is_of(segment, now, self.log.files):
             return False
@@ -447,14 +441,14 @@ class LogFollower:
             self._tail.seen = tail
 
     def _stat_of(self, segment: Segment) -> os.stat_result:
-        """Return the stat of a segment's log; FileReplaced where its name leads to another file."""
+        """Return the stat of a segment's log. Errors: FileReplaced if its name has another file."""
         found = self.log.files.file_stat(segment.log_path)
         if not is_of(segment, found, self.log.files):
             raise FileReplaced
         return found
 
     def _read_on(self) -> None:
-        """Take what the active segment has by now; FileReplaced where it was cut."""
+        """Read the new bytes of the active segment. Errors: FileReplaced if it was truncated."""
         active = self.log.active
         if self._tail.is_cut(active, self._stat_of(active)):
             self._take_over(self._list_unmixed())
@@ -462,12 +456,14 @@ class LogFollower:
         self._tail.drain()
 
     def _roll_all(self, found: Listing) -> bool:
-        """Take the segments behind the active one; False where that is not read to its end yet."""
+        """Add the segments after the active one; return False if that is not read to its end
+        yet.
+        """
         active = self.log.active.base_offset
         return all(self._roll(base, found) for base in found.logs if base > active)
 
     def _roll(self, base: int, found: Listing) -> bool:
-        """Begin the segment `base`; False where the one before is not read to its end yet."""
+        """Begin the segment `base`; return False if the previous one is not read to its end yet."""
         log, active = self.log, self.log.active
         self._read_on()
         now = self._stat_of(active)
@@ -508,8 +504,8 @@ class LogFollower:
     # -- changes of the past ---------------------------------------------------------------------
 
     def _is_written_over(self, found: Listing) -> bool:
-        """Return whether a sealed segment's file is the same and holds something else: only cuts do
-        so.
+        """Return whether a sealed segment's file has other bytes, which only a truncation
+        explains.
         """
         return any(
             (now := found.logs.get(segment.base_offset)) is not None
@@ -519,11 +515,12 @@ class LogFollower:
         )
 
     def _continue_past_deleted_active(self, found: Listing, *, may_swap: bool) -> bool:
-        """Go on behind an active segment that the writer has rolled, and then deleted or cleaned.
+        """Continue after an active segment that the writer has rolled, and then deleted or cleaned.
 
-        The follower reads the segment's last batches, and segments that came and went since, in the
-        files that wait for deletion; where those are gone, in what a cleaner has left. False where
-        no segment lies behind it, so that the log was cut, or where `may_swap` would be needed.
+        The follower reads the segment's last batches, and segments that were added and removed
+        since, from the files that wait for deletion; without those, from a cleaner's output. Return
+        False if no segment follows it, so that the log was truncated, or if `may_swap` would be
+        needed.
         """
         log = self.log
         while not self._is_kept(log.active, found):
@@ -532,7 +529,8 @@ class LogFollower:
             if max(found.logs, default=-1) < at:
                 now = found.logs.get(active.base_offset)
                 if now and not os.path.samestat(now, log.files.file_stat(active.log_path)):
-                    # It was its file when the names were looked at: what follows it came since.
+                    # It had its file when the names were listed: the next segments were added
+                    # since.
                     raise FileReplaced
                 return False
             active.note_renamed_to(paths.DELETED)
@@ -559,9 +557,9 @@ class LogFollower:
         return True
 
     def _add_after_unread(self, base: int, found: Listing) -> None:
-        """Begin the segment `base`, while cleaned segments before it have what was not read yet.
+        """Begin the segment `base`, while cleaned segments before it have unread records.
 
-        The cleaned segments replace the old ones before listeners hear of anything behind them.
+        The cleaned segments replace the old ones before listeners are informed of later ones.
         """
         log, active = self.log, self.log.active
         bases = [each for each in self._bases(found) if each < base]
@@ -569,15 +567,15 @@ class LogFollower:
         producers = self._tail.producers_of(new)
         count, read_to = len(log.segments), active.next_offset
         self._begin(base, found)
-        # So that listeners hear from where on it was not read.
+        # Tells listeners the end of the part that was read.
         active.next_offset = read_to
         self._replace_head(count, new, producers)
 
     def _is_cleaned(self, start: int, end: int, found: Listing) -> bool:
-        """Return whether a cleaned segment may hold some of the offsets from `start` to below
+        """Return whether a cleaned segment may have some of the offsets from `start` to below
         `end`.
 
-        They were not read: a reader that went on at `end` would pass them over.
+        They were not read: a reader that continued at `end` would miss them.
         """
         if start == end:
             return False
@@ -596,9 +594,9 @@ class LogFollower:
     def _replace_head(
         self, count: int, new: Sequence[Segment], producers: ProducerState | None = None
     ) -> None:
-        """Put `new` where the first `count` segments were; none: those were deleted.
+        """Replace the first `count` segments by `new`; without any, they were deleted.
 
-        `producers`: as of the log end, where not all of `new` was read before.
+        `producers`: as of the log end, if not all of `new` was read before.
         """
         log = self.log
         old = log.segments[:count]
@@ -628,7 +626,9 @@ class LogFollower:
                 listener.swapped(log, old, new)
 
     def _lose(self, segment: Segment) -> None:
-        """It waits for deletion, unless its file was written over or its inode given to another."""
+        """Release a segment for deletion, unless its file was overwritten or its inode used
+        again.
+        """
         seen: list[os.stat_result] = []
         if segment.is_open and not segment.is_lost:
             with contextlib.suppress(FileNotFoundError, SegmentGone):
@@ -645,8 +645,8 @@ class LogFollower:
     def _load_head(
         self, bases: list[int], end: int, found: Listing, old: Sequence[Segment]
     ) -> list[Segment]:
-        """Return the segments `bases`, of which the last ends at `end`: those that are kept of
-        `old`, the others newly loaded.
+        """Return the segments `bases`, up to `end`: unchanged ones from `old`,
+        the others newly loaded.
         """
         if not bases:
             return []
@@ -669,7 +669,7 @@ class LogFollower:
     def _load(
         self, context: LoadContext, base: int, following: int, present: set[str], found: Listing
     ) -> Segment:
-        """Load a segment, of which the book may claim more than there is."""
+        """Load a segment, which may be shorter than its entry in the book."""
         log = self.log
         claim = self._claims.get(base)
         segment: Segment
@@ -684,7 +684,7 @@ class LogFollower:
         return segment
 
     def _take_over(self, found: Listing) -> None:
-        """Load the end of the log anew, as far as it is not the one that was read."""
+        """Load the end of the log again, as far as it has changed."""
         log = self.log
         recovered = recover(self._tail.load_context())
         fresh = recovered.segments
@@ -711,7 +711,7 @@ class LogFollower:
         log.sync_with_writer(segments=new, log_end=end, producers=recovered.producers)
         log.counters.truncations += 1
         log.transactions.replaced()
-        # The log start falls only if the log was cut below it.
+        # The log start falls only if the log was truncated below it.
         is_same = new[0].base_offset == old[0].base_offset
         start = min(log.log_start_offset, end) if is_same else new[0].base_offset
         log.sync_with_writer(log_start=start)
@@ -719,7 +719,7 @@ class LogFollower:
             self._tail.truncate_view(self._tail.limit())
         for _, segment in log.retired:
             if segment.identity == old[same].identity and segment.size > size:
-                # This cut took what an earlier one had left.
+                # This truncation took the rest of an earlier one.
                 _give_up(segment)
         for segment in old[same:]:
             # Other batches may have these offsets now.
@@ -732,11 +732,11 @@ class LogFollower:
 
 
 def _facts(segment: Segment) -> tuple[int, int]:
-    """Size and time of a sealed segment's log."""
+    """Return the size and mtime of a sealed segment's log."""
     return segment.size - segment.lost_bytes, segment.mtime_ns
 
 
 def _give_up(segment: Segment) -> None:
-    """Do not read a segment any more: its bytes are gone, though there is a file of its inode."""
+    """Read a segment no more: its bytes were deleted, though a file has its inode."""
     segment.identity = (0, 0, 0)
     segment.close_descriptors()

@@ -1,16 +1,16 @@
 """Follows a data directory that another process writes: its partitions and its checkpoints.
 
-Its `.lock` says whether another process writes it; none needs to when it is opened. A partition
-appears with its directory, as soon as `partition.metadata` is there, which the broker writes before
-the first append; an old broker writes none: its partition appears with its first record. A
-partition goes when its directory does, which a broker renames for deletion; a directory that gets
-the name later is another partition. What is deleted can be read until file.delete.delay.ms is over,
-as far as its files are there or open.
+Its `.lock` shows whether another process writes it; none has to at the opening. A partition appears
+with its directory, as soon as it has `partition.metadata`, which the broker writes before the first
+append; an old broker writes none: its partition appears with its first record. A partition
+disappears when a broker renames its directory for deletion; a later directory of the same name is
+another partition. Deleted partitions can be read until file.delete.delay.ms is over, as far as
+their files exist or are open.
 
-Two checkpoints count: log-start-offset-checkpoint moves log starts up (delete-records), and
-replication-offset-checkpoint ends the logs at their high watermarks with `until_high_watermark`.
+Two checkpoints count: log-start-offset-checkpoint moves log starts up (delete-records), and with
+`until_high_watermark` replication-offset-checkpoint ends the logs at their high watermarks.
 
-Not here: what happens inside a partition (`follow`).
+Not here: changes inside a partition (`follow`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from storage.state import checkpoint_file
 
 _log = logging.getLogger(__name__)
 
-# How often a partition is loaded again that is rewritten before it can be followed.
+# Attempts to load a partition that is rewritten before it can be followed.
 _TRIES = 5
 
 _Item = tuple[str, int]
 
 
 class DirectoryFollower:
-    """Keeps a manager that was opened read-only like its directory. For the owner's thread."""
+    """Keeps a manager that was opened read-only equal to its directory. Runs on the log thread."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class DirectoryFollower:
         self._starting: set[_Item] = set()
         for log in list(manager.logs()):
             if self._begin(log):
-                # This process may not have as many files open as there are logs.
+                # This process may have more logs than it may open files.
                 log.active.close_descriptors()
             else:
                 self._appear((log.topic, log.partition))
 
     def _begin(self, log: Log) -> bool:
-        """Follow a log from now on. False: the manager has it no longer, as it was rewritten since
-        it was loaded, or cannot be read.
+        """Follow a log from now on. Return False if the manager does not have it any more, because
+        it was rewritten since it was loaded, or if it cannot be read.
         """
         try:
             identity = self._identity(log.directory)
@@ -83,7 +83,9 @@ class DirectoryFollower:
         return True
 
     def _limit(self, log: Log) -> Callable[[], int]:
-        """Return the high watermark as the broker last wrote it down; 0 where it never has."""
+        """Return a function that returns the high watermark as the broker last recorded it, or
+        0.
+        """
         item = (log.topic, log.partition)
 
         def limit() -> int:
@@ -106,24 +108,24 @@ class DirectoryFollower:
         return self._files.is_locked(os.path.join(self._manager.path, paths.LOCK))
 
     def look(self, log: Log) -> bool:
-        """`LogFollower.look` at one log."""
+        """Look at one log (`LogFollower.look`)."""
         follower = self._followers.get(log)
         return follower is not None and follower.look()
 
     def look_at_groups(self) -> None:
-        """Look at what has the positions of groups."""
+        """Look at the logs with committed offsets."""
         for log in self._manager.groups.logs:
             self.look(log)
 
     def intact(self, log: Log) -> bool:
-        """`LogFollower.intact` of one log. Any thread."""
+        """Return `LogFollower.intact` of one log. Thread-safe."""
         follower = self._followers.get(log)
         return follower is None or follower.intact()
 
     def look_for_partitions(self) -> list[Log]:
-        """Make the manager's topics those of the directory; returns the logs that have appeared.
+        """Update the manager's topics from the directory; return the new logs.
 
-        Costs a stat where nothing has changed. Errors: OSError.
+        Costs a stat if nothing has changed. Errors: OSError.
         """
         manager = self._manager
         stamp = self._files.file_stat(manager.path).st_mtime_ns
@@ -140,7 +142,7 @@ class DirectoryFollower:
         if waiting:
             manager.checkpoints.look_at_cleaner_offsets()
         appeared = [new for item in waiting if (new := self._appear(item)) is not None]
-        # A partition that could not be opened is tried again when something has changed.
+        # A partition that could not be opened is tried again after a change.
         waiting = [item for item in waiting if item not in manager.topics.faulty]
         if len(appeared) >= len(waiting) and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
@@ -150,7 +152,7 @@ class DirectoryFollower:
         return os.path.join(self._manager.path, paths.partition_directory(*item))
 
     def _appear(self, item: _Item) -> Log | None:
-        """Load a new partition and follow it; None where that has to wait."""
+        """Load a new partition and follow it; return None if that has to wait."""
         for _ in range(_TRIES):
             log = self._load(item)
             if log is None or self._begin(log):
@@ -183,7 +185,7 @@ class DirectoryFollower:
         if (not has_metadata and not log.size) or (
             topic is not None and topic.partitions and log.topic_id not in ("", topic.id)
         ):
-            # Its topic is just being made, or one of the same name is just being deleted.
+            # Its topic is being created, or one of the same name is being deleted.
             log.abandon()
             return None
         manager.loader.add(log)
@@ -191,7 +193,7 @@ class DirectoryFollower:
         return log
 
     def _end(self, log: Log) -> None:
-        """The partition's directory is gone, or another one."""
+        """Remove a partition whose directory was removed or replaced."""
         self._followers.pop(log, None)
         self._manager.drop(log, self._renamed(self._directories.pop(log, None)))
 
@@ -206,7 +208,7 @@ class DirectoryFollower:
         return None
 
     def look_at_log_starts(self) -> None:
-        """Move log starts up to where the broker has last written them down. Errors: OSError."""
+        """Move log starts up to the broker's last recorded ones. Errors: OSError."""
         if self._log_starts.look():
             self._starting = set(self._log_starts.offsets)
         for item in list(self._starting):
@@ -218,7 +220,7 @@ class DirectoryFollower:
             start = log.checkpointed_start or 0
             if start > log.log_end_offset:
                 self.look(log)
-            # Else it was written down before its records could be seen, or lies beyond `_limit`.
+            # Otherwise it was recorded before its records are visible, or is beyond `_limit`.
             if start <= log.log_end_offset:
                 self._starting.discard(item)
                 if start > log.log_start_offset:
@@ -236,7 +238,7 @@ class _Offsets:
         self.offsets: dict[_Item, int] = {}
 
     def look(self) -> bool:
-        """Read the file if it has changed; returns whether it has. Errors: OSError."""
+        """Read the file if it has changed; return whether it has. Errors: OSError."""
         try:
             found = self._files.file_stat(self._path)
         except FileNotFoundError:

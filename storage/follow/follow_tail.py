@@ -1,7 +1,7 @@
-"""The end of a partition that another process writes: what it appends, and where it cuts.
+"""The end of a partition that another process writes: its appends and truncations.
 
-The tail remembers the headers, with their CRCs, of some batches that were read. Where one of them
-does not stand in the file any more, the log was cut, at the earliest behind the last one that does.
+The tail remembers the headers, with their CRCs, of some batches that were read. If one of them is
+no longer in the file, the log was truncated, at the earliest after the last one that is.
 
 Not here: names, and segments before the last one (`follow`).
 """
@@ -32,9 +32,9 @@ from storage.segment.summary import SegmentSummary
 from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-# How long a look reads, in seconds.
+# The time that a look reads, in seconds.
 _LOOK_S = 0.25
-# Batches of the active segment that are remembered, to find where it was cut.
+# Remembered batches of the active segment, for finding a truncation.
 _MARKS = 64
 
 
@@ -42,28 +42,28 @@ _Marks = tuple[tuple[int, bytes], ...]
 
 
 class FileReplaced(Exception):  # noqa: N818 - nothing is wrong
-    """What was just looked at is another file by now, or has changed: look again."""
+    """The file was replaced or changed during the look: look again."""
 
 
 class LogTail:
-    """The active segment of a log, as far as it was read; `limit` as of `LogFollower`."""
+    """The part of a log's active segment that was read; `limit` as in `LogFollower`."""
 
     def __init__(
         self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None
     ) -> None:
         self.log = log
         self._clock_ns = clock_ns
-        # What the writer has removed or cleaned ends here: the log does not end before.
+        # The end of the writer's removals and cleanings: the log does not end before it.
         self.decided = 0
         self.limit = None if limit is None else lambda: max(limit(), self.decided)
-        # Size and time of the active log when all of it was read.
+        # Size and mtime of the active log when all of it was read.
         self.seen: tuple[int, int] | None = None
-        # The active segment and (position, header) of batches of it, rising, up to the last one
-        # that was read. One tuple, as any thread may call `intact`.
+        # The active segment and (position, header) of batches of it, ascending, up to the last one
+        # that was read. One tuple, because `intact` is thread-safe.
         self._marked: tuple[Segment, _Marks] = (log.active, ())
 
     def begin_segment(self) -> None:
-        """Forget what was read: the log has another active segment."""
+        """Forget the remembered batches: the log has another active segment."""
         self.seen = None
         self._marked = self.log.active, ()
 
@@ -78,13 +78,13 @@ class LogTail:
                 mark = (at, active.read_at(at, min(header.size, HEADER_SIZE)))
                 self._marked = active, (mark,)
         except (StorageError, OSError):
-            # It was cut meanwhile: the next look sees that.
+            # It was truncated meanwhile: the next look detects that.
             self._marked = active, ((0, bytes(LOG_OVERHEAD)),)
 
     def intact(self) -> bool:
-        """Return whether the last batch that was read stands where it stood. Any thread.
+        """Return whether the last batch that was read is unchanged. Thread-safe.
 
-        Where the name leads to another file by now, the one that was read was not cut.
+        If the name has another file now, the one that was read was not truncated.
         """
         active, marks = self._marked
         try:
@@ -97,7 +97,7 @@ class LogTail:
                 return True
             return found.st_size >= active.size and self._stands(active, marks[-1:])
         except (FileNotFoundError, SegmentGone):
-            # It was replaced or removed as a whole: an open descriptor has the old bytes.
+            # The whole file was replaced or removed: an open descriptor has the old bytes.
             return True
 
     @staticmethod
@@ -108,12 +108,12 @@ class LogTail:
             return False
 
     def is_cut(self, active: Segment, now: os.stat_result) -> bool:
-        """Return whether the writer has cut the active segment, of which `now` is the stat."""
+        """Return whether the writer has truncated the active segment; `now`: its stat."""
         return now.st_size < active.size or not self._stands(active, self._marked[1][-1:])
 
     def drain(self) -> None:
-        """Take all that the active log has behind what was read. Errors: FileReplaced where that
-        takes too long, so that the look begins again.
+        """Read the active log to its end. Errors: FileReplaced if that takes too long, so that the
+        look begins again.
         """
         active = self.log.active
         until = time.monotonic() + _LOOK_S
@@ -122,7 +122,7 @@ class LogTail:
                 raise FileReplaced
 
     def _extend(self, segment: Segment) -> bool:
-        """Add the next whole batches with a right CRC to the log, some MiB at most; False: none."""
+        """Add the next whole batches with a correct CRC, some MiB at most; return False: none."""
         found = segment.log_stat()
         size = found.st_size
         if size <= segment.size:
@@ -154,7 +154,7 @@ class LogTail:
         summary = SegmentSummary.of(rebuild, rebuild.position, found.st_mtime_ns)
         if segment.size:
             summary = summary._replace(first_timestamp=segment.first_timestamp)
-        # The log finds out what of it is stable.
+        # The log computes its stable part.
         segment.restore(summary, stable_size=segment.stable_size)
         segment.refresh_indexes()
         producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
@@ -162,7 +162,7 @@ class LogTail:
         return True
 
     def _append(self, segment: Segment, data: bytes, producers: list[ProducerBatch]) -> None:
-        """The log has grown by `data`, whole batches, which `segment` has at its end by now.
+        """Add `data`, whole batches at the end of `segment`, to the log.
 
         `producers`: those of the batches that have one, with positions in the segment's file.
         """
@@ -187,9 +187,7 @@ class LogTail:
                 listener.stabilized(log)
 
     def raise_if_corrupt(self, active: Segment) -> None:
-        """Errors: CorruptRecord where a segment that has a follower ends in something that is no
-        batch.
-        """
+        """Check the end of a followed segment. Errors: CorruptRecord if it is no batch."""
         start = active.read_at(active.size, 1)
         beyond = self.limit is not None and self.log.log_end_offset >= self.limit()
         if beyond or not any(start):
@@ -202,7 +200,7 @@ class LogTail:
         )
 
     def end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
-        """Return the offset and position up to which two segments are known to hold the same."""
+        """Return the offset and position up to which two segments are known to be equal."""
         nothing = old.base_offset, 0
         if old.base_offset != new.base_offset or old.identity != new.identity:
             return nothing
@@ -219,8 +217,8 @@ class LogTail:
     def truncate_view(self, limit: int) -> None:
         """End the log, which was just loaded, before the first batch that reaches `limit`.
 
-        What holds the log start, or lies before it, is not hidden: nobody can delete records above
-        the high watermark, whatever the writer last wrote down.
+        The batch of the log start, and all before it, are not hidden: no records above the high
+        watermark can be deleted, even if the writer last recorded a lower one.
         """
         log = self.log
         log_start = log.log_start_offset
@@ -251,8 +249,8 @@ class LogTail:
         return replay(self.load_context(), [Loaded(each) for each in segments], names)[0]
 
     def load_context(self) -> LoadContext:
-        """Return how to load segments of the log; its writer lives, so loading trusts its
-        indexes.
+        """Return the context for loading segments. Its indexes are trusted: the writer is
+        running.
         """
         log = self.log
         return LoadContext(
@@ -270,13 +268,11 @@ class LogTail:
 
 
 def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
-    """Return whether the file to which the segment's name leads, of stat `found`, is the
-    segment's.
-    """
+    """Return whether the file with the stat `found`, at the segment's name, is the segment's."""
     identity = segment.identity
     if identity is None or identity[:2] != (found.st_dev, found.st_ino):
         return False
-    # No other file has its inode while it is open.
+    # While it is open, no other file has its inode.
     if segment.is_log_open:
         return True
     try:

@@ -1,9 +1,9 @@
-"""Puts one sealed segment into a broker's directory: reads its log whole, makes its indexes anew.
+"""Puts one sealed segment into a broker's directory: reads its log whole, and rebuilds its indexes.
 
-It checks every batch (size, CRC, offsets that rise), so that a broker gets whole batches only. A
-cluster gives out leader epochs: those above 0 become 0, so that no follower or consumer meets an
-epoch that the broker's own metadata does not know yet. No CRC covers them. In records of groups the
-broker's ids of topics take the place of ours (`topic_ids`).
+Every batch is checked (size, CRC, ascending offsets), so that a broker gets whole batches only. A
+cluster assigns leader epochs: those above 0 become 0, so that no follower or consumer meets an
+epoch that is still unknown in the broker's metadata. No CRC covers them. In records of groups the
+broker's ids of topics replace ours (`topic_ids`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH = slice(12, 16)
 
 
 class Receiver(NamedTuple):
-    """The directory that gets the files, and the user who has to own them."""
+    """The target directory, and the user who has to own the files."""
 
     files: Files
     directory: str
@@ -53,7 +53,7 @@ class Receiver(NamedTuple):
         return fd
 
     def put(self, path: str, data: bytes | bytearray) -> None:
-        """Make a file with these bytes, durable but for its name."""
+        """Make a file with these bytes, durable except its name."""
         fd = self.create(path)
         try:
             if data:
@@ -72,13 +72,13 @@ def hand_segment(
     task: Task,
     ids: Mapping[bytes, bytes],
 ) -> tuple[bool, int | None]:
-    """Put a segment's log and indexes there, durable but for their names.
+    """Put a segment's log and indexes there, durable except their names.
 
-    `interval`: index.interval.bytes. `may_link`: link the log, which nobody writes to any more,
-    instead of copying it, unless it has to change or has another owner. `ids`: topics' ids that it
-    has, and what takes their place; in most logs none.
+    `interval`: index.interval.bytes. `may_link`: link the log, which is not written any more,
+    instead of copying it, unless it has to change or has another owner. `ids`: ids of topics in the
+    log, and their replacements; in most logs none.
 
-    Returns whether the log is one file on both sides now, and the offset of the first batch with a
+    Return whether both sides share the log's file now, and the offset of the first batch with a
     leader epoch, or None. Errors: CorruptRecord, HandoverRefused, TaskCancelled, OSError.
     """
     files = receiver.files
@@ -98,7 +98,7 @@ def hand_segment(
             files.fsync(fd)
         finally:
             files.close(fd)
-        # Retention goes by it where records have no timestamps.
+        # Retention uses it for records without timestamps.
         files.utime_ns(path, segment.mtime_ns)
     receiver.put(receiver.path(segment.base_offset, paths.INDEX), rebuild.offset_entries)
     times = sealed_times(rebuild)

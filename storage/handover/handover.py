@@ -1,31 +1,31 @@
-"""Hands topics over to a broker: in its directory, their empty partitions get our files.
+"""Hands topics over to a broker: our files replace its empty partitions.
 
-The broker is stopped. It has each of the topics, with as many partitions, and nothing was ever
-written to them. A partition gets:
+The broker is stopped. It has each of the topics, with the same number of partitions, and nothing
+was ever written to them. A partition gets:
 
-- the segments as they are (`handed_segment`), and behind them an empty one, which begins at the log
-  end, for the broker to append to;
-- one producer snapshot, at the log end, without producers. A cluster gives out producer ids: ours
-  would meet others' at the broker, which would refuse those producers. Our batches lie below the
-  recovery point, so no restart of the broker reads their producers, however it stopped;
+- its segments (`handed_segment`), followed by an empty one, which begins at the log end, for the
+  broker to append to;
+- one producer snapshot, at the log end, without producers. A cluster assigns producer ids: ours
+  could equal others' at the broker, which would refuse those producers. Our batches lie below the
+  recovery point, so no restart of the broker reads their producers, even after a crash;
 - in `__consumer_offsets`, the broker's ids of topics in the place of ours;
-- `leader-epoch-checkpoint` with epoch 0, or empty where no batch has an epoch;
-- the log end as its recovery point, and our log start where it is above the first base offset. A
+- `leader-epoch-checkpoint` with epoch 0, or empty if no batch has an epoch;
+- the log end as its recovery point, and our log start if it is above the first base offset. A
   broker finds the high watermark and the cleaner's offset itself.
 
 `partition.metadata` stays: it ties the directory to the cluster's topic.
 
-A handover that is killed halfway must not be served. So a directory `kafkafs.handover` lies in the
-broker's until all is done: no broker starts beside a directory that is no partition's
-(`LogManager.loadLogs`), and we open none for writing either. A file in it, `plan`, names the
+An interrupted handover must not be served. So the broker's directory has a directory
+`kafkafs.handover` until the end. No broker starts with a directory that is no partition's
+(`LogManager.loadLogs`), and we do not open it for writing either. A file in it, `plan`, names the
 partitions with their log ends. After a kill the next run empties the partitions of the plan and
-begins anew; without a plan nothing was begun, or all was done. It leaves partitions alone that hold
-what they would get, so a handover can be repeated.
+starts again; without a plan nothing was begun, or all was done. Completed partitions are skipped,
+so a handover can be repeated.
 
-A handover that fails empties the partitions itself. It only reads the source, but for recovery of a
-directory that was not closed cleanly, and for the transactions that it shall abort.
+A handover that fails empties the partitions itself. It only reads the source, except to recover a
+directory that was not closed cleanly, and to abort transactions on request.
 
-Not here: creating topics, and the broker's settings, which only a running broker takes.
+Not here: creating topics, and the broker's settings, which only a running broker accepts.
 """
 
 from __future__ import annotations
@@ -81,21 +81,21 @@ class Handed:
 
 @dataclass(slots=True)
 class HandoverOutcome:
-    """What was handed over, or would be."""
+    """The result of a handover, or of its preview."""
 
     handed: list[Handed] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
-    """Why nothing can be handed over."""
+    """Why the handover is refused."""
     missing: dict[str, int] = field(default_factory=dict)
     """Topics that the broker does not have, with the number of their partitions."""
     aborted: list[tuple[str, int, int]] = field(default_factory=list)
     """Topic, partition and producer id of transactions."""
     finished: list[_Item] = field(default_factory=list)
-    """Partitions that hold already what they would get."""
+    """Partitions that are handed over already."""
     left_out: list[str] = field(default_factory=list)
     """Internal topics that the caller has not named."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By topic: what to tell the broker."""
+    """By topic: the settings to make at the broker."""
 
 
 def hand_over(
@@ -112,13 +112,12 @@ def hand_over(
 ) -> HandoverOutcome:
     """Hand these topics of the data directory `data`, or all of its own, over to a broker's.
 
-    `abort`: abort open transactions, which are refused otherwise. `link`: where possible, a log
-    that nobody appends to any more becomes one file on both sides. `dry_run` changes nothing, takes
-    no lock, and returns the refusals instead of raising them.
-
-    HandoverRefused, LogLocked, UnknownTopicOrPartition, TaskCancelled, other StorageErrors and
-    OSError: the broker has got nothing; its own empty files, which it makes again at its next
-    start, may be gone. What cannot be emptied then, the next run empties.
+    `abort`: abort open transactions, which are refused otherwise. `link`: where possible, both
+    sides share the file of a log that is not written any more. `dry_run` changes nothing, takes no
+    lock, and returns the refusals instead of raising them. Errors: HandoverRefused, LogLocked,
+    UnknownTopicOrPartition, TaskCancelled, other StorageErrors and OSError; the broker has got
+    nothing. Its own empty files, which its next start makes again, may be deleted. The next run
+    empties partitions that could not be emptied.
     """
     data, broker = os.path.realpath(data), os.path.realpath(broker)
     handover = _Handover(
@@ -139,7 +138,7 @@ def broker_settings(settings: Settings, topic: str) -> dict[str, str]:
     """Return the settings that a broker needs: those set on the topic, and those that delete
     records.
 
-    The latter also where they are our defaults, since a broker has others. A topic becomes a tiered
+    The latter also if they are our defaults, since a broker has others. A topic becomes a tiered
     one only after it was handed over.
     """
     own = settings.overrides(topic)
@@ -210,9 +209,9 @@ class _Handover:
         return self.outcome
 
     def _attempt(self, *, is_settled: bool) -> bool:
-        """Hand over; False where the source has to be settled first."""
+        """Hand over; return False if the source has to be recovered first."""
         with self._locked(self.data):
-            # A directory with tiered topics has no marker, though the others are recovered.
+            # A directory with tiered topics has no marker, though its other topics are recovered.
             if not is_settled and not checkpoint_file.has_marker(self.files, self.data):
                 return False
             with self._source() as source:
@@ -253,7 +252,9 @@ class _Handover:
 
     @contextlib.contextmanager
     def _brokers_lock(self) -> Iterator[None]:
-        """Lock it, and leave no file behind: that would be ours, which the broker may not open."""
+        """Lock the broker's directory, and leave no file: it would be ours, and the broker could
+        not open it.
+        """
         path = os.path.join(self.broker, paths.LOCK)
         existed = self.files.exists(path)
         with self._locked(self.broker):
@@ -278,7 +279,7 @@ class _Handover:
     def _choose(self, source: LogManager, begun: Collection[_Item]) -> list[Log]:
         """Return the partitions to hand over; adds refusals.
 
-        `begun`: partitions that a killed run has filled in part.
+        `begun`: partitions that an interrupted run has filled in part.
         """
         outcome = self.outcome
         theirs_tiered = TieredTopics(
@@ -369,7 +370,7 @@ class _Handover:
         }
 
     def _open_transactions(self, log: Log) -> list[int]:
-        """Return the producers with an open transaction; adds a refusal where it may not be
+        """Return the producers with an open transaction; adds a refusal if it may not be
         aborted.
         """
         found = [producer.producer_id for producer in log.producers if producer.in_transaction]
@@ -383,7 +384,7 @@ class _Handover:
     # -- handing over---------------------------------------------------------------------------
 
     def _plan_on_disk(self) -> dict[_Item, int]:
-        """Return the plan of a killed run."""
+        """Return the plan of an interrupted run."""
         return checkpoint_file.read_offsets(self.files, self.plan_path)
 
     def _carry_out(self, chosen: Collection[Log]) -> None:
@@ -425,9 +426,9 @@ class _Handover:
             if self.files.exists(directory):
                 self._empty(directory)
                 self.files.sync_directory(directory)
-        # Else an empty log would begin there.
+        # Otherwise an empty log would begin there.
         self._change(paths.LOG_STARTS, dict.fromkeys(plan))
-        # A broker takes the log end where that is below; a full disk may not take this again.
+        # A broker takes the log end if that is lower; a full disk may not take this again.
         known = checkpoint_file.read_offsets(
             self.files, os.path.join(self.broker, paths.RECOVERY_POINTS)
         )
@@ -481,7 +482,7 @@ class _Handover:
         return Handed(*_item(log), *bounds, len(log.segments), size, linked)
 
     def _ids(self) -> dict[bytes, bytes]:
-        """What topics' ids in the records of groups become: those of the broker's of the names."""
+        """Return our ids of topics, each with the broker's id of the same name."""
         ours, theirs = (self._ids_in(place) for place in (self.data, self.broker))
         return {
             id_bytes(ours[topic]): id_bytes(theirs[topic])
@@ -490,7 +491,7 @@ class _Handover:
         }
 
     def _ids_in(self, place: str) -> dict[str, str]:
-        """Of each topic that lies there."""
+        """Return the ids of the topics in a directory, by name."""
         found: dict[str, str] = {}
         for topic, numbers in paths.partitions_in(self.files.scan(place)).items():
             directory = os.path.join(place, paths.partition_directory(topic, numbers[0]))
@@ -501,7 +502,7 @@ class _Handover:
         return found
 
     def _receiver(self, directory: str) -> Receiver:
-        """Return the directory, whose files have to belong to the owner of the broker's."""
+        """Return the directory, with the owner of the broker's one."""
         stat = self.files.file_stat(os.path.join(self.broker, paths.META_PROPERTIES))
         return Receiver(self.files, directory, stat.st_uid, stat.st_gid)
 

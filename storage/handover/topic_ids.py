@@ -1,8 +1,8 @@
-"""Topics' ids in the records of groups: the broker's take the place of ours.
+"""Replaces our ids of topics in the records of groups by the broker's.
 
-A broker knows topics by ids of its own, and takes a position of a topic with another id for none.
-In a record an id is its 16 bytes, in a position as in a broker's facts of members and assignments.
-They are random, so wherever a batch has them they mean the topic; no bytes move.
+A broker has its own ids of topics, and ignores a committed offset of a topic with another id. In a
+record an id is its 16 bytes, in an offset and in a broker's facts about members and assignments.
+They are random, so these bytes are the id wherever they occur in a batch; no bytes move.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIZE = 16
 
 def replace_ids(data: memoryview, end: int, ids: Mapping[bytes, bytes], path: str) -> None:
     """Replace these ids in whole, valid batches, in place, with new checksums. Errors:
-    HandoverRefused where a compressed batch has any; `path`: the log's, for that.
+    HandoverRefused if a compressed batch has any; `path` names the log in the message.
     """
     at = 0
     while at < end:
@@ -51,7 +51,7 @@ def _replace_in_batch(batch: memoryview, ids: Mapping[bytes, bytes], path: str) 
 
 
 def _places(batch: bytes, ids: Mapping[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield where ids are, and what takes their place."""
+    """Yield the positions of ids, and their replacements."""
     for old, new in ids.items():
         position = batch.find(old, _COVERED_FROM)
         while position >= 0:

@@ -1,23 +1,23 @@
 """Reads logs back while they are in use, to find damage before a reader needs the data.
 
-Every kafkafs.check.interval.ms it reads the *newest* segments: what was appended since the last
-check, also to a segment that was closed meanwhile, at `NEWEST_BYTES_PER_SECOND`. And it reads all
-*sealed* segments, again and again, slowly: at `SEALED_BYTES_PER_SECOND` for all logs together. A
-pass begins anywhere, as one over a large directory takes longer than some processes live.
+Every kafkafs.check.interval.ms it reads the *newest* segments: the bytes that were appended since
+the last check, also to a segment that was sealed meanwhile, at `NEWEST_BYTES_PER_SECOND`. It also
+reads all *sealed* segments, again and again, at `SEALED_BYTES_PER_SECOND` for all logs together. A
+pass begins at a random segment, since one over a large directory takes longer than some processes
+live.
 
-Damage is told to the log (`Log.note_damage`), which closes an active segment that has any and fails
-reads there, and is a line in the log of events. Only `kafkafs repair` removes anything.
+Damage is reported to the log (`Log.note_damage`), which closes a damaged active segment and fails
+reads there, and to the log of events. Only `kafkafs repair` removes anything.
 
-Everything is read from the disk, past the page cache (`direct_io`): the cache still has what was
-written minutes ago, right even where the disk is wrong; and sealed segments would drive out of the
-cache what other processes read.
+All reads bypass the page cache (`direct_io`). Recent bytes are still correct in the cache even if
+the disk is wrong, and sealed segments would push other processes' data out of it.
 
-Threads: `run_newest` and `run_sealed` each run in a worker thread, one of each at a time. They read
-a log's tuple of segments and their sizes, which is safe in any thread; damage is noted on the
-owner's thread.
+Threads: `run_newest` and `run_sealed` each run on a worker thread, one of each at a time. They read
+a log's tuple of segments and their sizes, which is thread-safe; damage is reported on the log
+thread.
 
-Not here: what a damaged batch is (`batch_check`), the clock that calls, other processes' logs, a
-verification on demand, also of records and indexes (`verify_log`).
+Not here: the check of a batch (`batch_check`), the schedule, other processes' logs, a verification
+on demand, also of records and indexes (`verify_log`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from storage.segment.damage import Damage
 from storage.segment.segment import Segment
 from storage.task import Task
 
-#: Too slow to disturb other readers of the disk, and more than is appended to most logs.
+#: Too slow to disturb other readers of the disk, but faster than most logs grow.
 NEWEST_BYTES_PER_SECOND = 128 << 20
-#: Enough for 350 GB a day, and a twentieth of what a plain disk reads.
+#: Enough for 350 GB a day, and a twentieth of the speed of a plain disk.
 SEALED_BYTES_PER_SECOND = 4 << 20
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Newest(NamedTuple):
-    """How far a log was checked: up to a position of the segment that was active."""
+    """The checked part of a log: up to a position of the segment that was active."""
 
     segment: Segment
     position: int
@@ -56,7 +56,7 @@ class Newest(NamedTuple):
 
 
 class LogChecker:
-    """Checks the `logs` of one data directory. Any thread may read its facts."""
+    """Checks the `logs` of one data directory. Its facts are thread-safe."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class LogChecker:
         self._duties = duties or Duties()
         self._newest: dict[Log, Newest] = {}
         self._checked_ms: dict[Log, int] = {}
-        # Bytes read, of each log and of all, also of those that are gone; one writer thread each.
+        # Bytes read, of each log and of all, including deleted ones; one writer thread each.
         self._all_newest = self._all_sealed = 0
         self._bytes_newest: Counter[Log] = Counter()
         self._bytes_sealed: Counter[Log] = Counter()
@@ -77,22 +77,24 @@ class LogChecker:
     # -- facts ---------------------------------------------------------------------------------
 
     def checked_ms(self, log: Log) -> int:
-        """When the newest segment was last checked, -1 if not yet."""
+        """Return when the newest segment was last checked; -1: not yet."""
         return self._checked_ms.get(log, -1)
 
     def bytes_checked(self, log: Log) -> int:
-        """Bytes read back since the directory was opened, repeated ones each time."""
+        """Return the bytes read since the directory was opened; repeated reads count again."""
         return self._bytes_newest[log] + self._bytes_sealed[log]
 
     @property
     def all_bytes_checked(self) -> int:
-        """`bytes_checked` of all logs, also of those that were deleted since."""
+        """`bytes_checked` of all logs, including deleted ones."""
         return self._all_newest + self._all_sealed
 
     # -- the newest ----------------------------------------------------------------------------
 
     def run_newest(self, task: Task) -> None:
-        """Check what was appended to every log since the last time. Errors: TaskCancelled."""
+        """Check the bytes that were appended to every log since the last call. Errors:
+        TaskCancelled.
+        """
         logs = list(self._logs())
         task.begin("reading back appended records", 0)
         for log in logs:
@@ -109,12 +111,12 @@ class LogChecker:
             if segment.damages is not segment.told_damages or (
                 segment.damages and segment is log.active
             ):
-                # A reader found it; or no new segment could be begun behind it.
+                # A reader found it, or the log could not roll.
                 task.on_log_thread(functools.partial(self._note, log, segment, ()))
         segments = log.segments
         newest = self._newest.get(log)
         if newest is None or newest.segment not in segments:
-            # The first time, or a cleaner or retention has taken the segment that was active.
+            # It is the first call, or a cleaner or retention has removed the former active segment.
             newest = Newest(segments[-1], 0, segments[-1].base_offset)
         for segment in segments[segments.index(newest.segment) :]:
             if segment is not newest.segment:
@@ -152,7 +154,7 @@ class LogChecker:
                 self._check_sealed(log, task)
 
     def _check_sealed(self, log: Log, task: Task) -> None:
-        """Check those of one log; the OSError of one that cannot be read comes after the others."""
+        """Check the sealed segments of one log; the OSError of one is raised after the others."""
         failure: OSError | None = None
         for segment in _from_anywhere(log.segments[:-1]):
             base, size = segment.base_offset, segment.size
@@ -173,7 +175,7 @@ class LogChecker:
     # -- both ----------------------------------------------------------------------------------
 
     def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
-        """Check a part of a segment; returns the next offset, -1 where it has gone. Errors:
+        """Check a part of a segment; return the next offset, -1: it was removed. Errors:
         OSError.
         """
         if log.closed or segment.deleted:
@@ -190,13 +192,13 @@ class LogChecker:
                 task.on_log_thread(lambda: self._note(log, segment, checked.damages))
             return checked.next_offset
         except FileNotFoundError:
-            # It has left the log, renamed a moment ago; or its file is gone.
+            # It was removed from the log, renamed a moment ago; or its file was deleted.
             return -1 if segment.open_log() else segment.next_offset
         finally:
             segment.release()
 
     def _note(self, log: Log, segment: Segment, damages: Sequence[Damage]) -> None:
-        """Tell the log of damage; on the owner's thread."""
+        """Report damage to the log; on the log thread."""
         if segment not in log.segments:
             return
         try:
@@ -214,7 +216,7 @@ def _from_anywhere(items: Sequence[T]) -> list[T]:
 
 
 def checker_facts(checker: LogChecker, logs: Sequence[Log]) -> list[tuple[str, object]]:
-    """What the checker knows of these logs, as names and values.
+    """Return the checker's facts about these logs, as names and values.
 
     `checked`: when, in ms, all of their newest segments had been checked; -1: not yet.
     """

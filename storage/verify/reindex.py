@@ -1,12 +1,12 @@
-"""Makes the indexes of segments anew from their logs, and says where the files differed.
+"""Rebuilds the indexes of segments from their logs, and reports files that differed.
 
-`.index` and `.timeindex` become what a log of ours writes, byte for byte; a broker's, which are
-sound but made by other rules, count as different. `.txnindex` and producer snapshots may know what
-the log does not hold any more (compaction, retention), so a sound one stays; one that is missing,
-broken or contradicts the log is made from the newest snapshot before it and the log.
+`.index` and `.timeindex` become byte for byte those of a log of ours; a broker's, which are sound
+but follow other rules, count as different. `.txnindex` and producer snapshots may have facts that
+the log has lost (by compaction or retention), so a sound one stays. A missing or broken one, or one
+that contradicts the log, is rebuilt from the newest snapshot before it and the log.
 
 No process has the directory open. Each file is replaced atomically. The indexes of a damaged log
-stay as they are.
+stay unchanged.
 
 Not here: the log itself (`recovery`, `salvage`).
 """
@@ -39,9 +39,9 @@ from storage.verify.verify_segment import Fault, Progress
 
 @dataclass(slots=True)
 class Reindexed:
-    """Segments that were read; index files that differed and why; logs that are damaged.
+    """The segments that were read, the index files that differed and why, and the damaged logs.
 
-    `tiered`: a line for each tiered topic; they stay as they are.
+    `tiered`: a line for each tiered topic; these stay unchanged.
     """
 
     segments: int = 0
@@ -98,8 +98,8 @@ class ReindexTarget:
 
 
 def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
-    """Yield the partitions that these paths name. Errors: NotADirectoryError where one is no data
-    directory, no partition and no segment's file.
+    """Yield the partitions of these paths. Errors: NotADirectoryError if one is no data directory,
+    no partition and no segment's file.
     """
     found: dict[str, ReindexTarget] = {}
     for target in targets:
@@ -125,7 +125,7 @@ def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
 
 
 def log_bytes(targets: Iterable[str], files: Files | None = None) -> int:
-    """Return the bytes that `reindex` will read, or a little less: of the partitions' logs."""
+    """Return the bytes that `reindex` will read, or slightly less: of the partitions' logs."""
     files = files or Files()
     total = 0
     for partition in find(targets, files):
@@ -145,7 +145,7 @@ def _bases(files: Files, directory: str) -> list[int]:
 
 
 class _Partition:
-    """A partition's directory, of which `run` reindexes the target's segments."""
+    """Reindexes the target's segments in a partition's directory."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Partition:
         data_dir, name = os.path.split(target.directory)
         topic, _ = paths.parse_partition_directory(name) or (name, -1)
         self.index_interval = Settings(files, data_dir).log_config(topic).index_interval_bytes
-        # At the end of what was read.
+        # The state at the end of the part that was read.
         self.producers = ProducerState()
 
     def run(self) -> None:
@@ -181,7 +181,7 @@ class _Partition:
 
     def _begin(self, first_wanted: int) -> int:
         """Return the base of the segment to begin at: the newest one, up to the first wanted one,
-        with a sound snapshot, which is loaded; else the first segment of all.
+        with a sound snapshot, which is loaded; otherwise the first segment.
         """
         for base in reversed(self.bases):
             if base <= first_wanted and (producers := self._read_snapshot(base)) is not None:
@@ -209,7 +209,7 @@ class _Partition:
     # -- one segment ---------------------------------------------------------------------------
 
     def _segment(self, base: int) -> bool:
-        """Reindex a segment; False where its log is damaged, so that what follows is not known."""
+        """Reindex a segment; return False if its log is damaged, so that the rest is not known."""
         rebuild = Rebuild(base, self.index_interval)
         path = self._path(base, paths.LOG)
         fd = self.files.open(path, os.O_RDONLY)
@@ -261,7 +261,7 @@ class _Partition:
                 aborted.append(entry)
         path = self._path(base, paths.TXNINDEX)
         data = self.files.read_whole(path) if self.files.exists(path) else b""
-        # `producers` knows what was open before the segment.
+        # `producers` has the transactions that were open before the segment.
         seen = SegmentTransactions(txn_index.decode(data), aborts)
         faults = list(OpenTransactions().faults(seen))
         if not self.target.includes(base):

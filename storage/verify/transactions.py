@@ -1,13 +1,13 @@
-"""Whether a segment's `.txnindex` fits the transactions that its log tells of.
+"""Checks whether a segment's `.txnindex` matches the transactions in its log.
 
-Each entry names an ABORT marker of its producer in this segment, and each marker that ended a
+Each entry has an ABORT marker of its producer in this segment, and each marker that ended a
 transaction has an entry.
 
-Segments are read apart from each other, in any order, perhaps in other processes:
-`SegmentTransactions` is what one tells on its own. `OpenTransactions` then goes over the segments
-of a log in order, knows what is open where each begins, and judges them.
+Segments are read independently, in any order, perhaps in other processes: `SegmentTransactions` has
+the facts of one segment. `OpenTransactions` then visits the segments of a log in order, tracks the
+open transactions, and checks each segment.
 
-Pure. Not here: what the entries of a transaction index are made of (`producer_state`).
+Pure. Not here: building the entries of a transaction index (`producer_state`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from storage.verify.verify_index import Finding
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """What one segment tells of transactions. `entries`: those of its `.txnindex`.
+    """The transactions of one segment. `entries`: those of its `.txnindex`.
 
     `aborts`: by the offset of each ABORT marker, the producer and the offset at which its
     transaction begins in this segment, or None. `first_markers`: by producer, the offset of its
-    first marker, which ends what was open before. `open`: by producer, the first offset in this
-    segment of the transaction that is open at its end.
+    first marker, which ends the transaction that was open before. `open`: by producer, the first
+    offset in this segment of the transaction that is open at its end.
     """
 
     entries: tuple[TxnEntry, ...] = ()
@@ -62,7 +62,7 @@ class OpenTransactions:
 
     def __init__(self, log_start: int = 0) -> None:
         self._log_start = log_start
-        # By producer: the first offset.
+        # The first offset by producer.
         self._open: dict[int, int] = {}
 
     def faults(self, seen: SegmentTransactions) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ class OpenTransactions:
                 yield reason, None, offset
 
     def pass_over(self, seen: SegmentTransactions) -> None:
-        """Go on behind the next segment."""
+        """Apply a segment without checking it."""
         for producer_id in seen.first_markers:
             self._open.pop(producer_id, None)
         self._open = seen.open | self._open

@@ -1,19 +1,19 @@
-"""Checks everything in a data directory, without a lock and without changing anything.
+"""Checks all files of a data directory, without a lock and without changing anything.
 
-Of each partition: every byte of every segment (`verify_segment`), that offsets rise from segment to
-segment, producer snapshots, leader epochs, `partition.metadata`. Of the directory: that its
-checkpoints can be read and claim nothing that the logs do not hold. What an interrupted or a
-waiting deletion, a cleaner or recovery left beside them is reported as left over, and is no fault.
+In each partition: every byte of every segment (`verify_segment`), the order of offsets across
+segments, producer snapshots, leader epochs, `partition.metadata`. In the directory: checkpoints
+must be readable and not exceed the logs. Files that an interrupted or a delayed deletion, a cleaner
+or recovery left beside them are reported as leftovers, and are no fault.
 
-If the writer was killed, the next start mends what was not flushed. Indexes and snapshots that it
-rebuilds from the log are left over, too. It also finishes a swap that was decided, and rebuilds the
-indexes of its segments: the logs are read as that start leaves them.
+If the writer was killed, the next start recovers unflushed bytes. Indexes and snapshots that it
+rebuilds from the log are leftovers, too. It also finishes a decided swap, and rebuilds the indexes
+of its segments: the logs are read as that start leaves them.
 
-The directory may be a running broker's, or mounted. Then what its writer is at work on is no fault:
-checkpoints are read before the logs, which only grow; a segment with faults is read again; what has
-vanished meanwhile was deleted.
+The directory may be a running broker's, or mounted. Then the present work of its writer is no
+fault: checkpoints are read before the logs, which only grow; a segment with faults is read again; a
+file that has vanished meanwhile was deleted.
 
-Not here: reading a segment (`verify_segment`), which other processes may do before; mending
+Not here: reading a segment (`verify_segment`), which other processes may do before; repairs
 (`recovery`, `salvage`, `reindex`).
 """
 
@@ -86,7 +86,7 @@ ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[Verified | None]]
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was found: faults, what is left over, and how much was read (sizes in bytes)."""
+    """The result: faults, leftovers, and the amount that was read (sizes in bytes)."""
 
     faults: list[Fault] = field(default_factory=list)
     left_over: list[Fault] = field(default_factory=list)
@@ -109,8 +109,8 @@ def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = Non
 
 
 def _partitions(path: str, files: Files, wanted: Wanted | None) -> list[str]:
-    """Return the directories of the wanted partitions in a data directory, or the one that this
-    is.
+    """Return the directories of the wanted partitions in a data directory, or this one
+    partition.
     """
     entries = files.scan(path)
     if any(paths.is_log(name) and not is_directory for name, is_directory in entries):
@@ -139,10 +139,10 @@ def verify(
 ) -> VerifyReport:
     """Check a data directory, or a partition's; `progress` gets the bytes of log that were read.
 
-    `wanted`: which partitions of a directory; None: all, and what is beside them. `read_ahead` gets
-    all pieces of their logs, has `verify_piece` called for each, in any process, and returns the
-    results in the same order. Errors: OSError from the disk; InvalidConfig where its settings
-    cannot be read.
+    `wanted`: which partitions of a directory; None: all, and the other files. `read_ahead` gets all
+    pieces of their logs, lets `verify_piece` be called for each, in any process, and returns the
+    results in the same order. Errors: OSError from the disk; InvalidConfig if its settings cannot
+    be read.
     """
     if files is None:
         path, files = os.path.realpath(path), Files()
@@ -164,10 +164,10 @@ def verify(
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition's directory as it was listed; `epochs`: those that were written down.
+    """A partition's directory as it was listed; `epochs`: the recorded ones.
 
-    `key`: (topic, partition), by which checkpoints name it; partition -1 where the directory's name
-    is no partition's. `old_log`: what there is instead of segments in a log of 0.7.
+    `key`: (topic, partition), by which checkpoints name it; partition -1: the directory has no
+    partition's name. `old_log`: replaces the segments in a log of 0.7.
     """
 
     directory: str
@@ -179,17 +179,17 @@ class _Partition:
 
     @property
     def pieces(self) -> list[LogPiece]:
-        """All that there is to be read."""
+        """The pieces to read."""
         return [*self.segments] if self.old_log is None else [self.old_log]
 
     @property
     def bases(self) -> list[int]:
-        """The base offsets of the segments, rising."""
+        """The base offsets of the segments, ascending."""
         return [place.base_offset for place in self.segments]
 
 
 class _Directory:
-    """A data directory, of which `run` checks partitions."""
+    """Checks partitions of a data directory."""
 
     def __init__(
         self, path: str, files: Files, progress: Progress, read_ahead: ReadAhead | None
@@ -209,11 +209,11 @@ class _Directory:
         self.recovery_points = self.checkpoints[paths.RECOVERY_POINTS]
         self.log_starts = self.checkpoints[paths.LOG_STARTS]
         self.topic_ids: dict[str, tuple[str, str]] = {}
-        # What `read_ahead` returned.
+        # The results of `read_ahead`.
         self.found: dict[LogPiece, Verified | None] = {}
 
     def _read(self, read: Callable[[Files, str], _T], path: str) -> _T | None:
-        """What a small file says; None, and a fault, where it cannot be read."""
+        """Return the content of a small file; None, and a fault, if it cannot be read."""
         try:
             return read(self.files, path)
         except StorageError as error:
@@ -221,7 +221,7 @@ class _Directory:
             return None
 
     def run(self, partitions: list[str]) -> VerifyReport:
-        """Check these partitions, and what the checkpoints say of them."""
+        """Check these partitions, and their lines in the checkpoints."""
         ends: dict[_Key, int] = {}
         listings: Iterable[_Partition] = filter(None, map(self._list, partitions))
         if self.read_ahead is not None:
@@ -247,7 +247,9 @@ class _Directory:
         self._add(Fault(path, reason, offset=offset), is_rebuilt=is_rebuilt)
 
     def _add(self, fault: Fault, *, is_rebuilt: bool) -> None:
-        """Report a fault. `is_rebuilt`: the next start mends it: after a kill it is left over."""
+        """Report a fault. `is_rebuilt`: the next start repairs it: after a kill it is a
+        leftover.
+        """
         if is_rebuilt and self.was_killed:
             self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
         else:
@@ -257,7 +259,7 @@ class _Directory:
         self.report.left_over.append(Fault(os.path.join(directory, name), what))
 
     def name_left_over(self, directory: str, name: str) -> None:
-        """Report a file that a process has not got round to remove."""
+        """Report a file that a process has not removed yet."""
         for suffix, what in _LEFT_OVER.items():
             if name.endswith(suffix):
                 self._left_over(directory, name, what)
@@ -270,7 +272,7 @@ class _Directory:
     # -- one partition -------------------------------------------------------------------------
 
     def _list(self, directory: str) -> _Partition | None:
-        """What there is to be read; None where it vanished."""
+        """List a partition's directory; return None if it vanished."""
         name = os.path.basename(directory)
         key = paths.parse_partition_directory(name) or (name, -1)
         try:
@@ -323,7 +325,7 @@ class _Directory:
         return listed
 
     def _check(self, listed: _Partition) -> int | None:
-        """Check one partition; returns its log end, as far as that can be told."""
+        """Check one partition; return its log end, as far as it is known."""
         if listed.old_log is not None:
             verified = self._verify(listed.old_log, None)
             if verified is None:
@@ -359,15 +361,15 @@ class _Directory:
             is_orphan = base is not None and base not in listed.bases
             if is_orphan and name.endswith(paths.INDEX_SUFFIXES):
                 self._left_over(listed.directory, name, "an index without a log")
-        # What lies behind a damaged batch is not known.
+        # The offsets after a damaged batch are not known.
         bound = end if is_end_known else paths.MAX_OFFSET
         self._compare_epochs(listed.directory, listed.epochs, seen, bound)
         self._snapshots(listed, bound)
         return bound
 
     def _is_rebuilt(self, place: SegmentPlace) -> bool:
-        """Return whether the next start rebuilds a flushed segment's indexes: a kill has stopped a
-        swap of it, or a start that was rebuilding them (`recovery.loading`).
+        """Return whether the next start rebuilds a flushed segment's indexes, because a kill has
+        interrupted a swap of it, or a rebuild (`recovery.loading`).
         """
         if place.is_swapping:
             return True
@@ -377,7 +379,7 @@ class _Directory:
             return True
 
     def _verify(self, piece: LogPiece, before: OpenTransactions | None) -> Verified | None:
-        """Read a piece, unless `read_ahead` has, and count it; None where it has vanished."""
+        """Read a piece, unless `read_ahead` has, and count it; return None if it vanished."""
         found = self.found.get(piece)
         if self.read_ahead is not None and found is None:
             return None
@@ -391,7 +393,7 @@ class _Directory:
         return found
 
     def _compare_book(self, listed: _Partition, sound_sizes: dict[int, int]) -> None:
-        """Report segments that are gone or shorter than they were, though none was deleted.
+        """Report segments that are missing or truncated, though no deletion explains it.
 
         `sound_sizes`: of each segment, the bytes before the first damage.
         """
@@ -404,7 +406,7 @@ class _Directory:
                 size = self.files.file_stat(place.path(paths.LOG)).st_size
                 sizes[place.base_offset] = size
         try:
-            # Read after the files' sizes: a claim for what was removed before is taken back by now.
+            # Read after the files' sizes: entries of removed segments are withdrawn before.
             claims = book_file.read(self.files, directory).claims
         except CorruptCheckpoint as error:
             self._fault(os.path.join(directory, book_file.FILE_NAME), error.message)
@@ -414,7 +416,7 @@ class _Directory:
             claims = [claim for claim in claims if claim.next_offset <= flushed_end]
         for base, _, size, _ in claims:
             if sizes.get(base, 0) > size >= sound_sizes.get(base, size + 1):
-                # Bytes after the last batch, which the segment's own fault is about.
+                # Bytes after the last batch, which the segment's own fault reports.
                 sizes[base] = size
         gone = book_file.missing(claims, sizes, self.log_starts.get(key, 0))
         short = [] if self.is_live else book_file.short(claims, sizes)
@@ -437,9 +439,9 @@ class _Directory:
     def _compare_epochs(
         self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
     ) -> None:
-        """Report recorded epochs that begin behind their own batches, or behind the log.
+        """Report recorded epochs that begin after their own batches, or after the log end.
 
-        The first one may begin behind its own batches: deleting records moves it to the log start.
+        The first one may begin after its own batches: deleting records moves it to the log start.
         """
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         first = dict(reversed(seen))
@@ -452,7 +454,7 @@ class _Directory:
                 self._fault(path, reason, start)
 
     def _snapshots(self, listed: _Partition, end: int) -> None:
-        # The log does not repeat what the snapshot at its first segment says.
+        # The log does not repeat the snapshot at its first segment.
         first = min(listed.bases, default=0)
         for name in listed.names:
             offset = paths.base_offset_of(name)

@@ -1,9 +1,9 @@
-"""Whether a segment's `.index` and `.timeindex` fit its log, ours or a broker's.
+"""Checks whether a segment's `.index` and `.timeindex` match its log, ours or a broker's.
 
-What our own log writes, and brokers from 4.1 on while they run, equals what a rebuild makes: that
-is one comparison. Otherwise each entry is judged by what a reader relies on, because brokers index
-by the append (the oldest by its first offset, later ones by its last), and begin to count again
-when they open a segment:
+Indexes of our own log, and of brokers from 4.1 on while they run, equal a rebuild: that is one
+comparison. Otherwise each entry is checked for the properties that a reader relies on, because
+brokers index by the append (the oldest by its first offset, later ones by its last), and restart
+their count when they open a segment:
 
 `.index`
     offsets and positions strictly rise; a position is a batch's start; the entry's offset is above
@@ -13,7 +13,7 @@ when they open a segment:
     has a larger timestamp, and one has this, unless none has any; in a sealed segment the last one
     is the largest.
 
-Pure: it decides over bytes that were read. Not here: the `.txnindex` (`transactions`).
+Pure: the bytes are read before. Not here: the `.txnindex` (`transactions`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Batches = Callable[[], Iterable[tuple[int, BatchHeader]]]
 
 
 def without_zero_tail(data: bytes, entry_size: int) -> bytes:
-    """Return the whole entries of an index that was perhaps extended ahead and not trimmed."""
+    """Return the whole entries of an index that may be preallocated and not trimmed."""
     used = len(data.rstrip(b"\0"))
     return data[: -(-used // entry_size) * entry_size]
 
@@ -84,8 +84,8 @@ def time_index_faults(
 ) -> Iterator[Finding]:
     """Yield the faults of a `.timeindex`.
 
-    `expected`: the contents that are right without a further look; `largest`: the timestamp that
-    its last entry must have, None where it may have any.
+    `expected`: contents that are correct without a further check; `largest`: the timestamp that its
+    last entry must have; None: any.
     """
     if data in expected:
         return

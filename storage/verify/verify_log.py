@@ -1,11 +1,11 @@
 """Verifies logs in use, once, on demand: every batch, record and index entry, as `verify` does.
 
-The active segment is read up to where it ended at the start. A segment that leaves its log while it
-is read is passed over, and one that seems to have faults is read again, as it may have been closed,
-cleaned or renamed in between.
+The active segment is read up to its end at the start. A segment that is removed from its log during
+the read is skipped. One that seems to have faults is read again, as it may have been sealed,
+cleaned or renamed meanwhile.
 
-Runs in a worker thread, and changes no file. Where a sealed segment's file is gone, the log knows
-it from then on.
+Runs on a worker thread, and changes no file. If a sealed segment's file is missing, the log is
+informed.
 
 Not here: reading all logs back in the background (`log_checker`), and directories that no process
 has open (`verify`).
@@ -35,7 +35,7 @@ _ATTEMPTS = 3
 
 
 def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
-    """Returns names and values: how much was read, and a `fault` for each that was found. Errors:
+    """Return names and values: the amount that was read, and a `fault` for each one found. Errors:
     OSError, TaskCancelled.
     """
     task.begin("verifying", sum(log.size for log in logs))
@@ -67,7 +67,7 @@ def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
 def _verify(
     log: Log, segment: Segment, transactions: OpenTransactions, task: Task
 ) -> Verified | None:
-    """Return none where it has left the log."""
+    """Verify a segment; return None if it was removed from the log."""
     try:
         segment.lease()
     except SegmentGone:
@@ -75,7 +75,7 @@ def _verify(
     try:
         attempts = 0
         while attempts < _ATTEMPTS:
-            # While it is appended to, its end may be half written and its index extended ahead.
+            # During appends, its end may be half written and its index preallocated.
             active = segment is log.active
             renamed = _renamed(segment)
             place = SegmentPlace(
@@ -88,11 +88,11 @@ def _verify(
                 renamed=renamed,
             )
             try:
-                # Its bytes count the first time.
+                # Count its bytes only the first time.
                 progress = task.advance if not attempts else lambda size: None
                 verified = verify_segment(place, progress)
             except FileNotFoundError:
-                # A cleaner may be renaming it; it does that in a turn of the owner's.
+                # A cleaner may be renaming it, on the log thread.
                 if renamed == task.on_log_thread(lambda: _renamed(segment)):
                     raise
                 continue
@@ -111,7 +111,7 @@ def _verify(
             return None
         if not log.files.exists(log.directory):
             raise
-        # The log notices it now, unless it has before.
+        # The log detects the loss now, unless it has before.
         segment.open_log()
         reason = f"the file is missing, its size was {segment.size} bytes"
         fault = Fault(segment.log_path, reason, 0, segment.base_offset)
@@ -121,13 +121,13 @@ def _verify(
 
 
 def _renamed(segment: Segment) -> str:
-    """What is appended to its files' names."""
+    """Return the suffix of its files' names."""
     name = paths.file_name(segment.base_offset, paths.LOG)
     return os.path.basename(segment.log_path).removeprefix(name)
 
 
 def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
-    """Return the damaged places behind the first one, at which reading whole segments ends."""
+    """Return the damaged ranges after the first one, at which the read of a segment ends."""
     path, base = segment.log_path, segment.base_offset
     part = Part(
         *(base, 0, base, segment.size, log.config.max_message_bytes),

@@ -1,15 +1,15 @@
-"""Reads a segment, or a whole log of 0.7, and names every fault in it, without changing anything.
+"""Reads a segment, or a whole log of 0.7, and reports every fault in it, without changing anything.
 
-Every batch: size, CRC, offsets that rise, and every record in it, of any codec and format. Then
-what the indexes say of them (`verify_index`), but for the transaction index: for that one has to
-know which transactions are open where the segment begins (`transaction_faults`).
+Every batch: size, CRC, ascending offsets, and every record in it, of any codec and format. Then its
+indexes (`verify_index`), except the transaction index: that needs the transactions that are open at
+the segment's start (`transaction_faults`).
 
-A `LogPiece` says what to read, in this process or in another one. The segment that a living process
-appends to may end in a part of a batch, or in zeros that were allocated ahead; its index may be
-longer than it is used. A living writer's segment that has faults is read again: what was half
-written may be whole then.
+A `LogPiece` names the range to read, in this process or in another one. The segment to which a
+living process appends may end in an incomplete batch, or in preallocated zeros; its index may be
+longer than its used part. A living writer's segment with faults is read again, because its last
+batch may be complete then.
 
-Not here: what else there is in a directory (`verify`).
+Not here: the other files of a directory (`verify`).
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from storage.verify.verify_index import (
     without_zero_tail,
 )
 
-# What is decoded at a time: it may be compressed a thousandfold.
+# Bytes that are decoded at a time: they may be compressed a thousandfold.
 _DECODED_BYTES = 256 * 1024
 _TOGETHER = 1 << 16
-#: So many faults of one file are reported.
+#: The number of faults of one file that are reported.
 MAX_FAULTS_PER_FILE = 20
-# How often a living writer's segment is read, and how many seconds apart.
+# Attempts to read a living writer's segment, and the seconds between them.
 _ATTEMPTS = 4
 _PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a file, and where.
+    """A fault of a file.
 
-    `position`: in bytes, in the file; for an index, in the log that it leads to.
+    `position`: in bytes, in the file; for an index, in the log that it refers to.
     """
 
     path: str
@@ -75,12 +75,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """A segment to be read. `is_live`: its writer is at work.
+    """A segment to be read. `is_live`: its writer is running.
 
-    `was_killed`: its writer did not stop cleanly, and no start has mended what that left.
-    `flushed_end`: an offset at which a batch of its log ended; None: unknown. `renamed`: the suffix
-    of its files' names, while they have one (a cleaner's new segments). `is_swapping`: a kill has
-    stopped its renaming, so the next start rebuilds its indexes.
+    `was_killed`: its writer did not stop cleanly, and no start has recovered it. `flushed_end`: an
+    offset at which a batch of its log ended; None: unknown. `renamed`: the suffix of its files'
+    names, if they have one (a cleaner's new segments). `is_swapping`: a kill has interrupted its
+    renaming, so the next start rebuilds its indexes.
     """
 
     files: Files
@@ -117,10 +117,10 @@ Progress: TypeAlias = Callable[[int], None]
 
 @dataclass(slots=True)
 class Verified:
-    """What was read of one segment, without control records, and what is wrong with it.
+    """The content of one segment, without control records, and its faults.
 
-    `transactions`: empty where the log is damaged. `is_read_whole`: it ends at `next_offset`; of a
-    damaged one that is not known. `sound_size`: the bytes before the first damage.
+    `transactions`: empty if the log is damaged. `is_read_whole`: it ends at `next_offset`, which is
+    not known of a damaged one. `sound_size`: the bytes before the first damage.
     """
 
     size: int = 0
@@ -134,7 +134,7 @@ class Verified:
 
 
 def verify_piece(piece: LogPiece, progress: Progress = lambda size: None) -> Verified | None:
-    """Read a piece; None where it has vanished. Errors: OSError from the disk, InvalidConfig."""
+    """Read a piece; return None if it vanished. Errors: OSError from the disk, InvalidConfig."""
     if isinstance(piece, OldLog):
         return verify_old_log(piece, progress)
     return verify_patiently(piece, progress)
@@ -146,10 +146,10 @@ def verify_patiently(
     before: OpenTransactions | None = None,
     found: Verified | None = None,
 ) -> Verified | None:
-    """Read a segment, and read a living writer's with faults again; None where it has vanished.
+    """Read a segment, and again if a living writer's has faults; return None if it vanished.
 
-    `before`: the transactions of the segments before it, where they are known. `found`: the
-    outcome, where it was read already.
+    `before`: the transactions of the segments before it, if they are known. `found`: the outcome,
+    if it was read already.
     """
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -169,7 +169,7 @@ def verify_patiently(
 
 
 def verify_old_log(log: OldLog, progress: Progress) -> Verified:
-    """Read it. Errors: OSError from the disk; InvalidConfig where its settings cannot be read."""
+    """Read a log of 0.7. Errors: OSError from the disk; InvalidConfig for unreadable settings."""
     found = Verified()
     try:
         config = Settings(log.files, log.path).log_config(log.topic)
@@ -202,7 +202,7 @@ def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
     disk.
     """
     log_path = place.path(paths.LOG)
-    # The indexes first: a living writer's log only grows beyond what they say.
+    # The indexes first: a living writer's log only grows beyond them.
     indexes = {suffix: _read(place, suffix) for suffix in paths.INDEX_SUFFIXES}
     rebuild = Rebuild(place.base_offset, place.index_interval_bytes)
     found = Verified()
@@ -232,14 +232,14 @@ def _log_findings(
     found: Verified,
     progress: Progress,
 ) -> Iterator[Finding]:
-    """What is wrong with the batches of a log; counts their records in `found`."""
+    """Yield the faults of the batches of a log; count their records in `found`."""
     size = found.size
     for window, taken, start in feed(place.files, fd, size, rebuild):
         progress(taken)
         yield from _record_findings(window[:taken], start, found)
     left = size - rebuild.position
     progress(left)
-    # The next start cuts off what a killed writer has begun.
+    # The next start cuts off the incomplete batch of a killed writer.
     growing = place.is_last and (place.is_live or place.was_killed)
     if left and rebuild.fault is None and not growing:
         yield f"the last batch is incomplete, {left} bytes", rebuild.position, None
@@ -250,7 +250,7 @@ def _log_findings(
 
 
 def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[Finding]:
-    """What is wrong in whole batches, whose CRCs are right; `data[0]` lies at `start`."""
+    """Yield the faults in whole batches with a correct CRC; `data[0]` lies at `start`."""
     last = -1
     walk = Walk(lambda at, size: data[at : at + size], 0, len(data), _DECODED_BYTES)
     for piece in walk:
@@ -271,7 +271,7 @@ def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[
 
 
 def _rise(offsets: memoryview[int]) -> bool:
-    """Return whether each is above the one before it. Few are looked at together: a batch of
+    """Return whether each is above the one before it. Compares a few at a time: a batch of
     kilobytes may have millions.
     """
     for at in range(0, len(offsets), _TOGETHER):
@@ -291,7 +291,7 @@ def _is_zeros(files: Files, fd: int, position: int, end: int) -> bool:
 
 
 def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
-    """Yield the last batch of a log, where that lies across the log's flushed end."""
+    """Yield the last batch of a log, if it crosses the log's flushed end."""
 
     def read(position: int, size: int) -> bytes:
         return place.files.pread(fd, size, position)
@@ -304,8 +304,8 @@ def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Faul
 def transaction_faults(
     place: SegmentPlace, before: OpenTransactions, seen: SegmentTransactions
 ) -> Iterator[Fault]:
-    """Yield the faults of a segment's transaction index; `before`: what the segments before it
-    leave.
+    """Yield the faults of a segment's transaction index; `before`: the state after earlier
+    segments.
     """
     return _some(place.path(paths.TXNINDEX), 0, before.faults(seen))
 
@@ -350,7 +350,7 @@ def _index_faults(
         data = indexes[suffix]
         if data is not None:
             if place.is_last:
-                # Its writer extends it ahead, and only a clean end trims it.
+                # Its writer preallocates it, and only a clean end trims it.
                 data = without_zero_tail(data, size)
             odd = len(data) % size
             yield from _some(place.path(suffix), odd, faults(data[: len(data) - odd]))
@@ -361,7 +361,9 @@ def _index_faults(
 
 
 def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:
-    """Yield the first faults of a file, and how many more; `odd`: bytes behind its entries."""
+    """Yield the first faults of a file, and the number of others; `odd`: bytes after its
+    entries.
+    """
     if odd:
         yield Fault(path, f"{odd} bytes remain after its last entry")
     more = 0
