@@ -34,8 +34,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
     convert removes the old files only when the new files are on the disk. So if convert is killed,
     nothing is lost: run the command again. convert needs as much free disk space as the largest
-    segment, or for logs of Kafka 0.7 as the largest partition. convert does not change damaged logs
-    and tiered topics of a broker, but prints their names.
+    segment has. For a log of Kafka 0.7, it needs as much as the largest partition has. convert does
+    not change damaged logs and tiered topics of a broker, but prints their names.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

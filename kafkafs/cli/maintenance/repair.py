@@ -105,17 +105,17 @@ def command(
 ) -> None:
     """Read every byte of a data directory, and print what would repair it. --apply repairs it.
 
-    The directory must not be in use. There is one exception: without --apply, you can use --salvage
-    and --indexes while the directory is in use.
+    The directory must not be in use. Only with --salvage or --indexes, and without --apply, repair
+    also runs while the directory is in use.
 
     repair cuts off the same bytes that a mount would cut off after a crash, and also bytes after
     the last batch of any segment. It stores these bytes, except zeros, in *.cut files beside the
     log.
 
     If a damaged batch is followed by records that a mount can read, repair does not change the log,
-    and prints the number of these records. Two options make repair end the log at the damaged
-    batch. --salvage then restores the valid batches after the damaged one, with their offsets.
-    --accept-loss leaves these batches in the *.cut files.
+    and prints the number of these records. With --salvage or --accept-loss, repair cuts the log at
+    the damaged batch. --salvage then restores the valid batches after the damaged one, with their
+    offsets. --accept-loss leaves these batches in the *.cut files.
 
     If flushed records are missing at the end of a log, kafkafs refuses appends to this log: new
     records would get the offsets of the lost records. If the file of a segment is missing or too
@@ -136,7 +136,8 @@ def command(
     one partition.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index. If
-    repair finds only *.cut files of an earlier repair, the status is 1 only with --salvage.
+    repair finds nothing but *.cut files of an earlier repair, the status is 1 with --salvage, and 0
+    without.
 
     Exit status 3: a partition cannot be opened, or damage or a loss remains after --apply. With
     --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the

@@ -38,8 +38,8 @@ def command(logs: Address, out: Output) -> None:
     have written these files. Each fault is one line: file, position in bytes, offset, reason.
 
     verify also lists leftover files: files that a deletion, a cleaner or a recovery did not remove,
-    and files of a killed process. At the next start, kafkafs replaces the files of the killed
-    process. Leftover files are not faults.
+    and unfinished files of a killed process, which kafkafs replaces at its next start. Leftover
+    files are not faults.
 
     Exit status 1: there are faults.
     """

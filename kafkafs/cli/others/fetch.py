@@ -84,8 +84,8 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
 @words_argument("DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", Logs(Topic(then=":")))
 @click.pass_context
 def command(context: click.Context, reset: str | None, words: Sequence[str]) -> None:
-    """Write messages to standard output, as a server of Kafka 0.7 answers a fetch. The directory
-    may be in use.
+    """Write messages to standard output, in the format of a Kafka 0.7 server's answer to a fetch.
+    The directory may be in use.
 
     OFFSET is a number, earliest or latest. BYTES limits the size of all messages of the partition
     together, so the last message can be incomplete. But the first message is always complete, even

@@ -68,8 +68,8 @@ def command(
     transactions and compaction leave them.
 
     CONDITION (of --where) is the same as for `kafkafs cat`. Its times are in Spark's time zone:
-    UTC, unless --conf sets another one. With a condition, the report does not have the bytes of the
-    logs, batches, codecs and missing offsets.
+    UTC, unless --conf sets another one. With a condition, the report leaves out batches, codecs,
+    missing offsets, and the bytes of the logs.
     """
     from kafkafs.spark.jobs import stats
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def command(data_dir: str, selection: Selection, dry_run: bool, **spark: Any) -> None:
     """Check everything that `kafkafs verify` checks, with Spark, and report it in the same words.
 
-    The job checks the CRC of each batch, each record, each index entry, offsets, transactions,
-    snapshots and checkpoints. Each fault is one line: file, position in bytes, offset, reason. The
-    job takes no lock and writes nothing. The exit status is 1 if there are faults.
+    The job checks each record, each index entry, offsets, transactions, snapshots, checkpoints, and
+    the CRC of each batch. Each fault is one line: file, position in bytes, offset, reason. The job
+    takes no lock and writes nothing. The exit status is 1 if there are faults.
     """
     from kafkafs.spark.jobs import verify
 

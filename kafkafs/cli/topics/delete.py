@@ -56,8 +56,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete topics with all their records. For a while, `kafkafs undelete` can restore them.
 
     The files of a deleted topic stay for the time in its setting file.delete.delay.ms, one minute
-    by default. The command prints when this time ends. After this time, the daemon removes the
-    files. Without a daemon, the next mount, create, delete, undelete or append in the directory
+    by default. The command prints the time until which the files stay. Then the daemon removes
+    them. Without a daemon, the next mount, create, delete, undelete or append in the directory
     removes them. With the setting delete.topic.enable=false, the command fails.
 
     DATA must be mounted, or must not be in use. If it is mounted, the daemon deletes the topics.
