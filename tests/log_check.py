@@ -166,7 +166,7 @@ class LogCheck:
                 for entry in left
                 if entry.first_offset >= base and entry.last_offset >= self._log_start
             ]
-            return _can_be_left(segment.aborted, said, markers)
+            return _can_be_left(segment.aborted, said, markers, self._log_start)
         # Of a transaction that began in what has been deleted, the log tells nothing.
         found = [entry for entry in segment.aborted if entry.first_offset >= base]
         said = [entry for entry in aborted if entry.first_offset >= base]
@@ -219,16 +219,22 @@ class LogCheck:
 
 
 def _can_be_left(
-    found: Sequence[TxnEntry], said: Sequence[TxnEntry], markers: Collection[int]
+    found: Sequence[TxnEntry],
+    said: Sequence[TxnEntry],
+    markers: Collection[int],
+    log_start: int,
 ) -> bool:
     """Whether a cleaned segment may have ``found`` in its transaction index.
 
     ``said``: what the batches that are left say.  All of a transaction's may be gone but for its
-    marker (``markers``), or its first ones.
+    marker (``markers``), or its first ones.  Of one that was aborted below the log start the marker
+    may be gone, so that its batches seem to be of the producer's next one.
     """
     first = {entry.last_offset: entry.first_offset for entry in found}
     return set(first) <= set(markers) and all(
-        first.get(entry.last_offset, entry.last_offset) <= entry.first_offset for entry in said
+        first.get(entry.last_offset, entry.last_offset) <= entry.first_offset
+        or (entry.first_offset < log_start and entry.last_offset in first)
+        for entry in said
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -29,7 +29,7 @@ from storage.record._batch import Rebuild
 from storage.record.control import ABORT
 from storage.segment.walk import feed
 from storage.settings.settings import Settings
-from storage.state import producer_state
+from storage.state import checkpoint_file, producer_state
 from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.state.tiered import TieredTopics
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
@@ -162,8 +162,14 @@ class _Partition:
         self.progress = progress
         self.bases = _bases(files, target.directory)
         data_dir, name = os.path.split(target.directory)
-        topic, _ = paths.parse_partition_directory(name) or (name, -1)
+        topic, number = paths.parse_partition_directory(name) or (name, -1)
         self.index_interval = Settings(files, data_dir).log_config(topic).index_interval_bytes
+        self.log_start = 0
+        with suppress(CorruptCheckpoint):
+            log_starts = checkpoint_file.read_offsets(
+                files, os.path.join(data_dir, paths.LOG_STARTS)
+            )
+            self.log_start = log_starts.get((topic, number), 0)
         # The state at the end of the part that was read.
         self.producers = ProducerState()
 
@@ -263,7 +269,7 @@ class _Partition:
         data = self.files.read_whole(path) if self.files.exists(path) else b""
         # `producers` has the transactions that were open before the segment.
         seen = SegmentTransactions(txn_index.decode(data), aborts)
-        faults = list(OpenTransactions().faults(seen))
+        faults = list(OpenTransactions(self.log_start).faults(seen))
         if not self.target.includes(base):
             return
         if len(data) % txn_index.ENTRY_SIZE:

@@ -56,8 +56,8 @@ class SegmentTransactions:
 class OpenTransactions:
     """The transactions of a log that are open where its next segment begins.
 
-    `log_start`: a cleaner keeps no entries of transactions that ended below it
-    (`LocalLog.collectAbortedTransactions`).
+    `log_start`: of a transaction that ended below it a cleaner keeps the batches, but no entry
+    and in the end no marker (`LocalLog.collectAbortedTransactions`).
     """
 
     def __init__(self, log_start: int = 0) -> None:
@@ -79,7 +79,9 @@ class OpenTransactions:
             elif producer_id != entry.producer_id:
                 reason = f"there is no ABORT marker of producer {entry.producer_id}"
                 yield reason, None, entry.last_offset
-            elif entry.first_offset > (entry.last_offset if began is None else began):
+            elif entry.first_offset > entry.last_offset or (
+                began is not None and self._log_start <= began < entry.first_offset
+            ):
                 yield (
                     "the transaction begins before the offset of the entry",
                     None,

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from storage.directory.retain import delete_records
 from storage.errors import LogLocked
+from storage.task import Task
 from storage.verify.reindex import log_bytes, reindex
 from storage.verify.verify import verify
 from tests.crash.disk import Crashed, SimulatedDisk
+from tests.storage.compaction.cleaned import Clock, clean, compacted, put, roll
 from tests.storage.logs import opened
 from tests.storage.old_logs import content, copy, write_legacy
+from tests.storage.transactions import Client
 from tests.storage.verify.test_verify import fill, patch, per_append, segments
 
 INDEXES = (".index", ".timeindex", ".txnindex", ".snapshot")
@@ -124,6 +128,29 @@ def test_a_segment_of_transactions_alone(tmp_path: Path) -> None:
             path.unlink()
         reindex([str(aborted.with_suffix(".log"))])
         assert indexes(tmp_path)[aborted.name] == before[aborted.name]
+
+
+def test_a_transaction_that_was_aborted_below_the_log_start(tmp_path: Path) -> None:
+    """A cleaner keeps its batches, but neither its entry nor, in the end, its marker."""
+    clock = Clock()
+    with compacted(tmp_path, clock=clock, log_cleaner_delete_retention_ms=0) as (manager, log):
+        manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
+        producer = Client(log, 7)
+        producer.send(b"aborted")
+        producer.abort()
+        put(log, (b"a", b"1"))
+        roll(log)
+        delete_records(manager, log, 2, Task())
+        clean(manager, log)
+    assert remade(tmp_path) == []
+    with compacted(tmp_path, clock=clock, log_cleaner_delete_retention_ms=0) as (manager, log):
+        clean(manager, log)
+        assert [header.base_offset for _, header in log.segments[0].batches()] == [0, 2]
+        producer.log = log
+        producer.send(b"aborted, too")
+        producer.abort()
+    assert remade(tmp_path) == []
+    assert verify(str(tmp_path)).faults == []
 
 
 def test_logs_of_old_brokers(tmp_path: Path) -> None:

@@ -99,6 +99,14 @@ def test_an_entry_may_know_more_than_the_log_does() -> None:
     assert faults(log) == []
 
 
+def test_a_transaction_that_was_aborted_below_the_log_start_has_no_marker_left() -> None:
+    """A cleaner keeps its batches, but neither its entry nor, in the end, its marker."""
+    log = segments([(1, "data"), (1, "abort"), (0, "roll"), (1, "data"), (1, "abort")])
+    log[0] = (log[0][0][:1], [])
+    assert faults(log, log_start=2) == []
+    assert faults(log) == ["the transaction begins before the offset of the entry"]
+
+
 def test_entries_that_do_not_rise() -> None:
     log = segments([(1, "data"), (2, "data"), (1, "abort"), (2, "abort")])
     log[0][1].reverse()
