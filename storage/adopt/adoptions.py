@@ -31,9 +31,7 @@ FIRST_PRODUCER_ID = 1 << 48
 # producers, and two producers with one id would be confused.
 _START_BYTES, _IDS_EACH = 5, 1 << 20
 MAX_EPOCH = 32766
-"""The limit of a coordinator: the next run gets another producer id
-(`TransactionMetadata.java`).
-"""
+"""A coordinator's limit: the next run gets another producer id (`TransactionMetadata.java`)."""
 
 _VERSION = 0
 _CURE = (
@@ -61,9 +59,7 @@ class Query:
     adopted_ms: int = 0
 
     def is_done(self, request: AdoptRequest) -> bool:
-        """Return whether a request's batch was adopted already. Errors: InvalidRecord for another
-        kind.
-        """
+        """Return whether a request was adopted already. Errors: InvalidRecord for another kind."""
         if request.kind is not self.kind:
             raise InvalidRecord(
                 f"query {request.query} has written as kind {self.kind} before, not "

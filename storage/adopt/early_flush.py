@@ -64,9 +64,7 @@ class EarlyFlush:
 
 @contextmanager
 def early_flush(task: Task) -> Generator[EarlyFlush]:
-    """Flush early during a block, at whose end no flush is running. Errors: those of the last
-    one.
-    """
+    """Flush early during a block; no flush runs after it. Errors: those of the last one."""
     with ThreadPoolExecutor(1, "flushing") as pool:
         flush = EarlyFlush(task, pool)
         try:

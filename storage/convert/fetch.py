@@ -99,9 +99,7 @@ def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
 
 
 def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
-    """Return messages of a log of format 0.7, from the first id ≥ `offset` on, of one of its
-    files.
-    """
+    """Return messages of one file of a 0.7 log, from the first id ≥ `offset` on."""
     data = log.read(offset, max_bytes)
     if not data:
         return MessageSet(b"", 0, offset)
@@ -139,9 +137,7 @@ def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes |
 
 
 def _messages_of(batch: Buffer, first: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """Yield (message, the next offset) of the records of a plain batch from `first` to before
-    `end`.
-    """
+    """Yield (message, next offset) of a plain batch's records from `first` to before `end`."""
     columns = decode_columns(batch, 0, len(batch), from_offset=first, to_offset=end, keys=False)
     assert columns.values is not None
     offsets = memoryview(columns.offsets).cast("q")

@@ -365,7 +365,7 @@ class LogFollower:
             self._tail.seen = None
 
     def _change_head(self, count: int, found: Listing) -> bool:
-        """Replace the first `count` segments by those of a listing; return False if that has to
+        """Replace the first `count` segments by those of a listing; return False if it has to
         wait.
         """
         segments = self.log.segments
@@ -390,9 +390,7 @@ class LogFollower:
         )
 
     def _can_hold(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Return whether replaced segments have no hidden bytes, or their files can still be
-        read.
-        """
+        """Return whether replaced segments have no hidden bytes, or can still be read."""
         if not self._is_still_listed(segments, found):
             return True
         for segment in segments:
@@ -456,9 +454,7 @@ class LogFollower:
         self._tail.drain()
 
     def _roll_all(self, found: Listing) -> bool:
-        """Add the segments after the active one; return False if that is not read to its end
-        yet.
-        """
+        """Add the segments after the active one; return False if that has unread bytes."""
         active = self.log.active.base_offset
         return all(self._roll(base, found) for base in found.logs if base > active)
 
@@ -504,9 +500,7 @@ class LogFollower:
     # -- changes of the past ---------------------------------------------------------------------
 
     def _is_written_over(self, found: Listing) -> bool:
-        """Return whether a sealed segment's file has other bytes, which only a truncation
-        explains.
-        """
+        """Return whether a sealed segment's file has other bytes, as only a truncation does."""
         return any(
             (now := found.logs.get(segment.base_offset)) is not None
             and is_of(segment, now, self.log.files)
@@ -626,9 +620,7 @@ class LogFollower:
                 listener.swapped(log, old, new)
 
     def _lose(self, segment: Segment) -> None:
-        """Release a segment for deletion, unless its file was overwritten or its inode used
-        again.
-        """
+        """Release a segment for deletion, unless its file was overwritten or has a new inode."""
         seen: list[os.stat_result] = []
         if segment.is_open and not segment.is_lost:
             with contextlib.suppress(FileNotFoundError, SegmentGone):
@@ -645,9 +637,7 @@ class LogFollower:
     def _load_head(
         self, bases: list[int], end: int, found: Listing, old: Sequence[Segment]
     ) -> list[Segment]:
-        """Return the segments `bases`, up to `end`: unchanged ones from `old`,
-        the others newly loaded.
-        """
+        """Return the segments `bases`, up to `end`: unchanged ones from `old`, others loaded."""
         if not bases:
             return []
         known = {segment.base_offset: segment for segment in old}

@@ -83,9 +83,7 @@ class DirectoryFollower:
         return True
 
     def _limit(self, log: Log) -> Callable[[], int]:
-        """Return a function that returns the high watermark as the broker last recorded it, or
-        0.
-        """
+        """Return a function that returns the high watermark last recorded by the broker, or 0."""
         item = (log.topic, log.partition)
 
         def limit() -> int:

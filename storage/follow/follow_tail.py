@@ -112,9 +112,7 @@ class LogTail:
         return now.st_size < active.size or not self._stands(active, self._marked[1][-1:])
 
     def drain(self) -> None:
-        """Read the active log to its end. Errors: FileReplaced if that takes too long, so that the
-        look begins again.
-        """
+        """Read the active log to its end. Errors: FileReplaced if that takes too long."""
         active = self.log.active
         until = time.monotonic() + _LOOK_S
         while self._extend(active):
@@ -249,9 +247,7 @@ class LogTail:
         return replay(self.load_context(), [Loaded(each) for each in segments], names)[0]
 
     def load_context(self) -> LoadContext:
-        """Return the context for loading segments. Its indexes are trusted: the writer is
-        running.
-        """
+        """Return the context for loading segments. Their writer is running: it trusts indexes."""
         log = self.log
         return LoadContext(
             log.files,

@@ -252,9 +252,7 @@ class _Handover:
 
     @contextlib.contextmanager
     def _brokers_lock(self) -> Iterator[None]:
-        """Lock the broker's directory, and leave no file: it would be ours, and the broker could
-        not open it.
-        """
+        """Lock the broker's directory, and leave no file of ours, which it could not open."""
         path = os.path.join(self.broker, paths.LOCK)
         existed = self.files.exists(path)
         with self._locked(self.broker):
@@ -370,9 +368,7 @@ class _Handover:
         }
 
     def _open_transactions(self, log: Log) -> list[int]:
-        """Return the producers with an open transaction; adds a refusal if it may not be
-        aborted.
-        """
+        """Return the producers with an open transaction; refuse it if it may not be aborted."""
         found = [producer.producer_id for producer in log.producers if producer.in_transaction]
         for producer_id in () if self.abort else found:
             self.outcome.refusals.append(

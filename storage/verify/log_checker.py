@@ -92,9 +92,7 @@ class LogChecker:
     # -- the newest ----------------------------------------------------------------------------
 
     def run_newest(self, task: Task) -> None:
-        """Check the bytes that were appended to every log since the last call. Errors:
-        TaskCancelled.
-        """
+        """Check the bytes appended to every log since the last call. Errors: TaskCancelled."""
         logs = list(self._logs())
         task.begin("reading back appended records", 0)
         for log in logs:
@@ -175,9 +173,7 @@ class LogChecker:
     # -- both ----------------------------------------------------------------------------------
 
     def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
-        """Check a part of a segment; return the next offset, -1: it was removed. Errors:
-        OSError.
-        """
+        """Check a part of a segment; return the next offset, -1: removed. Errors: OSError."""
         if log.closed or segment.deleted:
             return -1
         if segment.is_lost:

@@ -109,9 +109,7 @@ def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = Non
 
 
 def _partitions(path: str, files: Files, wanted: Wanted | None) -> list[str]:
-    """Return the directories of the wanted partitions in a data directory, or this one
-    partition.
-    """
+    """Return the directories of the wanted partitions in a data directory, or this partition."""
     entries = files.scan(path)
     if any(paths.is_log(name) and not is_directory for name, is_directory in entries):
         return [path]
@@ -247,8 +245,8 @@ class _Directory:
         self._add(Fault(path, reason, offset=offset), is_rebuilt=is_rebuilt)
 
     def _add(self, fault: Fault, *, is_rebuilt: bool) -> None:
-        """Report a fault. `is_rebuilt`: the next start repairs it: after a kill it is a
-        leftover.
+        """Report a fault; if the next start repairs it (`is_rebuilt`), it is a leftover of a
+        kill.
         """
         if is_rebuilt and self.was_killed:
             self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))

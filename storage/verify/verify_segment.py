@@ -198,9 +198,7 @@ def verify_old_log(log: OldLog, progress: Progress) -> Verified:
 
 
 def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
-    """Read one segment whole; `progress` gets the bytes that were read. Errors: OSError from the
-    disk.
-    """
+    """Read one segment whole; `progress` gets the read bytes. Errors: OSError from the disk."""
     log_path = place.path(paths.LOG)
     # The indexes first: a living writer's log only grows beyond them.
     indexes = {suffix: _read(place, suffix) for suffix in paths.INDEX_SUFFIXES}
@@ -304,9 +302,7 @@ def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Faul
 def transaction_faults(
     place: SegmentPlace, before: OpenTransactions, seen: SegmentTransactions
 ) -> Iterator[Fault]:
-    """Yield the faults of a segment's transaction index; `before`: the state after earlier
-    segments.
-    """
+    """Yield the faults of a segment's transaction index; `before`: the state at its start."""
     return _some(place.path(paths.TXNINDEX), 0, before.faults(seen))
 
 
@@ -361,9 +357,7 @@ def _index_faults(
 
 
 def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:
-    """Yield the first faults of a file, and the number of others; `odd`: bytes after its
-    entries.
-    """
+    """Yield the first faults of a file, and how many more; `odd`: bytes after its entries."""
     if odd:
         yield Fault(path, f"{odd} bytes remain after its last entry")
     more = 0
