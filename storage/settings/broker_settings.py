@@ -1,19 +1,19 @@
-"""The settings of a broker's topics, as it has written them down, in a directory of its own.
+"""The settings of a broker's topics, as the broker has recorded them, in its own directory.
 
-A data directory is a *broker's* where it has `meta.properties` or a metadata log. Its topics'
-settings are not beside them then, as ours are (`settings`), and a default of ours would delete what
-the broker keeps. They come from
+A data directory is a *broker's* if it has `meta.properties` or a metadata log. The settings of its
+topics are not beside them then, as ours are (`settings`), and a default of ours would delete
+records that the broker keeps. They come from
 
 - the metadata log (`metadata_log`), of the same directory or of another one that the broker's file
-  or `kafkafs.metadata.log.dir` names: what is set on a topic, on the broker, on all brokers;
-- the broker's file, `server.properties`, which `kafkafs.broker.config` names: only where that is
-  known, a setting that is nowhere has Kafka's default.
+  or `kafkafs.metadata.log.dir` names: settings of a topic, of the broker, of all brokers;
+- the broker's file, `server.properties`, which `kafkafs.broker.config` names: only with that file,
+  a setting that is nowhere set has Kafka's default.
 
-The result says what is known, and of what is not known, why. Files that are missing or damaged
-raise nothing: nothing is known then, and so nothing is deleted. Of a metadata log that a newer
-Kafka has written only the topics' ids and partition counts are known.
+The result has the known settings, and the reasons why others are not known. Missing or damaged
+files raise nothing: no setting is known then, so nothing is deleted. From a metadata log of a newer
+Kafka only the topics' ids and partition counts are used.
 
-Not here: what the settings mean, and which of them wins (`settings`).
+Not here: the meaning of the settings, and their precedence (`settings`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from storage.settings.config import SYNONYMS
 from storage.settings.metadata_log import BROKER, TOPIC, read_metadata
 
 PROTECTING = ("log.cleaner.enable", "delete.topic.enable")
-"""The broker's settings that keep something from going, besides the defaults of topics."""
+"""The broker's settings that prevent deletions, besides the defaults of topics."""
 
 
 class BrokerTopic(NamedTuple):
-    """A topic as its broker knows it: its id, and its settings by Kafka's topic names.
+    """A topic in the broker's records: its id, and its settings by Kafka's topic names.
 
-    Of a detached directory: the partitions that it had then, and why its settings are not known.
+    In a detached directory also its partitions at that time, and why its settings are not known.
     """
 
     id: str
@@ -49,7 +49,7 @@ class BrokerTopic(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The text of a setting, and where it was given."""
+    """The text of a setting, and where it was set."""
 
     text: str
     source: str
@@ -57,21 +57,21 @@ class Given(NamedTuple):
 
 @dataclass(slots=True)
 class BrokerSettings:
-    """`defaults`: by the broker's names, of its file and of the cluster's metadata."""
+    """A broker's settings. `defaults`: by the broker's names, of its file and the metadata log."""
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     defaults: dict[str, Given] = field(default_factory=dict)
     offsets_partitions: int = 0
-    """How many partitions its `__consumer_offsets` has; 0: not known."""
+    """The number of partitions of its `__consumer_offsets`; 0: not known."""
     topics_fault: str | None = None
     """Why no topic's settings are known."""
     defaults_fault: str | None = None
     """Why the other defaults are not known."""
     is_detached: bool = False
-    """Whether the broker will not come back: only the `topics` are its then."""
+    """Whether the broker will not return: then only the `topics` are its own."""
 
     def why_unknown(self, topic: str, topic_id: str) -> str | None:
-        """Why a topic's settings are not known; None where they are. The id may be empty."""
+        """Return why a topic's settings are not known, or None. The id may be empty."""
         if self.topics_fault is not None:
             return self.topics_fault
         known = self.topics.get(topic)
@@ -85,7 +85,7 @@ class BrokerSettings:
 
 
 def is_brokers(files: Files, data_dir: str) -> bool:
-    """Return whether a broker has written a data directory, and may come back to it."""
+    """Return whether a broker has written a data directory, and may return to it."""
     return any(
         files.exists(os.path.join(data_dir, name))
         for name in (paths.META_PROPERTIES, paths.METADATA_LOG)
@@ -95,9 +95,9 @@ def is_brokers(files: Files, data_dir: str) -> bool:
 def read(
     files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> BrokerSettings | None:
-    """Return the settings of a broker's data directory; None where no broker has written it.
+    """Return the settings of a broker's data directory; None if no broker has written it.
 
-    `broker_config`: the broker's file; `metadata_dir`: where its metadata log is.
+    `broker_config`: the broker's file; `metadata_dir`: the directory of its metadata log.
     """
     if not is_brokers(files, data_dir):
         return read_detached(files, data_dir)
@@ -114,7 +114,7 @@ def read(
     if metadata.later is not None:
         version = f" (metadata.version {metadata.version})" if metadata.version else ""
         found.topics_fault = f"the metadata log was written by a newer Kafka{version}"
-    # The narrowest last, as it hides the others.
+    # The narrowest last, as it overrides the others.
     _take(found, metadata.configs.get((BROKER, ""), {}), "the cluster's default")
     node = _node_id(files, data_dir)
     if node is not None:
@@ -134,7 +134,7 @@ def read(
 
 
 def is_detached(files: Files, data_dir: str) -> bool:
-    """Return whether a broker has written a data directory, and will not come back to it."""
+    """Return whether a broker has written a data directory, and will not return to it."""
     return not is_brokers(files, data_dir) and files.exists(_detached(data_dir))
 
 
@@ -143,7 +143,7 @@ def _detached(data_dir: str) -> str:
 
 
 def read_detached(files: Files, data_dir: str) -> BrokerSettings | None:
-    """What was known when a directory was detached; None where it was not."""
+    """Return the settings that were recorded when a directory was detached; None if it was not."""
     try:
         given = java_properties.parse(files.read_whole(_detached(data_dir)))
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def read_detached(files: Files, data_dir: str) -> BrokerSettings | None:
 def write(
     files: Files, data_dir: str, known: BrokerSettings, partitions: Mapping[str, Sequence[int]]
 ) -> None:
-    """Write down what is known of the topics that lie there; durable. Errors: OSError."""
+    """Record the known settings of the topics in the directory; durable. Errors: OSError."""
     lines = ["# Written by kafkafs detach: the settings of the broker of this directory.\n"]
     if known.defaults_fault is not None:
         lines.append(java_properties.line("defaults-fault", known.defaults_fault))
@@ -196,7 +196,7 @@ def write(
 
 
 def remove(files: Files, data_dir: str) -> None:
-    """Remove what `write` has written; durable."""
+    """Remove the files of `write`; durable."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(_detached(data_dir))
     files.sync_directory(data_dir)
@@ -208,8 +208,8 @@ def remove(files: Files, data_dir: str) -> None:
 def check_places(
     files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> None:
-    """Errors: InvalidConfig where there is no broker's directory or a place is unreadable;
-    OSError.
+    """Check the paths of a broker's files. Errors: InvalidConfig if the directory is no broker's or
+    a path is unreadable; OSError.
     """
     if not is_brokers(files, data_dir):
         raise InvalidConfig("not the directory of a broker", path=data_dir)
@@ -235,7 +235,7 @@ def _read_properties(files: Files, path: str | None, found: BrokerSettings) -> M
 
 
 def _take(found: BrokerSettings, given: Mapping[str, str], source: str) -> None:
-    """Add settings that hide the ones that are there: one name of a topic's setting all of its
+    """Add settings that override existing ones: one name of a topic's setting overrides all of its
     names (`DynamicBrokerConfig.brokerConfigSynonyms`).
     """
     for name in given:
@@ -247,12 +247,12 @@ def _take(found: BrokerSettings, given: Mapping[str, str], source: str) -> None:
 
 
 def _metadata_dir(files: Files, data_dir: str, given: Mapping[str, str]) -> str:
-    """Return where the metadata log is (`AbstractKafkaConfig.metadataLogDir`)."""
+    """Return the directory of the metadata log (`AbstractKafkaConfig.metadataLogDir`)."""
     if files.exists(os.path.join(data_dir, paths.METADATA_LOG)):
         return data_dir
     named = given.get("metadata.log.dir") or given.get("log.dirs") or given.get("log.dir", "")
     first = named.split(",")[0].strip()
-    # A broker follows links on the way to it; we open nothing through one.
+    # A broker follows links in the path; we open no file through one.
     return os.path.realpath(first) if first else data_dir
 
 

@@ -27,18 +27,18 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 KAFKA_RETENTION_MS = 7 * _DAY_MS
-"""How long a broker keeps what it is not told how long to keep, in ms (`ServerLogConfigs`)."""
+"""A broker's default for retention, in ms (`ServerLogConfigs`)."""
 
 KAFKA_OFFSETS_RETENTION_MINUTES = 7 * 24 * 60
-"""How long a broker keeps positions of groups that it is not told how long to keep."""
+"""A broker's default for the retention of committed offsets."""
 
 NO_POLICY = "none"
-"""How an empty cleanup.policy is written, where an empty value means the default."""
+"""The text of an empty cleanup.policy, because an empty value means the default."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _POLICY = re.compile(r"[A-Za-z0-9._-]+(:.*)?")
 
-# From a value's text to the value; ValueError says what would be right.
+# Returns the value of a text. Errors: ValueError with the valid form.
 Parser = Callable[[str], Any]
 
 
@@ -80,7 +80,7 @@ _share = _double(lambda value: 0 < value <= 1, "a number above 0, to 1")
 _positive = _double(lambda value: value > 0, "a number above 0")
 
 
-# The words that a rule takes, where it takes no others.
+# The words that a rule accepts, if it accepts nothing else.
 _WORDS: dict[Parser, tuple[str, ...]] = {}
 
 
@@ -122,7 +122,7 @@ def _path(text: str) -> str:
 
 
 def _policy_name(text: str) -> str:
-    """NAME or NAME:ARGUMENT of a policy of retention."""
+    """Return NAME or NAME:ARGUMENT of a policy of retention."""
     if _POLICY.fullmatch(text) is None:
         raise ValueError("NAME or NAME:ARGUMENT of a retention policy")
     return text
@@ -399,12 +399,12 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the latest record of each key need stay."""
+        """Whether records with a later record of their key may be removed."""
         return "compact" in self.cleanup_policy
 
     @property
     def may_be_cleaned(self) -> bool:
-        """Whether a cleaner may remove records; not while a setting that decides is unknown."""
+        """Whether a cleaner may remove records; False while a deciding setting is unknown."""
         return self.is_compacted and not self.unknown
 
 
@@ -548,13 +548,13 @@ SYNONYMS = {
     for synonym in setting.synonyms
 }
 
-# The settings that decide whether something is deleted, by what cleanup.policy has.
+# The settings that decide about deletion, by the words of cleanup.policy.
 DECIDES_DELETION = ("cleanup.policy", "retention.ms", "retention.bytes")
 DECIDES_COMPACTION = ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms")
 DECISIVE = frozenset(DECIDES_DELETION + DECIDES_COMPACTION)
 
-# Says of a broker's topic whether a part of its log may lie in remote storage (KIP-405). No setting
-# of a broker is its default.
+# Whether a part of a broker's topic may lie in remote storage (KIP-405). No setting of a broker is
+# its default.
 REMOTE_STORAGE = "remote.storage.enable"
 
 # Those of them that Kafka sets on its internal topics (`paths.INTERNAL_TOPICS`)

@@ -1,8 +1,8 @@
-"""Which value a setting has, and where that comes from: the rules of `settings`, without a file.
+"""Decides the value of each setting, and its source: the rules of `settings`, without a file.
 
-A broker's names stand for several of a topic's: `log.retention.hours` for `retention.ms`. Of what a
-broker has written a value that is not understood, since its version has other rules, counts as
-unknown where it decides whether something is deleted, and is ignored elsewhere.
+A broker's names stand for several of a topic's: `log.retention.hours` for `retention.ms`. If a
+value from a broker is invalid here, because its version has other rules, it counts as unknown if it
+decides about deletion, and is ignored otherwise.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ LARGEST = "max.message.bytes"
 BY_US = "set on the topic"
 DEFAULT = "default"
 
-# A log rolls when its active segment has reached this part of what retention keeps.
+# A log rolls when its active segment has reached this part of the retained size or time.
 _ROLLS_AT = 8
 _LEAST_SEGMENT_BYTES = 1 << 20
 _LEAST_SEGMENT_MS = 60_000
 
-# The settings that nobody knows of a topic whose metadata cannot be read.
+# The unknown settings of a topic whose metadata cannot be read.
 _HIDDEN = DECISIVE | {REMOTE_STORAGE}
 
 
 class Sourced(NamedTuple):
-    """A setting's value and where it comes from."""
+    """A setting's value and its source."""
 
     value: Any
     source: str
@@ -55,7 +55,7 @@ class Sourced(NamedTuple):
 
 
 def parse_known(name: str, text: str, source: str, setting: Setting) -> dict[str, Sourced]:
-    """Return the value of a broker's text by name; none where it may be ignored: a broker refuses
+    """Return the value of a broker's text by name; none if it may be ignored: a broker refuses
     wrong values, but other versions have other rules.
     """
     try:
@@ -68,19 +68,17 @@ def parse_known(name: str, text: str, source: str, setting: Setting) -> dict[str
 
 
 def unknown_deciding(found: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """Return the same values, but it is not known what those are that decide about deletion, and
-    whether the topic is tiered.
-    """
+    """Return the same values, but with the deciding ones about deletion and tiering unknown."""
     return {**found, **{name: found[name]._replace(is_known=False) for name in _HIDDEN}}
 
 
 def each_from(values: Mapping[str, Any], source: str) -> dict[str, Sourced]:
-    """These values by name, all from one source."""
+    """Return these values by name, all from one source."""
     return {name: Sourced(value, source) for name, value in values.items()}
 
 
 def listed(in_force: Mapping[str, Sourced]) -> list[tuple[str, str, str]]:
-    """(name, value, where it comes from) of what is set, in this order."""
+    """Return (name, value, source) of the settings, in this order."""
     return [
         (name, format_value(value) if is_known else "unknown", source)
         for name, (value, source, is_known) in in_force.items()
@@ -89,7 +87,7 @@ def listed(in_force: Mapping[str, Sourced]) -> list[tuple[str, str, str]]:
 
 
 def with_roll_limits(in_force: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """Derive `segment.bytes` and `segment.ms`, where they are not set, from retention.
+    """Derive `segment.bytes` and `segment.ms` from retention if they are not set.
 
     Retention deletes whole segments. So the log rolls at an eighth of `retention.bytes` and of
     `retention.ms`, and never later than by Kafka's defaults. A segment can always hold the largest
@@ -113,12 +111,12 @@ def with_roll_limits(in_force: Mapping[str, Sourced]) -> dict[str, Sourced]:
 
 
 def config_of(in_force: Mapping[str, Sourced]) -> LogConfig:
-    """Return all values of a topic as a log takes them."""
+    """Return all values of a topic for its log."""
     values = {name: default.value for name, default in in_force.items()}
     internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
     if internal is not None:
         values["segment.bytes"] = internal
-    # A file or a broker may say more than the budget of memory.
+    # A file or a broker may set more than the budget of memory.
     values[LARGEST] = min(values[LARGEST], plain_forms.budget)
     fields = {name.replace(".", "_"): value for name, value in values.items()}
     return LogConfig(**fields, unknown=_unknown(in_force))
@@ -130,7 +128,7 @@ def _unknown(in_force: Mapping[str, Sourced]) -> tuple[str, ...]:
     names: list[str] = []
     if not policy.is_known or "delete" in policy.value:
         names += DECIDES_DELETION
-    # A user who sets compact here wants it; where the broker has, it may have set more.
+    # A user who sets compact here wants it; if the broker has set it, it may have set more.
     if policy.is_known and "compact" in policy.value and policy.source != BY_US:
         names += DECIDES_COMPACTION
     return tuple(dict.fromkeys(name for name in names if not in_force[name].is_known))
@@ -140,9 +138,7 @@ def _unknown(in_force: Mapping[str, Sourced]) -> tuple[str, ...]:
 
 
 def daemon_values(given: Mapping[str, Line]) -> dict[str, Any]:
-    """Return the daemon's settings among the lines of a file. Errors: InvalidConfig, also of
-    unknown names.
-    """
+    """Return the daemon's settings in the lines of a file. Errors: InvalidConfig."""
     values = {}
     for name, line in given.items():
         if name in BROKER_SETTINGS:
@@ -169,7 +165,7 @@ def _synonym_value(name: str, text: str, line: Line | None = None) -> Any:
 
 
 def _from_synonyms(values: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """Topic settings from the broker's names, each from the first of its names that is set."""
+    """Return topic settings from the broker's names, each from its first name that is set."""
     found = {}
     for setting in TOPIC_SETTINGS.values():
         for synonym in setting.synonyms:
@@ -185,9 +181,7 @@ def standard_defaults() -> dict[str, Sourced]:
 
 
 def our_defaults(given: Mapping[str, Line], place: str) -> dict[str, Sourced]:
-    """Return the settings of all topics by a file of ours, which is called `place`. Errors:
-    InvalidConfig.
-    """
+    """Return a file's settings for all topics; messages call it `place`. Errors: InvalidConfig."""
     return _from_synonyms(
         {
             name: Sourced(_synonym_value(name, line.value, line), f"{name} in {place}")
@@ -198,7 +192,7 @@ def our_defaults(given: Mapping[str, Line], place: str) -> dict[str, Sourced]:
 
 
 def broker_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """Return the settings of a broker's topics that have none of their own."""
+    """Return the settings of a broker's topics without overrides."""
     defaults = standard_defaults()
     defaults["retention.ms"] = Sourced(KAFKA_RETENTION_MS, "Kafka's default")
     if theirs.defaults_fault is not None:
@@ -213,7 +207,7 @@ def broker_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict
 
 
 def protecting_values(theirs: BrokerSettings, given: Mapping[str, Line]) -> dict[str, Any]:
-    """Return the daemon's settings by the broker's file, of those that prevent deletion."""
+    """Return those of the daemon's settings in the broker's file that prevent deletion."""
     found = {}
     for name in PROTECTING:
         if name in theirs.defaults and name not in given:

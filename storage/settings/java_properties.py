@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 _BLANK = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")
-# A name ends at the first separator that no backslash takes away.
+# A name ends at the first separator that is not escaped.
 _NAME = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), (" ", "\\ "))

@@ -1,9 +1,9 @@
-"""The messages that Kafka keeps in its own topics and in control records.
+"""The messages in Kafka's own topics and in control records.
 
 A message: its name, its versions, `flexible=` the first version that is flexible (KIP-482), then
-its fields. A field: name, type (`*` an array of it, `[…]` an array of structs, `{…}` a struct), the
-versions that have it where not all do, `null` where it may be (`tag=` where it is tagged),
-`default=` where that is not the type's zero or empty.
+its fields. A field: name, type (`*` an array of it, `[…]` an array of structs, `{…}` a struct), its
+versions if not all, `null` if it may be null (`tag=` if it is tagged), `default=` if that is not
+the type's zero or empty.
 
 From the message definitions of Apache Kafka 4.4.0
 (`group-coordinator/src/main/resources/common/message` and its like), whose order of fields is that

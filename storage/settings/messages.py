@@ -1,8 +1,8 @@
 """Reads Kafka's own messages by their schemas (`message_schemas`).
 
-A message read is a dict by the names of its fields; strings are bytes in it, as they are stored,
-and uuids 16 bytes. Errors' texts are Kafka's (the classes that its generator makes of the message
-definitions), since DumpLogSegments prints them.
+A message is a dict by the names of its fields; strings are bytes in it, as they are stored, and
+uuids 16 bytes. The texts of errors are Kafka's (of the classes that its generator makes from the
+message definitions), since DumpLogSegments prints them.
 
 Not here: the messages as text (`kafkafs.dump`).
 """
@@ -39,7 +39,7 @@ _FRAME_VERSION: Final = 1
 
 
 class MessageError(Exception):
-    """Bytes that are no such message."""
+    """Bytes that are not a valid message."""
 
 
 class LaterRecordError(MessageError):
@@ -47,9 +47,9 @@ class LaterRecordError(MessageError):
 
 
 class Reader:
-    """What is left of a message's bytes (`ByteBufferAccessor`).
+    """The remaining bytes of a message (`ByteBufferAccessor`).
 
-    `most_elements`: the arrays of the message have at most so many elements in all.
+    `most_elements`: the limit of the elements in all arrays of the message.
     """
 
     def __init__(self, data: bytes, most_elements: int = sys.maxsize) -> None:
@@ -97,7 +97,7 @@ class Reader:
 
 @dataclass
 class Field:
-    """`struct` holds the fields of a struct, or of an array's structs."""
+    """A field of a message. `struct`: the fields of a struct, or of an array's structs."""
 
     name: str
     type: str
@@ -138,7 +138,7 @@ class Message:
     fields: list[Field]
 
     def read(self, reader: Reader, version: int, fields: list[Field] | None = None) -> Struct:
-        """Return the message, or a struct of it that has these fields. Errors: MessageError."""
+        """Return the message, or a struct with these fields. Errors: MessageError."""
         fields = self.fields if fields is None else fields
         value = {each.name: each.default_value() for each in fields}
         is_flexible = version >= self.flexible
@@ -212,7 +212,7 @@ class Message:
 
 
 def _tag_count(reader: Reader) -> int:
-    """Return how many tagged fields follow. Errors: MessageError."""
+    """Return the number of tagged fields. Errors: MessageError."""
     count = reader.varint()
     if count < 0:
         raise MessageError(f"Invalid negative number of tagged fields {count}")
@@ -253,7 +253,7 @@ def parse_schemas(text: str) -> dict[str, Message]:
 
 
 def _parse_fields(tokens: Iterator[str], last: int) -> list[Field]:
-    """Up to the bracket that ends them."""
+    """Return the fields up to the closing bracket."""
     fields: list[Field] = []
     words: list[str] = []
     for token in tokens:
@@ -298,7 +298,7 @@ def _finish(fields: list[Field], words: list[str], last: int) -> None:
 
 
 class CoordinatorRecord(NamedTuple):
-    """A key or a value of a coordinator's topic; `version`: the value's, 0 of a key."""
+    """A key or a value of a coordinator's topic; `version`: the value's, 0 for a key."""
 
     message: Message
     version: int
@@ -318,7 +318,7 @@ class CoordinatorReader:
             (self._keys if name.endswith("Key") else self._values)[message.id] = message
 
     def knows(self, kind: int) -> bool:
-        """Return whether there are keys of this type."""
+        """Return whether keys of this type exist."""
         return kind in self._keys
 
     def read_key(self, key: bytes) -> CoordinatorRecord:
@@ -366,10 +366,10 @@ class MetadataRecord(NamedTuple):
 
 
 class MetadataReader:
-    """Reads what the records of `__cluster_metadata` hold (`MetadataRecordSerde.java`).
+    """Reads the records of `__cluster_metadata` (`MetadataRecordSerde.java`).
 
-    A value is, after three varints that say the frame's version, the record's type and its version,
-    a message. `only`: the names of those that are wanted, None for all.
+    A value is a message after three varints: the versions of the frame and of the record, and the
+    record's type. `only`: the names of the wanted messages; None: all.
     """
 
     def __init__(self, only: frozenset[str] | None = None) -> None:
@@ -377,9 +377,7 @@ class MetadataReader:
         self._only = only
 
     def read(self, value: bytes) -> MetadataRecord | None:
-        """Return none for one that is not wanted, of any version. Errors: MessageError,
-        LaterRecordError.
-        """
+        """Return the record; None: not wanted. Errors: MessageError, LaterRecordError."""
         reader = Reader(value)
         frame = _short(reader, "frame version")
         if frame == 0:

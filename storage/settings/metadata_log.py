@@ -1,20 +1,19 @@
-"""What a cluster has decided about its topics, from its metadata log (`__cluster_metadata-0`).
+"""A cluster's decisions about its topics, from its metadata log (`__cluster_metadata-0`).
 
 The log is a partition like others, with records for `messages.MetadataReader`. Its latest snapshot,
-`<end offset>-<epoch>.checkpoint`, is a file of batches: a control record, all records that make the
-state below the end offset, and a control record again; the log goes on from there
+`<end offset>-<epoch>.checkpoint`, is a file of batches: a control record, all records of the state
+below the end offset, and a control record again. The log continues from there
 (`RecordsSnapshotReader.java`, `KafkaRaftLog.java`). Records between BeginTransactionRecord and
-EndTransactionRecord count when the latter is there, and not at all before AbortTransactionRecord
-(KIP-868).
+EndTransactionRecord count if the latter exists, and never before AbortTransactionRecord (KIP-868).
 
-All or nothing: what is damaged or missing in the middle may have been any setting, so that none of
-them is known then (CorruptRecord). A last batch that is not whole is where a crash has cut the log;
-it was never decided. If a whole batch with a higher offset follows it, its length is damaged.
+All or nothing: a damaged or missing record in the middle may have been any setting, so no setting
+is known then (CorruptRecord). An incomplete last batch is the effect of a crash; it was never
+decided. If a whole batch with a higher offset follows it, its length is damaged.
 
 A later Kafka may write records that cannot be read here (`Metadata.later`). Topic ids and partition
 counts still count then. Settings may have been changed by such a record.
 
-Not here: what the settings mean, and the log of a cluster that does not use KRaft.
+Not here: the meaning of the settings, and the log of a cluster that does not use KRaft.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from storage.settings.messages import LaterRecordError, MessageError, MetadataRe
 
 TOPIC = 2
 BROKER = 4
-"""`ConfigResource.Type`: whose a setting is."""
+"""`ConfigResource.Type`: the kind of a setting's object."""
 
 _CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _ENTRY = struct.Struct(">ii")
@@ -62,10 +61,10 @@ _VERSION = b"metadata.version"
 
 @dataclass(slots=True)
 class Metadata:
-    """Topic ids, as text, by name; how many partitions `__consumer_offsets` has, by its id;
-    settings by (kind, name) of what they are set on.
+    """Topic ids, as text, by name; the partition count of `__consumer_offsets`, by its id; settings
+    by (kind, name) of their object.
 
-    On a broker: its id in decimal, or nothing for the default of all.
+    The name of a broker is its id in decimal; an empty name has the defaults of all brokers.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
@@ -74,7 +73,7 @@ class Metadata:
     version: int = 0
     """The feature level of `metadata.version`; 0: not known."""
     later: str | None = None
-    """The first record that only a later Kafka can read; None: there is none."""
+    """The first record that only a later Kafka can read, or None."""
 
 
 def read_metadata(files: Files, directory: str) -> Metadata:
@@ -88,7 +87,7 @@ def read_metadata(files: Files, directory: str) -> Metadata:
         end = int(snapshot[:20])
         _read_snapshot(files, os.path.join(directory, snapshot), replay)
     bases = paths.log_bases(names)
-    # Segments that lie below the snapshot as a whole may be removed at any moment.
+    # Segments entirely below the snapshot may be removed at any moment.
     first = max((number for number, base in enumerate(bases) if base <= end), default=0)
     _read_log(files, directory, bases[first:], end, replay)
     return replay.metadata
@@ -105,7 +104,7 @@ def _read_snapshot(files: Files, path: str, replay: _Replay) -> None:
 
 
 def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: _Replay) -> None:
-    """Replay what follows offset `end`."""
+    """Replay the records from offset `end` on."""
     expected = bases[0] if bases else end
     if expected > end:
         reason = f"offsets {end} to {expected - 1} of a metadata log are missing"
@@ -133,8 +132,8 @@ def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: 
 
 
 def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
-    """(position, base offset) of a batch not far below offset `end`: the snapshot has those before
-    it. A controller that has nothing to do writes two batches a second.
+    """Return (position, base offset) of a batch shortly before offset `end`: the snapshot has the
+    earlier ones. An idle controller writes two batches a second.
     """
     found = (0, base)
     if base < end:
@@ -151,7 +150,7 @@ def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
 def _batches(
     data: bytes, path: str, position: int = 0
 ) -> Iterator[tuple[int, BatchHeader, list[Record]]]:
-    """Yield each batch, with the position behind it, up to one that is not whole. Errors:
+    """Yield each batch and the position after it, up to an incomplete one. Errors:
     CorruptRecord.
     """
     while any(data[position : position + HEADER_SIZE]):
@@ -180,7 +179,7 @@ def _batch_follows(data: bytes, position: int, offset: int) -> bool:
 
 
 def _control_type(header: BatchHeader, records: list[Record]) -> int:
-    """Return the type of a control batch; -1 of another."""
+    """Return the type of a control batch; -1: another batch."""
     key = records[0].key if header.is_control and records else None
     return -1 if key is None else int.from_bytes(key[2:4], "big", signed=True)
 
@@ -192,10 +191,10 @@ class _Replay:
         self.metadata = Metadata()
         self._reader = MetadataReader(_WANTED)
         self._partition_reader = MetadataReader(frozenset({"PartitionRecord"}))
-        # The id of the topic whose partitions are counted: there may be very many others.
+        # The id of the topic whose partitions are counted: other topics may have very many.
         self._counted = b""
         self._names: dict[str, str] = {}
-        # Records that are not decided yet.
+        # Undecided records.
         self._transaction: list[MetadataRecord] | None = None
 
     def take(self, header: BatchHeader, records: list[Record], path: str) -> None:
@@ -207,7 +206,7 @@ class _Replay:
                 value = record.value or b""
                 found = self._reader.read(value)
                 if found is None and self._counted and self._counted in value:
-                    # Nothing else needs it: one of a later version need not be understood.
+                    # Only this code needs it: one of a later version may stay unread.
                     with suppress(MessageError):
                         found = self._partition_reader.read(value)
                 if found is not None:
@@ -263,5 +262,5 @@ class _Replay:
 
 
 def _id_text(topic_id: bytes) -> str:
-    """As `partition.metadata` has it."""
+    """Return the id as `partition.metadata` has it."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()

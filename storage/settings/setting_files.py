@@ -1,18 +1,18 @@
-"""The files that keep settings: lines of `name=value`, in a subset of Java's properties.
+"""The files of settings: lines of `name=value`, in a subset of Java's properties.
 
-White space around either is dropped; blank lines, and those that begin with `#` or `!`, set
-nothing; there are no escapes. InvalidConfig names the file and the line that is wrong.
+White space around either is dropped; blank lines, and those that begin with `#` or `!`, are
+ignored; there are no escapes. InvalidConfig names the file and the wrong line.
 
-A topic's file, `kafkafs-topic.properties`, lies in the directory of the topic's partition 0 (where
-that is not here, of the lowest one that is), where a broker ignores it; so it costs the same
-however many topics there are, and is deleted with its topic. Written by us, replaced atomically::
+A topic's file, `kafkafs-topic.properties`, lies in the directory of the topic's partition 0 (if
+that is not here, of the lowest one that is), where a broker ignores it. So its cost does not depend
+on the number of topics, and it is deleted with its topic. Written by us, replaced atomically::
 
     retention.ms=1000           an override, by Kafka's topic name
-    owner=UID:GID:MODE          what chown and chmod have set on the topic; the mode is octal
-    PARTITION/owner=…           on one of its partitions
-    partitions/owner=…          what the partitions without such a line have
+    owner=UID:GID:MODE          set by chown and chmod of the topic; the mode is octal
+    PARTITION/owner=…           of one of its partitions
+    partitions/owner=…          of the partitions without such a line
 
-Not here: which names there are (`config`), what is in force (`settings`).
+Not here: the list of names (`config`), the precedence (`settings`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-7]{3,4})")
 _NOBODY = 2**32 - 1  # chown's "leave it as it is"
 _DIGITS = 10
 _OTHERS = "partitions"
-# Errors that one file may cause, or the directory that it lies in.
+# Errors whose cause may be one file, or its directory.
 _ITS_OWN = frozenset({errno.EIO, errno.EACCES, errno.EPERM, errno.ENOTDIR})
 
 TopicOwner = tuple[int, int, int]
@@ -46,7 +46,7 @@ OTHER_PARTITIONS = -1
 
 
 class Line(NamedTuple):
-    """A line that sets something, of the file at `path`."""
+    """A line with a setting, of the file at `path`."""
 
     path: str
     number: int
@@ -58,9 +58,7 @@ class Line(NamedTuple):
 
 
 def read_lines(files: Files, path: str) -> list[Line]:
-    """Return the lines of a file. Errors: InvalidConfig; FileNotFoundError, and other errors of the
-    disk.
-    """
+    """Return the lines of a file. Errors: InvalidConfig, FileNotFoundError, OSError."""
     try:
         text = files.read_whole(path).decode()
     except UnusableFile as error:
@@ -82,9 +80,7 @@ def _lines(text: str, path: str) -> Iterator[Line]:
 
 
 def parse(setting: Setting, name: str, text: str, line: Line | None = None) -> Any:
-    """Return the value of a setting's text, which stands in `line` if in any. Errors:
-    InvalidConfig.
-    """
+    """Return the value of a setting's text, from `line` if it has one. Errors: InvalidConfig."""
     try:
         return setting.parse(text)
     except ValueError as error:
@@ -97,8 +93,8 @@ def parse(setting: Setting, name: str, text: str, line: Line | None = None) -> A
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
-    """`owners`: by partition or OTHER_PARTITIONS; None: the topic's. `fault`: why the file does not
-    count.
+    """The content of a topic's file. `owners`: by partition or OTHER_PARTITIONS; None: the topic's.
+    `fault`: why the file is ignored.
     """
 
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -106,10 +102,10 @@ class TopicFile:
     fault: InvalidConfig | None = None
 
     def partition_owner(self, partition: int) -> TopicOwner | None:
-        """(uid, gid, mode) of a partition, whose topic says it where nothing else does; None where
-        no owner was ever set.
+        """Return (uid, gid, mode) of a partition, by default its topic's; None if no owner was ever
+        set.
 
-        Of a topic's mode the x bits mean nothing for a file. The w bits of a sticky one let others
+        The x bits of a topic's mode mean nothing for a file. The w bits of a sticky one let others
         make files of their own, not write to these.
         """
         found = self.owners.get(partition) or self.owners.get(OTHER_PARTITIONS)
@@ -119,7 +115,7 @@ class TopicFile:
         return found
 
     def with_owner(self, partition: int | None, owner: TopicOwner) -> TopicFile:
-        """Return the same with another owner of a partition, OTHER_PARTITIONS or, with None, the
+        """Return a copy with another owner of a partition, OTHER_PARTITIONS or, if None, the
         topic.
         """
         return replace(self, owners={**self.owners, partition: owner})
@@ -134,9 +130,7 @@ class TopicFile:
 
 
 def read_topic_file(files: Files, path: str) -> TopicFile:
-    """Return a topic file's content. Errors: InvalidConfig names file and line; FileNotFoundError,
-    OSError.
-    """
+    """Return a topic file's content. Errors: InvalidConfig, FileNotFoundError, OSError."""
     try:
         lines = read_lines(files, path)
     except OSError as error:

@@ -1,26 +1,25 @@
 """The settings of a data directory, and of its topics.
 
-`kafkafs.properties` in the data directory is written by people: defaults for all topics and for the
-daemon, by Kafka's *broker* names (`log.retention.hours=24`). A topic's settings, by Kafka's *topic*
-names (`retention.ms=1000`), and its owner lie with the topic (`setting_files`), and are read when
-they are first needed. A broker ignores both.
+Users write `kafkafs.properties` in the data directory: defaults for all topics and for the daemon,
+by Kafka's *broker* names (`log.retention.hours=24`). A topic's settings, by Kafka's *topic* names
+(`retention.ms=1000`), and its owner lie with the topic (`setting_files`), and are read at their
+first use. A broker ignores both.
 
 A topic's value is its override, else the first of the broker's names that is set (Kafka's order: ms
 before minutes before hours), else the default (`ServerTopicConfigSynonyms.java`, `LogConfig.java`).
-A wrong name or value is InvalidConfig, which names file and line: a setting that was silently
-ignored would be noticed when the data is gone.
+A wrong name or value is InvalidConfig, which names file and line: the user would notice a silently
+ignored setting only after the data is deleted.
 
-In a broker's directory its topics keep the broker's settings (`broker_settings`): a value is our
+In a broker's directory its topics keep the broker's settings (`broker_settings`). A value is our
 override, else the topic's at the broker, else the one of `kafkafs.properties` (except for settings
-that decide whether something is deleted: those are for topics made here), else the broker's
-default, else Kafka's. `LogConfig.unknown` names the deciding settings that are *not known*, and
-nothing of that topic is deleted or compacted.
+that decide about deletion: those are for topics made here), else the broker's default, else
+Kafka's. `LogConfig.unknown` lists the deciding settings that are *not known*, and nothing of that
+topic is deleted or compacted.
 
-A topic made here that has retention gets smaller segments where their size is not set
+A topic made here that has retention gets smaller segments if their size is not set
 (`with_roll_limits`).
 
-Not here: which settings there are (`config`), which value counts of those that are written down for
-a topic or for all (`in_force`).
+Not here: the list of settings (`config`), the precedence of recorded values (`in_force`).
 """
 
 from __future__ import annotations
@@ -79,13 +78,13 @@ from storage.settings.setting_files import (
 SETTINGS_FILE = "kafkafs.properties"
 
 _OFFSETS_RETENTION = "offsets.retention.minutes"
-# How many topics a line names.
+# The number of topics that a line names.
 _NAMED = 10
 _BY_BROKER = "set on the topic at its broker"
 
 
 Check = Callable[[LogConfig], None]
-"""Raises InvalidConfig where a topic's settings are wrong."""
+"""Raises InvalidConfig if a topic's settings are wrong."""
 
 
 def no_check(config: LogConfig) -> None:
@@ -96,8 +95,8 @@ def parse_written(name: str, text: str | None) -> Any:
     """Return the value of a topic's setting from a user's text, which may have a unit; None: the
     default.
 
-    Errors: InvalidConfig where topics have no such setting, or it may not have that value; a batch
-    may not be larger than the budget of memory.
+    Errors: InvalidConfig if topics have no such setting, or it may not have that value; a batch may
+    not be larger than the budget of memory.
     """
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
@@ -118,8 +117,8 @@ def parse_written(name: str, text: str | None) -> Any:
 
 
 def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
-    """Set a line of `kafkafs.properties`, and keep the others; durable. Errors: InvalidConfig where
-    the file would not be right then, OSError: nothing has changed.
+    """Set a line of `kafkafs.properties`, and keep the others; durable. Errors: InvalidConfig if
+    the new file would be invalid, OSError; nothing has changed.
     """
     path = os.path.join(data_dir, SETTINGS_FILE)
     Settings(files, data_dir)
@@ -148,11 +147,11 @@ class Settings:
         """Read the data directory's file; a missing one sets nothing.
 
         InvalidConfig names file and line; with `keeps_faulty` it becomes the `fault` of these
-        settings instead. A topic's file is read when it is needed: InvalidConfig then, or with
+        settings instead. A topic's file is read at its first use: InvalidConfig then, or with
         `keeps_faulty` the fault of that topic (`fault_of`).
 
         `check` is called for all settings that are, or are to be, in force. `mount_point`: where
-        the directory is mounted; messages name what a user can do there.
+        the directory is mounted; messages suggest commands there.
         """
         self._files = files
         self._data_dir = data_dir
@@ -163,11 +162,11 @@ class Settings:
         self._configs: dict[str, LogConfig] = {}
         # The lowest partitions of topics whose partition 0 is not here.
         self._lowest: dict[str, int] = {}
-        # The known ids of the topics that lie here.
+        # The known ids of the topics in the directory.
         self._ids: dict[str, str] = {}
         self.fault: InvalidConfig | None = None
-        """Why the data directory's file does not count: then nothing of any topic is deleted, and
-        no setting changed.
+        """Why the directory's file is ignored: nothing of any topic is deleted, no setting
+        changed.
         """
         path = os.path.join(data_dir, SETTINGS_FILE)
         try:
@@ -185,7 +184,7 @@ class Settings:
     def _use(self, given: Mapping[str, Line]) -> None:
         """Use these lines of the data directory's file. Errors: InvalidConfig."""
         self.given = {name: line.value for name, line in given.items()}
-        """The lines of the data directory's settings file, as they stand there."""
+        """The lines of the data directory's settings file, unchanged."""
         self.broker = BrokerConfig(**daemon_values(given))
         ours = our_defaults(given, SETTINGS_FILE)
         self._defaults = {**standard_defaults(), **ours}
@@ -194,7 +193,7 @@ class Settings:
         self._broker_defaults: dict[str, Sourced] = {}
         self._protected: dict[str, str] = {}
         self.notes: list[str] = []
-        """Settings that do not count, and why."""
+        """Ignored settings, with the reason."""
         self._broker = broker_settings.read(
             *(self._files, self._data_dir),
             self.broker.kafkafs_broker_config,
@@ -226,7 +225,7 @@ class Settings:
         return found or TopicFile()
 
     def _read_topic(self, topic: str) -> TopicFile | None:
-        """Return none where there is no such topic."""
+        """Return a topic's file; None if there is no such topic."""
         path: str | None = self._path_in(topic, 0)
         try:
             try:
@@ -251,7 +250,7 @@ class Settings:
         return os.path.join(self._data_dir, directory, TOPIC_FILE)
 
     def _path(self, topic: str) -> str | None:
-        """Return the path of a topic's file, which need not exist; None where there is no such
+        """Return the path of a topic's file, which may be missing; None if there is no such
         topic.
         """
         first = self._path_in(topic, 0)
@@ -275,36 +274,38 @@ class Settings:
         self._topics[topic] = begun
 
     def forget(self, topic: str) -> None:
-        """Forget a topic: it is gone, or another one may get its name."""
+        """Forget a deleted topic: another one may get its name."""
         self._topics.pop(topic, None)
         self._configs.pop(topic, None)
         self._lowest.pop(topic, None)
 
     def fault_of(self, topic: str) -> InvalidConfig | None:
-        """Why a topic's settings are unknown: then nothing of it is deleted, no setting changed."""
+        """Return why a topic's settings are unknown: then none is changed and nothing is
+        deleted.
+        """
         return self.fault or self._topic(topic).fault
 
     # -- reading -------------------------------------------------------------------------------
 
     @property
     def is_brokers(self) -> bool:
-        """Whether a broker has written the directory, and may come back to it."""
+        """Whether a broker has written the directory, and may return to it."""
         return self._broker is not None and not self._broker.is_detached
 
     @property
     def has_brokers_topics(self) -> bool:
-        """Whether a broker has made topics of the directory, and may or may not come back."""
+        """Whether a broker has made topics of the directory, and may or may not return."""
         return self._broker is not None
 
     @property
     def offsets_partitions(self) -> int:
-        """How many partitions `__consumer_offsets` has at its broker; 0: not known."""
+        """The number of partitions of the broker's `__consumer_offsets`; 0: not known."""
         return 0 if self._broker is None else self._broker.offsets_partitions
 
     @property
     def offsets_retention_minutes(self) -> int | None:
-        """How long positions of groups are kept, None for ever: as offsets.retention.minutes says,
-        else in a broker's directory as its broker keeps them.
+        """The retention of committed offsets; None: without a limit. By offsets.retention.minutes,
+        else in a broker's directory by its broker.
         """
         minutes = self.broker.offsets_retention_minutes
         if minutes is not None or self._broker is None or self._broker.is_detached:
@@ -320,17 +321,15 @@ class Settings:
         return None
 
     def set_topic_id(self, topic: str, topic_id: str) -> None:
-        """Say which topic has the name here: the broker's settings of another one, which had the
-        name later or before, do not count.
+        """Set the id of the topic with this name: the broker's settings of another topic, of an
+        earlier or later time, do not count.
         """
         if self._broker is not None and topic_id and self._ids.get(topic) != topic_id:
             self._ids[topic] = topic_id
             self._configs.pop(topic, None)
 
     def id_at_broker(self, topic: str) -> str:
-        """Return the id that a topic has in the broker's metadata log; empty where it has none
-        there.
-        """
+        """Return a topic's id in the broker's metadata log, or an empty string."""
         known = None if self._broker is None else self._broker.topics.get(topic)
         return "" if known is None else known.id
 
@@ -342,11 +341,10 @@ class Settings:
         return known is not None and not (known.id and topic_id and known.id != topic_id)
 
     def is_tiered(self, topic: str) -> bool | None:
-        """Return whether a part of a topic's log may lie in remote storage; None: that is not
-        known.
+        """Return whether a part of a topic's log may lie in remote storage; None: not known.
 
-        `remote.storage.enable` means something for a broker's topics only. A broker does not tier
-        compacted topics and its own ones.
+        `remote.storage.enable` applies only to a broker's topics. A broker does not tier compacted
+        topics and its own ones.
         """
         if topic in paths.NEVER_TIERED or not self.is_brokers_topic(topic):
             return False
@@ -389,23 +387,21 @@ class Settings:
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
-        """Return the topic's own settings by name, ours or its broker's. Errors: CorruptCheckpoint:
-        unknown.
-        """
+        """Return the topic's settings by name, ours or its broker's. Errors: CorruptCheckpoint."""
         self.check_known(topic)
         ours = each_from(self._topic(topic).overrides, BY_US)
         found = listed({**self._set_at_broker(topic), **ours})
         return {name: value for name, value, _ in sorted(found)}
 
     def explain(self, topic: str) -> list[tuple[str, str, str]]:
-        """(name, value, source) of every topic setting. Errors: CorruptCheckpoint where unknown."""
+        """Return (name, value, source) of every topic setting. Errors: CorruptCheckpoint."""
         self.check_known(topic)
         in_force = self._in_force(topic, self._topic(topic).overrides, is_known=True)
         return listed({name: in_force[name] for name in TOPIC_SETTINGS})
 
     def why_no_deletion(self, topic: str, called: str | None = None) -> str | None:
-        """Why nothing of a topic is deleted by age or size, or compacted, and what ends that; None
-        where its settings decide. `called`: a word for the topic instead of its name.
+        """Return why nothing of a topic is deleted by age or size, or compacted, with a remedy;
+        None if its settings decide. `called`: a word for the topic instead of its name.
         """
         unknown = self.log_config(topic).unknown
         if not unknown:
@@ -430,9 +426,7 @@ class Settings:
         return f"the values of {', '.join(unknown)} are unknown: {reason}; {remedy}"
 
     def kept_topics(self, topics: Iterable[str]) -> list[str]:
-        """Return a line for each reason why nothing of some of these topics is deleted or
-        compacted.
-        """
+        """Return a line for each reason why some topics are neither deleted from nor compacted."""
         kept: dict[str, list[str]] = {}
         for name in sorted(topics):
             why = self.why_no_deletion(name, "TOPIC")
@@ -447,7 +441,7 @@ class Settings:
         return lines
 
     def explain_defaults(self) -> list[tuple[str, str, str]]:
-        """`explain` for the daemon, and for topics without settings."""
+        """Return (name, value, source) for the daemon, and for topics without settings."""
         listing = []
         for name in BROKER_SETTINGS:
             value = getattr(self.broker, name.replace(".", "_"))
@@ -460,46 +454,42 @@ class Settings:
         return listing + listed(self._broker_defaults if self.is_brokers else ours)
 
     def check_known(self, topic: str | None = None) -> None:
-        """Errors: CorruptCheckpoint where the directory's settings file, or the topic's, does not
-        count.
-        """
+        """Check that the settings files can be read. Errors: CorruptCheckpoint."""
         fault = self.fault if topic is None else self.fault_of(topic)
         if fault is not None:
             raise CorruptCheckpoint(fault.message, path=fault.path or self._data_dir)
 
     def get_owner(self, topic: str, partition: int | None) -> TopicOwner | None:
-        """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
+        """Return (uid, gid, mode) of a partition, or with None of the topic; None if never set."""
         return self._topic(topic).owners.get(partition)
 
     def partition_owner(self, topic: str, partition: int) -> TopicOwner | None:
-        """`TopicFile.partition_owner`."""
+        """Return the owner of a partition (`TopicFile.partition_owner`)."""
         return self._topic(topic).partition_owner(partition)
 
     def partition_owners(self, topic: str, numbers: Iterable[int]) -> set[TopicOwner | None]:
-        """What `partition_owner` answers for these partitions."""
+        """Return the different results of `partition_owner` for these partitions."""
         owners = self._topic(topic).owners
         others = self._topic(topic).partition_owner(OTHER_PARTITIONS)
         return {owners.get(number, others) for number in numbers}
 
     def owners_known(self, topic: str) -> bool:
-        """Return whether a topic's owners are known, which chown and chmod have set."""
+        """Return whether a topic's owners, set by chown and chmod, are known."""
         return self._topic(topic).fault is None
 
     # -- changing ------------------------------------------------------------------------------
 
     def change_topic(self, topic: str, values: Mapping[str, str | None]) -> None:
-        """Set a topic's settings, or with None go back to the default; durable.
+        """Set a topic's settings, or with None return to the default; durable.
 
-        They are checked together. InvalidConfig where there is no such setting or it may not have
-        that value; OSError where the disk refuses. Nothing has changed then.
+        They are checked together. Errors: InvalidConfig if there is no such setting or it may not
+        have that value; OSError; nothing has changed.
         """
         changed = self.checked(topic, values)
         self._save(topic, TopicFile(changed, self._topic(topic).owners))
 
     def checked(self, topic: str, values: Mapping[str, str | None]) -> dict[str, Any]:
-        """What would be set on a topic after such a change. Errors: InvalidConfig, which names all
-        that is wrong.
-        """
+        """Return a topic's settings after a change. Errors: InvalidConfig with all mistakes."""
         changed = dict(self._topic(topic).overrides)
         wrong = []
         for name, text in values.items():
@@ -521,19 +511,18 @@ class Settings:
         """Store the owner and the mode of a partition, of OTHER_PARTITIONS or, with None, of the
         topic; durable.
 
-        Errors: OSError where the disk refuses, and nothing has changed.
+        Errors: OSError; nothing has changed.
         """
         assert 0 <= mode <= 0o7777
         self._save(topic, self._topic(topic).with_owner(partition, (uid, gid, mode)))
 
     def topic_file(self, topic: str) -> TopicFile:
-        """What is set on a topic, and whose it is; nothing of a topic that does not exist."""
+        """Return the settings and owners of a topic; empty if it does not exist."""
         return self._topic(topic)
 
     def _save(self, topic: str, changed: TopicFile) -> None:
-        """Write a topic's file, then use it.
-
-        CorruptCheckpoint: the one that is there cannot be read. Errors: UnknownTopicOrPartition.
+        """Write a topic's file, then use it. Errors: CorruptCheckpoint if the present one cannot be
+        read, UnknownTopicOrPartition.
         """
         self.check_known(topic)
         path = self._path(topic)
@@ -544,7 +533,7 @@ class Settings:
         self._configs.pop(topic, None)
 
     def _check_whole(self, config: LogConfig, path: str | None) -> None:
-        """Errors: InvalidConfig where settings do not fit together, or `check` refuses them."""
+        """Check that settings fit together, also by `check`. Errors: InvalidConfig."""
         least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
         try:
             if least > most:  # ``LogConfig.validateValues``
@@ -559,12 +548,12 @@ class Settings:
     def _in_force(
         self, topic: str, overrides: Mapping[str, Any], *, is_known: bool
     ) -> dict[str, Sourced]:
-        """Every topic setting's value, where it comes from, and whether that is known."""
+        """Return every topic setting's value, its source, and whether that is known."""
         defaults, theirs = self._defaults, self._set_at_broker(topic)
         if self.is_brokers_topic(topic):
             defaults = self._broker_defaults
             if self._unknown_topic(topic) is not None:
-                # Settings of it may exist that cannot be seen here.
+                # The topic may have settings that are unreadable here.
                 defaults = unknown_deciding(defaults)
         kafkas = INTERNAL_TOPIC_SETTINGS.get(topic, {})
         internal = each_from(kafkas, "Kafka's own, of an internal topic")
@@ -574,12 +563,12 @@ class Settings:
         return found if self.is_brokers_topic(topic) else with_roll_limits(found)
 
     def _unknown_topic(self, topic: str) -> str | None:
-        """Why the settings of a broker's topic are not known; None where they are."""
+        """Return why the settings of a broker's topic are not known, or None."""
         assert self._broker is not None
         return self._broker.why_unknown(topic, self._ids.get(topic, ""))
 
     def _set_at_broker(self, topic: str) -> dict[str, Sourced]:
-        """Return the topic's known settings at its broker that mean something here."""
+        """Return the topic's known settings at its broker that have a meaning here."""
         if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
             return {}
         assert self._broker is not None

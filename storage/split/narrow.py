@@ -1,9 +1,8 @@
-"""Leaves out the offsets of a range for which a condition cannot hold, by the indexes alone.
+"""Excludes the offsets of a range for which a condition cannot be true, by the indexes alone.
 
-A segment whose largest timestamp is too small is left out, wherever it lies, and the start of one
-as far as its time index says the same. No index says how small the timestamps of records are that
-come later: timestamps need not rise, so the rest of a log is read. The header of a batch then may
-say more (`storage.record.columns._columns`).
+A segment is excluded if its largest timestamp is too small, and so is the start of a segment by its
+time index. No index has the smallest timestamp of later records: timestamps need not rise, so the
+rest of a log is read. The header of a batch may exclude more (`storage.record.columns._columns`).
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ from storage.errors import CorruptRecord, SegmentGone
 from storage.log.log import Log
 from storage.segment.segment import Segment
 
-# More ranges than that are joined where the gaps between them are smallest.
+# If there are more ranges, those with the smallest gaps are joined.
 _MOST_RANGES = 100
 
 
 def narrowed(
     log: Log, from_offset: int, to_offset: int, condition: Condition
 ) -> list[tuple[int, int]]:
-    """Return the ranges, each of a first offset and one behind it, for which the condition may
-    hold.
+    """Return the ranges (first offset, next offset) for which the condition may be true.
 
     `condition` is a result of `of_partition`. Errors: OSError.
     """
@@ -43,7 +41,7 @@ def narrowed(
 
 
 def bytes_of(log: Log, from_offset: int, to_offset: int) -> int:
-    """About how many bytes of log that range has: of a segment as much as it takes of its offsets.
+    """Return the approximate bytes of log in a range: of a segment, its share by offsets.
 
     Reads nothing.
     """
@@ -57,8 +55,8 @@ def bytes_of(log: Log, from_offset: int, to_offset: int) -> int:
 def segment_ranges(
     segments: Sequence[Segment], from_offset: int, to_offset: int
 ) -> Iterator[tuple[Segment, int, int, bool]]:
-    """Yield each segment that the range touches, with the first and the last offset (exclusive) of
-    the range in it, and whether the range goes to the segment's end.
+    """Yield each segment of the range, with the first and the next offset of the range in it, and
+    whether the range extends to the segment's end.
     """
     for number, segment in enumerate(segments):
         last = number + 1 == len(segments)
@@ -69,7 +67,7 @@ def segment_ranges(
 
 
 def _first_since(segment: Segment, timestamp_ms: int) -> int:
-    """No record before this offset of the segment has that timestamp or a later one."""
+    """Return an offset of the segment before which no record has that timestamp or a later one."""
     if segment.is_lost:
         return segment.base_offset
     was_open = segment.is_open
@@ -85,17 +83,17 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
             largest, offset = segment.time_index.lookup(timestamp_ms - 1)
             following = offset + 1
         if largest < 0:
-            # No index says anything of records without timestamps.
+            # Records without timestamps are in no index.
             return segment.base_offset
         if not segment.writable:
-            # Nobody has checked the index of a directory that is only read: an entry counts where
-            # a batch is as it says.
+            # The index of a read-only directory was not checked: an entry counts only if its batch
+            # exists.
             found = segment.locate(offset)
             if found is None or found[1].max_timestamp != largest:
                 return segment.base_offset
         return following
     except (CorruptRecord, SegmentGone):
-        # Who reads says what is gone, or finds what a cleaner has left.
+        # The reader reports missing records, or finds a cleaner's output.
         return segment.base_offset
     finally:
         segment.release()
@@ -105,7 +103,7 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
 
 
 def _fewer(ranges: Intervals) -> Intervals:
-    """At most `_MOST_RANGES` ranges, which have all of these."""
+    """Return at most `_MOST_RANGES` ranges, which include all of these."""
     if len(ranges) <= _MOST_RANGES:
         return ranges
     gaps = range(1, len(ranges))

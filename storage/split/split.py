@@ -1,11 +1,11 @@
 """Divides a range of a log's offsets into splits that other processes read.
 
-The process that plans has the log open; one that reads (`split_reader`) has the directory and a
-`Split`, nothing else. Planning reads indexes only, a few entries a split: a part of a segment ends
-with a batch that the offset index names, so the next one begins where that batch ends, and its
-`position` is where that batch lies, some bytes before. A segment whose index is missing or cannot
-be right is not divided, nor is one that does not hold batches. A split may take in the next
-segments, where those are small.
+The planning process has the log open; a reading one (`split_reader`) has only the directory and a
+`Split`. Planning reads only indexes, a few entries for each split. A part of a segment ends with a
+batch that has an entry in the offset index. The next part begins at the end of that batch, and its
+`position` is the batch's start, some bytes before. A segment is not divided if its index is missing
+or impossible, or if its file does not hold batches. A split may include the next segments if those
+are small.
 
 Not here: reading (`split_reader`), the choice of the range, Spark.
 """
@@ -44,10 +44,10 @@ class _Part(NamedTuple):
 
 
 class _Room:
-    """How much of log goes into a split: `size`, of which `left` is not taken yet.
+    """The bytes of log in a split: `size`, and the free part of it, `left`.
 
-    The first split has `first_bytes`, and each one `_GROWTH` times as much as the one before, up to
-    `target_bytes`.
+    The first split has `first_bytes`, and each one `_GROWTH` times as much as the previous one, up
+    to `target_bytes`.
     """
 
     def __init__(self, first_bytes: int, target_bytes: int) -> None:
@@ -67,11 +67,11 @@ def plan_splits(
     isolation: Isolation,
     first_bytes: int | None = None,
 ) -> list[Split]:
-    """Splits of about `target_bytes` of log, which together are the range; in order.
+    """Return splits of about `target_bytes` of log, which together are the range; in order.
 
-    `first_bytes`: of the first split, so that who wants only some records has them soon; the next
-    ones grow up to `target_bytes`. Errors: OffsetOutOfRange where the range is not within log start
-    and what `isolation` shows; OSError.
+    `first_bytes`: of the first split, so that its records arrive soon; the next ones grow up to
+    `target_bytes`. Errors: OffsetOutOfRange if the range is not within log start and the end for
+    `isolation`; OSError.
     """
     bound = log.last_stable_offset if isolation == "read_committed" else log.high_watermark
     for offset in (from_offset, to_offset):
@@ -96,7 +96,7 @@ def plan_splits(
 
 
 def _split(log: Log, parts: Sequence[_Part], aborted: Sequence[TxnEntry]) -> list[Split]:
-    """Return the split of these parts; none where they have no bytes."""
+    """Return the split of these parts; none if they have no bytes."""
     size = sum(part.size for part in parts)
     if not size:
         return []
@@ -120,7 +120,7 @@ def _split(log: Log, parts: Sequence[_Part], aborted: Sequence[TxnEntry]) -> lis
 
 
 def _lost(segment: Segment, start: int, end: int) -> tuple[str, Damage] | None:
-    """Return the path of a segment and what it has lost, if any of these offsets are in that."""
+    """Return a segment's path and lost range, if any of these offsets are in that."""
     lost = segment.lost
     if lost is None or lost.next_offset <= start or lost.first_offset >= end:
         return None
@@ -128,10 +128,10 @@ def _lost(segment: Segment, start: int, end: int) -> tuple[str, Damage] | None:
 
 
 def _parts(segment: Segment, start: int, end: int, is_whole: bool, room: _Room) -> Iterator[_Part]:
-    """Divide a segment's range into parts for which there is room, which the caller renews behind
-    each that goes on.
+    """Divide a segment's range into parts that fit the room, which the caller renews after each
+    part that `goes_on`.
 
-    `is_whole`: the range goes to the segment's end.
+    `is_whole`: the range extends to the segment's end.
     """
     if not segment.holds_batches:
         # Its offsets are positions.
@@ -171,9 +171,7 @@ def _by_index(segment: Segment, start: int, end: int, room: _Room) -> Iterator[_
 
 
 def _touching(aborted: Sequence[TxnEntry], start: int, end: int) -> Iterator[AbortedSpan]:
-    """Yield the aborted transactions with any part between two offsets; `aborted`: by their
-    markers.
-    """
+    """Yield the aborted transactions between two offsets; `aborted`: in the order of markers."""
     first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
     for entry in islice(aborted, first, None):
         if entry.first_offset < end:

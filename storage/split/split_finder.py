@@ -1,7 +1,7 @@
 """Finds the segments of a split in a directory that another process writes.
 
-It finds them by their names. Their owner may roll, delete or clean them meanwhile, and during a
-swap a name is missing for a moment: the finder waits for it.
+Segments are found by their names. Their owner may roll, delete or clean them meanwhile, and during
+a swap a name is missing for a moment: the finder waits for it.
 
 Not here: reading (`split_reader`), planning (`split`).
 """
@@ -22,19 +22,19 @@ from storage.segment.damage import Damage
 from storage.settings.config import LogConfig
 from storage.state import checkpoint_file
 
-# How long a cleaner may take to rename the files of a swap, or a listed file may be missing.
+# Seconds that a cleaner may take to rename the files of a swap, or a listed file may be missing.
 PATIENCE_S = 10.0
 
 
 class Patience:
-    """Waits for another process, longer and longer, `PATIENCE_S` in all."""
+    """Waits for another process, in growing steps, `PATIENCE_S` in all."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + PATIENCE_S
         self._pause_s = 0.005
 
     def wait(self) -> bool:
-        """False where it is at its end."""
+        """Wait one step; return False at the end of the patience."""
         if time.monotonic() > self._end:
             return False
         time.sleep(self._pause_s)
@@ -43,7 +43,7 @@ class Patience:
 
 
 class AbortedSpan(NamedTuple):
-    """Between these offsets, both included, a producer's transactional records are aborted."""
+    """A producer's transactional records between these offsets, both included, are aborted."""
 
     producer_id: int
     first_offset: int
@@ -54,10 +54,10 @@ class Split(NamedTuple):
     """A part of a partition: the offsets from `from_offset` to before `to_offset`.
 
     `directory` is the partition's. At planning a batch began at `position` of the log with
-    `base_offset`, and no record of the split lay before it; `size`: bytes of log, about. `aborted`:
-    what readers leave out; empty where they want uncommitted records. `topic_id`: tells the topic
-    from others of the same name. `segments`: base offsets of segments that must still be there, as
-    nothing but retention removes any; empty where a cleaner may. `lost`: at planning, the first
+    `base_offset`, and no record of the split lay before it; `size`: approximate bytes of log.
+    `aborted`: spans that readers skip; empty for uncommitted reads. `topic_id`: identifies the
+    topic among others of the same name. `segments`: base offsets of segments that must still exist,
+    because only retention removes any; empty if a cleaner may. `lost`: at planning, the first
     segment in it with lost records (`Segment.lost`), by its path.
     """
 
@@ -76,10 +76,10 @@ class Split(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The segment that holds an offset; `following`: the next one's base offset, if there is one.
+    """The segment of an offset; `following`: the next one's base offset, if there is one.
 
-    `log_start`: the first segment's base offset. `entries`: the segment itself where its file does
-    not hold batches (`Segment.holds_batches`), so that only the segment can read it.
+    `log_start`: the first segment's base offset. `entries`: the segment itself if its file does not
+    hold batches (`Segment.holds_batches`), so that only the segment can read it.
     """
 
     path: str
@@ -90,7 +90,7 @@ class Place(NamedTuple):
 
 
 class Finder:
-    """Finds a split's segments. Lists the directory once, and again where `anew` says so.
+    """Finds a split's segments. Lists the directory once, and again if `anew` requests it.
 
     A list may be out of date: a file opened by a name in it has the records from there on, but
     perhaps not all up to the next name.
@@ -103,11 +103,10 @@ class Finder:
         self._logs: list[tuple[int, str]] = []
 
     def find(self, offset: int, *, anew: bool = False) -> Place:
-        """Return the segment that holds an offset of the split; `anew`: list the directory again.
+        """Return the segment of an offset of the split; `anew`: list the directory again.
 
-        Errors: OffsetOutOfRange where the offset is gone, UnknownTopicOrPartition where the
-        partition is, SegmentGone where a cleaner was stopped in the middle or a segment is missing;
-        OSError.
+        Errors: OffsetOutOfRange if the offset was deleted, UnknownTopicOrPartition if the partition
+        was, SegmentGone if a cleaner was stopped in the middle or a segment is missing; OSError.
         """
         directory = self._split.directory
         if anew or not self._logs:
@@ -126,15 +125,13 @@ class Finder:
         return Place(os.path.join(directory, name), base, following, logs[0][0], entries)
 
     def following(self, base_offset: int) -> int | None:
-        """Return the base offset of the segment behind that one, by a new list. Errors as
-        `find`.
-        """
+        """Return the base offset of the next segment, by a new list. Errors: those of `find`."""
         logs = self._logs = self._settled_logs(base_offset)
         number = bisect_right(logs, base_offset, key=lambda log: log[0])
         return logs[number][0] if number < len(logs) else None
 
     def check_topic(self) -> None:
-        """UnknownTopicOrPartition where the topic was deleted and made again.
+        """Check that the topic was not deleted and created again. Errors: UnknownTopicOrPartition.
 
         Call it once a file is open: then the file is the right topic's.
         """
@@ -150,7 +147,7 @@ class Finder:
                 )
 
     def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
-        """Errors: SegmentGone where a segment is missing that nobody removes; errors of
+        """Check that only retention removed segments. Errors: SegmentGone, those of
         `check_topic`.
         """
         there = {base for base, _ in logs}
@@ -166,7 +163,7 @@ class Finder:
                 )
 
     def _settled_logs(self, offset: int) -> list[tuple[int, str]]:
-        """(base offset, name) of each segment, once no cleaner is about to change one of them."""
+        """Return (base offset, name) of each segment, once no cleaner is changing one."""
         directory = self._split.directory
         patience = Patience()
         while True:
@@ -191,14 +188,14 @@ class Finder:
                 )
 
     def _may_concern(self, name: str, offset: int, last: int) -> bool:
-        """Return whether a file takes part in a swap in the split's offsets from `offset` on."""
+        """Return whether a file is part of a swap in the split's offsets from `offset` on."""
         if not name.endswith(paths.LOG + paths.SWAP) or offset >= last:
             return False
         return (paths.base_offset_of(name) or 0) < self._split.to_offset
 
 
 def _logs(names: Iterable[str]) -> list[tuple[int, str]]:
-    """(base offset, name) of the segments among these files."""
+    """Return (base offset, name) of the segments among these files."""
     bases = ((paths.base_offset_of(name), name) for name in names if name.endswith(paths.LOG))
     return sorted(
         (base, name)

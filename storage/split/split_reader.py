@@ -1,16 +1,16 @@
-"""Reads a split: batches to columns, from a directory that another process writes.
+"""Reads a split: decodes batches to columns, from a directory that another process writes.
 
-The directory's owner may roll, delete or clean segments meanwhile. Where a segment is not there, or
-goes while it is read, the reader looks for it again, from the offset that it has reached. It takes
-a position, from the split or from an index, only where a sound batch lies that begins at or before
-the wanted offset.
+The directory's owner may roll, delete or clean segments meanwhile. If a segment is missing, or
+removed during the read, the reader looks for it again, from the offset that it has reached. It uses
+a position, from the split or from an index, only if a sound batch at it begins at or before the
+wanted offset.
 
 `read_split` yields `Columns`, each of one row or more, in the order of offsets, timestamps in µs.
-Control records and those of aborted transactions are left out; every CRC is checked, but for
-batches that a condition rules out by their headers.
+Control records and those of aborted transactions are skipped. Every CRC is checked, except for
+batches that a condition excludes by their headers.
 
 Works on any `Files` that can list a directory and read: no maps, no locks. Not here: planning
-(`split`), which file is a segment's (`split_finder`).
+(`split`), finding segments (`split_finder`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from storage.split.split_finder import Finder, Patience, Place, Split
 
 # Fits into the processor's cache.
 CHUNK_BYTES = 1024 * 1024
-# Plain forms of compressed batches that are in memory at once, unless one is larger.
+# Bytes of decompressed batches that are in memory at once, unless one is larger.
 _PLAIN_BYTES = 32 * 1024 * 1024
 _GONE = (errno.ENOENT, errno.ESTALE)
 
@@ -49,7 +49,7 @@ Seen: TypeAlias = Callable[[memoryview, int, int], None]
 
 
 class Wanted(NamedTuple):
-    """Which columns are decoded."""
+    """The columns to decode."""
 
     keys: bool = True
     values: bool = True
@@ -70,15 +70,15 @@ def read_split(
 ) -> Iterator[Columns]:
     """Yield the records of a split, some `chunk_bytes` of log at a time.
 
-    `predicate`: only those for which it holds; columns without rows are yielded then, too, for what
-    they say of the records that were decoded.
+    `predicate`: only records for which it is true; columns without rows are yielded, too, because
+    they count the decoded records.
 
-    `seen(data, position, size)` is called before columns are yielded, with the batches that they
-    were made of: whole and back to back, perhaps some of before the split among them. It is not
-    called for segments that do not hold batches. Errors: OffsetOutOfRange where the first ones are
-    gone (retention), or the log ends before the split does; CorruptRecord with path, position and
-    offset; UnknownTopicOrPartition where the directory is gone; SegmentGone where a cleaner was
-    stopped in the middle; OSError.
+    `seen(data, position, size)` is called before columns are yielded, with their batches: whole and
+    consecutive, perhaps some from before the split among them. It is not called for segments that
+    do not hold batches. Errors: OffsetOutOfRange if the first records were deleted (retention), or
+    the log ends before the split does; CorruptRecord with path, position and offset;
+    UnknownTopicOrPartition if the directory was deleted; SegmentGone if a cleaner was stopped in
+    the middle; OSError.
     """
     sound = split
     if split.lost is not None:
@@ -92,7 +92,7 @@ def read_split(
 
 
 class _Reader:
-    """Reads one split; `next_offset`: all before it has been read."""
+    """Reads one split; `next_offset`: the first offset that was not read."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Reader:
     # -- a segment -----------------------------------------------------------------------------
 
     def _read(self, place: Place) -> Iterator[Columns]:
-        """Read what the segment has from `next_offset` on."""
+        """Read the segment from `next_offset` on."""
         fd = self._files.open(place.path, os.O_RDONLY)
         try:
             self._finder.check_topic()
@@ -150,8 +150,8 @@ class _Reader:
             return
         if place.following == self.next_offset:
             return
-        # Either no record lies up to the next segment, or the list was out of date, and the rest
-        # lies in segments that it lacks.
+        # Either there is no record up to the next segment, or the list was out of date, and the
+        # rest lies in segments that are not in it.
         now = self._finder.find(self.next_offset, anew=True)
         if now.base_offset != place.base_offset:
             return
@@ -164,7 +164,7 @@ class _Reader:
         )
 
     def _start(self, source: ByteSource, place: Place) -> int:
-        """Return where a batch begins, at or before the record at `next_offset`."""
+        """Return the position of a batch at or before the record at `next_offset`."""
         offset = self.next_offset
         if offset <= place.base_offset:
             return 0
@@ -185,9 +185,7 @@ class _Reader:
         return position if self._is_before(source, position, offset, named) else 0
 
     def _indexed(self, place: Place, offset: int) -> tuple[int, int]:
-        """Return the offset and the position of a batch, by the index; zeros where it says
-        nothing.
-        """
+        """Return the offset and the position of a batch by the index, or zeros."""
         path = place.path.removesuffix(paths.LOG) + paths.INDEX
         try:
             index = OffsetIndex(
@@ -204,8 +202,8 @@ class _Reader:
             return 0, 0
 
     def _is_before(self, source: ByteSource, position: int, offset: int, named: int) -> bool:
-        """Return whether a sound batch lies there that begins at or before `offset` and holds the
-        offset `named`, as no CRC covers its base offset.
+        """Return whether a sound batch at the position begins at or before `offset` and includes
+        the offset `named`, as no CRC covers its base offset.
 
         A wrapper's offset is that of its last record, so this is enough for a wrapper, too.
         """
@@ -225,7 +223,7 @@ class _Reader:
             buffered(self._files, fd).read, position, self._files.size(fd), self._window_bytes
         )
         for data in walk:
-            # Its writer may be at work.
+            # Its writer may be running.
             walk.end = self._files.size(fd)
             start, at = walk.position, 0
             while at < len(data):
@@ -238,7 +236,7 @@ class _Reader:
                     limit = self._confirmed(fd, place, start + at, lowest - 1)
                 at += size
                 if ended and lowest < self._split.to_offset:
-                    # A batch lies behind the split, unless its base offset is damaged.
+                    # A batch lies after the split, unless its base offset is damaged.
                     base = int.from_bytes(data[at : at + 8], "big", signed=True)
                     if base >= limit:
                         self._confirmed(fd, place, start + at, base)
@@ -261,8 +259,7 @@ class _Reader:
             raise self._located(torn, place, walk.position)
 
     def _confirmed(self, fd: int, place: Place, position: int, offset: int) -> int:
-        """Return a limit for offsets, where one at `position` is not below the next listed
-        segment's.
+        """Return a limit for offsets, if one at `position` is not below the next listed segment's.
 
         Errors: CorruptRecord (no CRC covers a base offset), unless the list is older than the open
         file, or the file is not in the log any more.
@@ -284,9 +281,9 @@ class _Reader:
         )
 
     def _check_gap(self, fd: int, place: Place, position: int, lowest: int) -> None:
-        """CorruptRecord where records that the split lacks may be in the batch at `position`.
-
-        That batch says that it lies behind the split. A cleaner may have removed the records, too.
+        """Check whether records that the split lacks may be in the batch at `position`, which
+        claims to lie after the split. A cleaner may have removed the records, too. Errors:
+        CorruptRecord.
         """
         size = size_at(self._files.pread(fd, LOG_OVERHEAD, position), 0)
         data = self._files.pread(fd, min(size, self._files.size(fd) - position), position)
@@ -302,8 +299,8 @@ class _Reader:
         self._check_last(fd, place, data, position, lowest)
 
     def _check_last(self, fd: int, place: Place, data: Buffer, position: int, lowest: int) -> None:
-        """CorruptRecord where the last batch in `data` has a wrong base offset, which the batch
-        behind it shows. `data` lies at `position`; its offsets are not below `lowest`.
+        """Check the base offset of the last batch in `data` by the next batch. `data` lies at
+        `position`; its offsets are not below `lowest`. Errors: CorruptRecord.
         """
         base_offset, most = place.base_offset, paths.MAX_OFFSET
         _, last, before, after, _, _ = walk_batches(data, len(data), base_offset, lowest, most)
@@ -329,8 +326,8 @@ class _Reader:
     ) -> tuple[Columns, int, int, bool]:
         """Decode the batches from `data[at]` on, which lies at `position` of the file.
 
-        Returns the columns, how many bytes they were made of, the offset behind these, and whether
-        the split ends there.
+        Return the columns, the number of their bytes, the next offset, and whether the split ends
+        there.
         """
         columns = decode_columns(
             *(data, at, len(data) - at),
@@ -351,7 +348,11 @@ class _Reader:
     def _decode_entries(
         self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
-        """As `_decode`, of a segment that does not hold batches: its offsets are positions."""
+        """Decode entries of a segment whose file does not hold batches: its offsets are positions.
+
+        Return the columns, the number of their bytes, the next offset, and whether the split ends
+        there.
+        """
         assert place.entries is not None
         lowest = start = place.base_offset + position
         plain = bytearray()
@@ -374,7 +375,7 @@ class _Reader:
         return columns, lowest - start, lowest, lowest >= self._split.to_offset
 
     def _located(self, error: CorruptRecord, place: Place, position: int) -> CorruptRecord:
-        """Return the same error with where it is in the file."""
+        """Return the same error with its place in the file."""
         return CorruptRecord(
             error.message,
             path=place.path,
