@@ -7,7 +7,7 @@ def route(
     count: int,
     stuck_to: int,
     stays: int,
-    anew: Callable[[int], int],
+    next_partition: Callable[[int], int],
     stay_bytes: int,
     max_batch_bytes: int,
 ) -> tuple[dict[int, bytearray], int, int]: ...

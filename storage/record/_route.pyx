@@ -146,13 +146,13 @@ cdef Stop run(Work *work) noexcept nogil:
 
 
 def route(
-    data not None, int count, long long stuck_to, long long stays, anew, long long stay_bytes,
+    data not None, int count, long long stuck_to, long long stays, next_partition, long long stay_bytes,
     long long max_batch_bytes,
 ):
     """Split the batches in `data` over `count` partitions by key.
 
     Records without a key go to partition `stuck_to` until it has got `stays` bytes of them. Then
-    `anew(partition before)` returns another partition, which gets `stay_bytes` of them. A batch,
+    `next_partition(partition before)` returns another partition, which gets `stay_bytes` of them. A batch,
     its header included, has at most `max_batch_bytes`, but for a single record that was larger
     before.
 
@@ -190,7 +190,7 @@ def route(
                 raise MemoryError
             if stop == FAULTY:
                 raise CorruptRecord("not a valid batch of records", position=work.position)
-            work.stuck_to = anew(work.stuck_to)
+            work.stuck_to = next_partition(work.stuck_to)
             work.stays = stay_bytes
             if not 0 <= work.stuck_to < count:
                 raise ValueError(f"partition {work.stuck_to} of {count}")

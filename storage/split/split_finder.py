@@ -90,7 +90,7 @@ class Place(NamedTuple):
 
 
 class Finder:
-    """Finds a split's segments. Lists the directory once, and again if `anew` requests it.
+    """Finds a split's segments. Lists the directory once, and again if `refresh` requests it.
 
     A list may be out of date: a file opened by a name in it has the records from there on, but
     perhaps not all up to the next name.
@@ -102,14 +102,14 @@ class Finder:
         # (base offset, name) of each segment.
         self._logs: list[tuple[int, str]] = []
 
-    def find(self, offset: int, *, anew: bool = False) -> Place:
-        """Return the segment of an offset of the split; `anew`: list the directory again.
+    def find(self, offset: int, *, refresh: bool = False) -> Place:
+        """Return the segment of an offset of the split; `refresh`: list the directory again.
 
         Errors: OffsetOutOfRange if the offset was deleted, UnknownTopicOrPartition if the partition
         was, SegmentGone if a cleaner was stopped in the middle or a segment is missing; OSError.
         """
         directory = self._split.directory
-        if anew or not self._logs:
+        if refresh or not self._logs:
             self._logs = self._settled_logs(offset)
             self._check_segments(offset, self._logs)
         logs = self._logs

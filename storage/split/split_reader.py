@@ -118,7 +118,7 @@ class _Reader:
         failure: SegmentGone | None = None
         while self.next_offset < self._split.to_offset:
             before = self.next_offset
-            place = self._finder.find(self.next_offset, anew=failure is not None)
+            place = self._finder.find(self.next_offset, refresh=failure is not None)
             try:
                 yield from self._read(place)
                 failure = None
@@ -152,7 +152,7 @@ class _Reader:
             return
         # Either there is no record up to the next segment, or the list was out of date, and the
         # rest lies in segments that are not in it.
-        now = self._finder.find(self.next_offset, anew=True)
+        now = self._finder.find(self.next_offset, refresh=True)
         if now.base_offset != place.base_offset:
             return
         if now.following is not None:

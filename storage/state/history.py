@@ -130,7 +130,7 @@ class Shift(NamedTuple):
         return Shift(nonce, self.follow_nonce, log_start, bases, passed)
 
 
-def anew(log_start: int) -> Shift:
+def new_shift(log_start: int) -> Shift:
     """Return a history where absolute positions cannot be kept."""
     return Shift(new_nonce(), new_nonce(), log_start)
 
@@ -268,7 +268,7 @@ class History:
             return history
         nonce = recorded.nonce if is_same else new_nonce()
         if is_follow_lost or not recorded.facts or not (is_same or is_remounted or recorded.bases):
-            history.now = anew(log_start)._replace(nonce=nonce)
+            history.now = new_shift(log_start)._replace(nonce=nonce)
         else:
 
             def holds(line: BaseLine) -> bool:
@@ -318,9 +318,9 @@ class History:
             bases = {**self.now.bases, view: (places[0], (base_offset, position))}
             self.now = self.now._replace(bases=bases)
 
-    def begin_anew(self) -> None:
+    def restart_positions(self) -> None:
         """Absolute positions cannot be kept: no inode that shows them is used any longer."""
-        self.now = anew(self.now.log_start)._replace(nonce=self.nonce)
+        self.now = new_shift(self.now.log_start)._replace(nonce=self.nonce)
 
     def is_durable(self, view: str) -> bool:
         """Return whether the view's base is written down, or never will be."""
@@ -503,7 +503,7 @@ def _holding(
     for view, lines in recorded.bases.items():
         found = next((line for line in lines if holds(line)), None)
         if found is None:
-            return anew(log_start)._replace(nonce=nonce)
+            return new_shift(log_start)._replace(nonce=nonce)
         places = (*recorded.passed.get(view, ()), *(line[:2] for line in lines))
         bases[view] = (found[:2],)
         passed[view] = tuple(place for place in places if place[1] < found[1])[-PASSED:]

@@ -33,7 +33,7 @@ from storage.errors import CorruptRecord, StorageError
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import Shift, anew
+from storage.state.history import Shift, new_shift
 from storage.waiting import anyway, at_once, before_waiting, may_wait
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Partition:
         with self.lock:
             if self._unread_changes != changes:
                 # Another process has rewritten the log that it was held against.
-                history.now = anew(history.now.log_start)
+                history.now = new_shift(history.now.log_start)
             self._history_read = True
         self.note_change()
 
@@ -628,7 +628,7 @@ class Partition:
         with self.lock:
             self._change_views(
                 lambda view: view.truncated(old[0], segments, offset, kept[view]),
-                anew(log.log_start_offset),
+                new_shift(log.log_start_offset),
             )
         if self._history_read:
             log.history.save(segments)
@@ -759,7 +759,7 @@ class Partition:
         while True:
             with self.lock:
                 if rewrite is None or (rewrite.is_current and (is_done or rewrite.is_written)):
-                    past = anew(self.log.log_start_offset) if rewrite is None else rewrite.past
+                    past = new_shift(self.log.log_start_offset) if rewrite is None else rewrite.past
                     self._change_views(change, past)
                     break
             # A thread has set the base meanwhile.

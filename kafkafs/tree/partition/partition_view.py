@@ -125,7 +125,7 @@ class PartitionView:
                 recorded = layout.recorded
                 if same and recorded is None:
                     # The base's segment is missing, which should not happen.
-                    layout.log.history.begin_anew()
+                    layout.log.history.restart_positions()
                 elif same and recorded is not None and not layout.end_unknown:
                     return Generation(
                         layout.timeline, self.nonce, position, origin=-recorded, keep_bytes=0

@@ -24,7 +24,7 @@ from kafkafs.tree.partition.layout import Layout
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import LastBatch, Places, Shift, anew, new_nonce
+from storage.state.history import LastBatch, Places, Shift, new_nonce, new_shift
 from storage.state.history_file import visible_from
 
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -60,7 +60,7 @@ class Rewrite:
         changed = first + len(new) if old else 0
         visible = visible_from(self.segments, self.log_start)
         self.end = self.segments[max(changed, visible)].base_offset
-        self.past = anew(self.log_start)
+        self.past = new_shift(self.log_start)
         # What was true when `write` measured, where it found the bases, and what it has written.
         self._before: Shift | None = None
         self._places: dict[str, Places] = {}
@@ -121,7 +121,7 @@ class Rewrite:
                     continue
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
-                self.past = anew(self.log_start)
+                self.past = new_shift(self.log_start)
                 return (
                     before,
                     f"the records that are now deleted or rewritten cannot be indexed: {error}",
