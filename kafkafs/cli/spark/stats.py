@@ -64,8 +64,8 @@ def command(
     number of different keys is exact up to some millions. A larger number is an estimate with an
     error of about 1 %, and the report says so.
 
-    The report also counts missing offsets: offsets without a record. Transaction markers, aborted
-    transactions and compaction leave them.
+    The report also counts missing offsets: offsets without a record. They come from transaction
+    markers, aborted transactions and compaction.
 
     CONDITION (of --where) is the same as for `kafkafs cat`. Its times are in Spark's time zone:
     UTC, unless --conf sets another one. With a condition, the report leaves out batches, codecs,

@@ -60,7 +60,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     them. Without a daemon, the next mount, create, delete, undelete or append in the directory
     removes them. With the setting delete.topic.enable=false, the command fails.
 
-    DATA must be mounted, or must not be in use. If it is mounted, the daemon deletes the topics.
+    DATA can be mounted. No other process may write it. If DATA is mounted, the daemon deletes the
+    topics.
     """
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
