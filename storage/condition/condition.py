@@ -1,4 +1,5 @@
-"""A parsed condition: for which partitions, offsets and times can it hold, and for which records.
+"""A parsed condition: the partitions, offsets and times for which it may be true, and a predicate
+for records.
 
 SQL's logic has three values: a comparison with null is neither true nor false, and neither is its
 negation. A condition has no `not` above other parts: the parser pushes it down to the comparisons,
@@ -58,7 +59,7 @@ class Among:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """The bytes come before or behind the operand, compared as unsigned bytes."""
+    """The bytes are less or greater than the operand, compared as unsigned bytes."""
 
     column: Text
     order: Order
@@ -74,7 +75,7 @@ class Like:
     """The bytes match; `is_not`: there are bytes, and they do not.
 
     `tokens`: bytes; "_", which stands for a character; "%", which stands for any bytes. Neither two
-    of bytes nor two "%" follow each other. `fewest`: the bytes also have so many characters, as
+    of bytes nor two "%" follow each other. `fewest`: the minimum of characters in the bytes, as
     Spark counts them (`literals.fewest_characters`).
     """
 
@@ -102,7 +103,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """All of the parts hold; without parts it always holds."""
+    """All of the parts are true; also without parts."""
 
     parts: tuple[Part, ...]
 
@@ -112,7 +113,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """One of the parts holds; without parts it never does."""
+    """One of the parts is true; never without parts."""
 
     parts: tuple[Part, ...]
 
@@ -128,10 +129,10 @@ NEVER: Part = AnyOf(())
 
 
 class Condition(NamedTuple):
-    """See the module.
+    """A parsed condition.
 
-    `text`: what was given, at `now_ms`. `is_relative`: it has a time before that; `is_local`: one
-    without a zone.
+    `text`: its source, parsed at `now_ms`. `is_relative`: it has a time before that; `is_local`:
+    one without a zone.
     """
 
     part: Part
@@ -142,28 +143,28 @@ class Condition(NamedTuple):
 
     @property
     def is_impossible(self) -> bool:
-        """Whether it holds for no record, as far as is known without reading."""
+        """Whether it is true for no record, as far as is known without reading."""
         return self.part == NEVER
 
     @property
     def is_certain(self) -> bool:
-        """Whether it holds for all records, as far as is known without reading."""
+        """Whether it is true for all records, as far as is known without reading."""
         return self.part == ALWAYS
 
     def of_partition(self, topic: str, partition: int) -> Condition:
-        """What is left of the condition for the records of a partition."""
+        """Return the rest of the condition for the records of a partition."""
         return self._replace(part=_of_partition(self.part, topic.encode(), partition))
 
     def offsets(self) -> Intervals:
-        """Offsets for which it may hold; for others it does not."""
+        """Return the offsets for which it may be true."""
         return _numbers(self.part, "offset")
 
     def times(self) -> Intervals:
-        """Timestamps for which it may hold; for others it does not."""
+        """Return the timestamps for which it may be true."""
         return _numbers(self.part, "timestamp")
 
     def predicate(self) -> Predicate:
-        """What decides about the records of a partition, for a result of `of_partition`."""
+        """Return the predicate for the records of a partition, from a result of `of_partition`."""
         return Predicate(_tree(self.part))
 
 
@@ -192,7 +193,7 @@ def _of_partition(part: Part, topic: bytes, partition: int) -> Part:
 
 
 def _tree(part: Part) -> tuple[Any, ...]:
-    """Return the part as `_predicate` takes it."""
+    """Return the part in the form of `_predicate`."""
     if isinstance(part, Every):
         return ("every", *map(_tree, part.parts))
     if isinstance(part, AnyOf):
@@ -209,7 +210,7 @@ def _tree(part: Part) -> tuple[Any, ...]:
 
 
 def _numbers(part: Part, column: Number) -> Intervals:
-    """Return a superset of the column's numbers for which the part holds."""
+    """Return a superset of the column's numbers for which the part is true."""
     if isinstance(part, Every):
         return intersection(_numbers(each, column) for each in part.parts)
     if isinstance(part, AnyOf):

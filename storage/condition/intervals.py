@@ -1,6 +1,6 @@
-"""Sets of whole numbers, as intervals: rising, apart from each other, both ends included.
+"""Sets of whole numbers, as intervals: ascending, not adjacent, both ends included.
 
-No set goes beyond 64 bits with a sign: `EVERYTHING` is all of them.
+No set exceeds signed 64 bits: `EVERYTHING` is all of them.
 """
 
 from __future__ import annotations

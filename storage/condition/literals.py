@@ -1,11 +1,10 @@
 """Reads the literals of a condition: texts and bytes as Spark's SQL writes them, and times.
 
-A time is ISO 8601, as Spark takes it: `2026`, `2026-11`, `2026-11-22`, `2026-11-22T08`,
-`2026-11-22 08:00`, `2026-11-22T08:00:00.5`, those with a time of day perhaps with a zone (`Z`,
-`+09:00`, `UTC+9`, `JST`, `Asia/Tokyo`); digits behind microseconds are dropped. Or it is so long
-before now: `-90s`, `-15m`, `-2h`, `-7d`. Without a zone it is in the caller's. A time of day that a
-zone skips counts from the hour before, and of one that a zone has twice the first counts, as in
-Java.
+A time is ISO 8601, as in Spark: `2026`, `2026-11`, `2026-11-22`, `2026-11-22T08`, `2026-11-22
+08:00`, `2026-11-22T08:00:00.5`, those with a time of day perhaps with a zone (`Z`, `+09:00`,
+`UTC+9`, `JST`, `Asia/Tokyo`); digits after microseconds are dropped. Or it is a duration before
+now: `-90s`, `-15m`, `-2h`, `-7d`. Without a zone it is in the caller's. As in Java, a time of day
+that a zone skips counts from the hour before, and the first one counts if a zone has two.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Moment(NamedTuple):
 
 
 def moment(text: str, zone: tzinfo | None, now_ms: int) -> Moment:
-    """Return the time that a text says; `zone` None: the process's. Errors: ValueError."""
+    """Return the time of a text; `zone` None: the process's. Errors: ValueError."""
     text = text.strip()
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -98,9 +97,7 @@ def moment(text: str, zone: tzinfo | None, now_ms: int) -> Moment:
 
 
 def zone_named(text: str) -> tzinfo:
-    """Return a time zone by what Spark calls it: a name, a short one, or an offset. Errors:
-    ValueError.
-    """
+    """Return a time zone by Spark's name: a name, a short one, or an offset. Errors: ValueError."""
     text = _SHORT_NAMES.get(text, text)
     if text in ("Z", "UTC", "GMT", "UT"):
         return UTC
@@ -120,9 +117,9 @@ def zone_named(text: str) -> tzinfo:
 
 
 def unescaped(text: str) -> str:
-    r"""What stands for a text between quotes: `\n`, `\u0041` …, as Spark reads it.
+    r"""Return the string of a quoted text, with escapes like `\n` and `\u0041`, as Spark reads it.
 
-    `\%` and `\_` stay as they are: they mean something to `like`.
+    `\%` and `\_` stay unchanged: they have a meaning for `like`.
     """
 
     def one(match: re.Match[str]) -> str:
@@ -135,11 +132,11 @@ def unescaped(text: str) -> str:
 
 
 def fewest_characters(text: str, escape: str) -> int:
-    """Return how many characters Spark wants of what is like a pattern, besides that it is like it.
+    """Return the number of characters that Spark requires of a match, besides the match itself.
 
-    Of `prefix%suffix` it makes three conditions: what it starts with, what it ends with, and that
-    it is as long as both (`LikeSimplification`). It counts characters by their first bytes, so that
-    malformed bytes may have too few.
+    From `prefix%suffix` it makes three conditions: the start, the end, and the sum of both lengths
+    (`LikeSimplification`). It counts characters by their first bytes, so that malformed bytes may
+    have too few.
     """
     if escape in text or _AFFIXES.fullmatch(text) is None:
         return 0
@@ -147,9 +144,7 @@ def fewest_characters(text: str, escape: str) -> int:
 
 
 def pattern(text: str, escape: str) -> tuple[bytes | str, ...]:
-    """Return the tokens of a pattern of `like`, as `condition.Like` has them. Errors:
-    ValueError.
-    """
+    """Return the tokens of a pattern for `condition.Like`. Errors: ValueError."""
     tokens: list[bytes | str] = []
     literal = ""
 

@@ -1,12 +1,12 @@
-"""Makes a `Condition` of text: a small part of SQL's grammar, parsed by sqlglot as Spark's SQL.
+"""Makes a `Condition` from text: a small part of SQL's grammar, parsed by sqlglot as Spark's SQL.
 
-    and  or  not  ( ) =  <>  <  <=  >  >=  between  in  like … escape  is [not] null
+    and  or  not  ( )  =  <>  <  <=  >  >=  between  in  like … escape  is [not] null
 
 over the columns topic, partition, offset, timestamp, timestampType, key, value and header('name').
-A column is compared with literals only: text in quotes or X'…' bytes where it is text or bytes,
-whole numbers, and times (`literals`) where it is `timestamp`. Bytes and text compare as bytes.
+A column is compared with literals only: quoted text or X'…' bytes for text and bytes, whole
+numbers, and times (`literals`) for `timestamp`. Bytes and text compare as bytes.
 
-Whatever else sqlglot parses is refused. `InvalidCondition` says where in the text.
+All other syntax of sqlglot is refused. `InvalidCondition` has the place in the text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REPLACEMENT = "\ufffd"
 
 
 class InvalidCondition(ValueError):  # noqa: N818 - as the errors of storage
-    """What is wrong with a condition, and where: `at` counts its characters from 0."""
+    """The mistake in a condition, and its place: `at` counts its characters from 0."""
 
     def __init__(self, reason: str, text: str, at: int) -> None:
         super().__init__(f"{reason}, at character {at + 1} of {text!r}")
@@ -60,10 +60,10 @@ class InvalidCondition(ValueError):  # noqa: N818 - as the errors of storage
 
 
 def parse(text: str, *, zone: tzinfo | None = None, now_ms: int | None = None) -> Condition:
-    """Return the condition that a text says. InvalidCondition.
+    """Return the condition of a text. Errors: InvalidCondition.
 
-    `zone`: of times without a zone; None: the process's. `now_ms`: what times before now count
-    from; None: the wall clock.
+    `zone`: of times without a zone; None: the process's. `now_ms`: the origin of times before now;
+    None: the wall clock.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     parser = _Parser(text, zone, now)
@@ -72,7 +72,7 @@ def parse(text: str, *, zone: tzinfo | None = None, now_ms: int | None = None) -
 
 
 def in_zone(condition: Condition, zone: tzinfo) -> Condition:
-    """What the same text says where times without a zone are in that one."""
+    """Return the condition of the same text, with another zone for times without one."""
     return parse(condition.text, zone=zone, now_ms=condition.now_ms)
 
 
@@ -86,7 +86,7 @@ class _Column(NamedTuple):
 
 
 def _inner(node: exp.Expr) -> exp.Expr:
-    """What is in parentheses."""
+    """Return the node inside parentheses."""
     from sqlglot import exp
 
     while isinstance(node, exp.Paren):
@@ -140,7 +140,7 @@ class _Parser:
         return sqlglot.parse_one(text, read="spark", into=exp.Condition)
 
     def _place_of(self, error: Exception) -> tuple[int, str]:
-        """Return where a text does not parse, and what stands there."""
+        """Return the place at which a text does not parse, and the word there."""
         found = getattr(error, "errors", None) or [{}]
         word = str(found[0].get("highlight") or "")
         line, column = int(found[0].get("line") or 1), int(found[0].get("col") or 0)
@@ -183,9 +183,7 @@ class _Parser:
         raise self._wrong("this condition is not supported", node)
 
     def _only(self, node: exp.Expr, *names: str) -> exp.Expr:
-        """Return the node, which has nothing but `this`, `expression` and these: whatever else its
-        words have meant to sqlglot must not get lost.
-        """
+        """Return the node, if it has only `this`, `expression` and these: no word is ignored."""
         others = node.args.keys() - {"this", "expression", *names}
         if any(node.args[name] for name in others):
             raise self._wrong("this condition is not supported", node)
@@ -315,7 +313,7 @@ class _Parser:
         return self._checked(node, lambda: literals.unescaped(written[1:-1]))
 
     def _with_quotes(self, node: exp.Concat) -> str:
-        """Return a text in which quotes are doubled: sqlglot makes several texts of it."""
+        """Return a text with doubled quotes: sqlglot splits it into several texts."""
         from sqlglot import TokenType
 
         text = self._text
@@ -344,7 +342,7 @@ class _Parser:
         return self._checked(node, self._string(node).encode)
 
     def _number(self, column: _Column, node: exp.Expr) -> tuple[int, int]:
-        """Return a number, and how many of it are one of the column's."""
+        """Return a number, and how many of it are one unit of the column."""
         from sqlglot import exp
 
         node = _inner(node)

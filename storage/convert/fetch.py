@@ -1,16 +1,18 @@
-"""Fetch responses: a set of messages from an offset on, and the layouts that carry it.
+"""Encodes fetch responses: a set of messages from an offset on, in one of two layouts.
 
-Both layouts are those of Kafka 0.7 (`MessageSetSend`, `MultiMessageSetSend`), big-endian; a length
-does not count itself:
+Both layouts are those of Kafka 0.7 (`MessageSetSend`, `MultiMessageSetSend`), big-endian; a
+length does not count itself:
 
-===================  =====  =====================  ===== MessageSetSend       bytes
-MultiMessageSetSend    bytes ===================  =====  =====================  ===== total length
-4  total length               4 error code               2  error code, always 0       2 message
-1..n             x  MessageSetSend 1..n        x ===================  =====  =====================
-=====
+===================  =====  =====================  =====
+MessageSetSend       bytes  MultiMessageSetSend    bytes
+===================  =====  =====================  =====
+total length             4  total length               4
+error code               2  error code, always 0       2
+message 1..n             x  MessageSetSend 1..n        x
+===================  =====  =====================  =====
 
-A message is its length i32, a magic 0, the CRC-32 of the payload and the payload: a record's value
-and nothing else of it. A null value is an empty payload. Messages carry no offset, and a set may
+A message is its length i32, a magic 0, the CRC-32 of the payload and the payload: only the value of
+a record. A null value is an empty payload. Messages carry no offset, and a set may
 end in a part of one, which its reader drops.
 
 A log of format 0.7 sends its bytes as they are stored; of a younger log the values are put into

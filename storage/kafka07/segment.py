@@ -2,14 +2,15 @@
 
 Layout: `<byte offset>.kafka`, its first byte's position in the partition; so the next file's name
 is this one's plus its size (0.7.2: kafka/log/Log.scala). A message's id, which is its offset here,
-is its position too, so a segment needs no index. Only whether an entry begins at a position takes a
-walk through the file; the segment remembers some positions of each walk.
+is its position too, so a segment needs no index. Only finding the entry at a position takes a walk
+through the file; the segment remembers some positions of each walk.
 
-The last file may be torn, where the broker died. What 0.7 would cut at its next start (from the
-first entry on that is not whole or has a wrong CRC; FileMessageSet.recover) is left out of sight.
+The last file may have a torn end after a crash. The bytes that 0.7 would cut at its next start
+(from the first entry on that is not whole or has a wrong CRC; FileMessageSet.recover) are not
+shown.
 
-Not here: what an entry is (`entries`), appending (nothing appends to these, and what a broker
-appends after the load is not followed), indexes and producers (there are none).
+Not here: the layout of an entry (`entries`), appending (these files are not appended to, and
+appends of a broker after the load are not followed), indexes and producers (there are none).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Segment07(Segment):
     def __init__(self, files: Files, directory: str, name: str, config: LogConfig) -> None:
         base_offset = paths.old_base_offset_of(name)
         assert base_offset is not None
-        # Where entries begin, one every `_EDGES_EVERY` bytes or more, as far as it was walked.
+        # Starts of entries, one every `_EDGES_EVERY` bytes or more, in the walked part.
         self._edges = array("q", [0])
         self._edges_lock = threading.Lock()
         super().__init__(files, directory, base_offset, config, writable=False, log_name=name)
@@ -62,7 +63,7 @@ class Segment07(Segment):
         return plain_07(data, at, end, self.base_offset + position, limit)
 
     def decoded_sizes(self, data: Buffer, at: int, end: int) -> tuple[int, int]:
-        """Of a set nobody knows beforehand: it may hold others."""
+        """Return bounds; a set has none, as it may have other sets."""
         fault, size, _, _ = head(data, at, end, check_crc=False)
         return (size, MAX_DECOMPRESSED_BYTES) if fault == COMPRESSED else (0, 0)
 
@@ -85,18 +86,18 @@ class Segment07(Segment):
 
     @property
     def largest_timestamp(self) -> int:
-        """When the file was last written, in ms: no entry has a timestamp."""
+        """The file's mtime, in ms: no entry has a timestamp."""
         return self.mtime_ns // 1_000_000
 
     def set_size(self, size: int) -> None:
-        """Let the segment end behind its file's first `size` bytes."""
+        """Let the segment end after its file's first `size` bytes."""
         if size > paths.MAX_OFFSET - self.base_offset:
             raise CorruptRecord("the file ends beyond the largest offset", path=self.log_path)
         self.size = self.stable_size = size
         self.next_offset = self.base_offset + size
 
     def leave_out_tail(self, progress: Callable[[int], None]) -> list[str]:
-        """Let the segment end before its first entry that is wrong or not whole; a line for it."""
+        """Let the segment end before its first wrong or incomplete entry; return a line on it."""
         good, reason = self.check(progress)
         if reason is None:
             return []
@@ -105,8 +106,8 @@ class Segment07(Segment):
         return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are not shown"]
 
     def position_before(self, offset: int) -> int:
-        """Return where the first entry begins whose id is ≥ `offset`. Errors: CorruptRecord where
-        an entry before it is wrong.
+        """Return the position of the first entry whose id is ≥ `offset`. Errors: CorruptRecord for
+        a wrong entry before it.
         """
         position = max(offset - self.base_offset, 0)
         with self._edges_lock:
@@ -120,13 +121,13 @@ class Segment07(Segment):
         return at
 
     def _step_to(self, position: int, until: int) -> int:
-        """Walk from an entry's start to the first entry's start at or behind `until`."""
+        """Walk from an entry's start to the first entry's start at or after `until`."""
         source, end = self.source(), self.size
         while position < until:
             chunk = source.read_at(position, min(until - position + LARGEST_HEAD, end - position))
             at, fault = walk(chunk, 0, len(chunk), until - position, check_crc=False)
             if fault == CUT_OFF:
-                # It begins in front of `until` and ends behind what was read.
+                # It begins before `until` and ends after the bytes that were read.
                 _, size, _, _ = head(chunk, at, len(chunk), check_crc=False)
                 if position + at + size <= end:
                     at, fault = at + size, WHOLE
@@ -136,10 +137,11 @@ class Segment07(Segment):
         return position
 
     def check(self, progress: Callable[[int], None]) -> tuple[int, str | None]:
-        """Read all entries and check their CRCs: where the sound ones end, and why they do.
+        """Read all entries and check their CRCs; return the end of the sound ones, and why they
+        end.
 
         The reason is None at the segment's end. `progress` gets the bytes of sound entries. Closes
-        what it has opened. Errors: OSError.
+        the files that it has opened. Errors: OSError.
         """
         position, end = 0, self.size
         try:
@@ -217,13 +219,11 @@ def load_entries(
     *,
     progress: Callable[[int], None] | None,
 ) -> tuple[list[Segment07], list[str]]:
-    """Return the segments among the files `names` of a directory, and a line for what is out of
-    sight.
+    """Return the segments among the files `names` of a directory, and a line about hidden bytes.
 
-    `progress`: read the last file, as 0.7 does where no clean stop was marked, leave out what
-    begins with its first wrong or incomplete entry, and tell `progress` the bytes; None: read
-    nothing. Errors: CorruptRecord where a file does not begin where the one before it ends
-    (`Log.scala`: validateSegments); OSError.
+    `progress`: read the last file, as 0.7 does after a crash, hide its end from the first wrong or
+    incomplete entry on, and report the bytes; None: read nothing. Errors: CorruptRecord if a file
+    does not begin at the previous one's end (`Log.scala`: validateSegments); OSError.
     """
     segments = [Segment07(files, directory, name, config) for _, name in entry_files(names)]
     for segment in segments:

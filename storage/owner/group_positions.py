@@ -1,7 +1,7 @@
-"""A request to commit positions of a consumer group: how far a query of another program is.
+"""A request to commit offsets of a consumer group: the progress of a query of another program.
 
-A position that is not within log start..log end by then is left out, and so is one of a partition
-that is not there: who asks looks at the directory a moment before.
+Offsets outside of log start..log end, or in a missing partition, are skipped, since the requesting
+process read the directory a moment before.
 
 A request is one line of JSON, `{"group": "G", "positions": {"orders": {"0": 23}}}`.
 """
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class GroupPositions(NamedTuple):
-    """A group's positions, by topic and partition."""
+    """A group's offsets, by topic and partition."""
 
     group: str
     positions: Mapping[str, Mapping[int, int]]
@@ -65,10 +65,8 @@ def _numbers(positions: Any) -> dict[int, int]:
 def commit(
     manager: LogManager, request: GroupPositions, task: Task, now_ns: Callable[[], int]
 ) -> int:
-    """Commit the positions, a topic at a time; returns how many. In a worker thread.
-
-    Errors as `Groups.commit`; what was committed before is committed again when it is asked for
-    again.
+    """Commit the offsets, a topic at a time; return their number. Runs on a worker thread. Errors:
+    those of `Groups.commit`; a repeated request commits all again.
     """
     return sum(
         task.on_log_thread(partial(_commit, manager, request.group, topic, positions))

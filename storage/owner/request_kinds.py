@@ -1,15 +1,15 @@
 """Requests to the owner of a data directory, and their outcomes, as lines of JSON.
 
 A line is a request, `{"id": …, "KIND": {…}}`, of one of `KINDS`. The client finds the outcome by
-the id (letters, digits, `.`, `_` and `-`), and may leave it out.
+the id (letters, digits, `.`, `_` and `-`), which is optional.
 
 An outcome is a line, too: `{"id": …, "kind": …, "state": …}` with figures of the kind, or with a
 `reason`. States: `queued`, `running`; as ends those of the kind (`adopted`, `duplicate`, `swapped`,
 `committed`), `refused` (the request cannot be carried out, and nothing has changed), `failed` (the
 disk) and `cancelled` (the owner has stopped before: ask the next one).
 
-A client that asks a mount and one that has opened the directory itself use the same table, so both
-get the same answers and errors.
+A client of a mount and one that has opened the directory itself use the same table, so both get the
+same answers and errors.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class RequestKind(Generic[R, A]):
     decode: Callable[[Any], R]
     """The request of a parsed JSON value. Errors: InvalidRecord."""
     carry_out: Callable[[LogManager, R, Task, Callable[[], int]], A]
-    """In a worker thread, with the wall clock in ns. Errors: StorageError, OSError: nothing has
-    changed; TaskCancelled.
+    """Runs on a worker thread, with the wall clock in ns. Errors: StorageError, OSError; nothing
+    has changed; TaskCancelled.
     """
     encode_answer: Callable[[A], RequestOutcome]
     """The answer as an outcome, with its `state`."""
@@ -74,7 +74,7 @@ class RequestKind(Generic[R, A]):
     staged: Callable[[R], Iterable[StagedFile]]
     """The staged files that it needs."""
     topics: Callable[[Adoptions, R], frozenset[str] | None]
-    """The topics whose logs have to be open, by what was adopted before; None: all."""
+    """The topics whose logs have to be open, from the adopted batches; None: all."""
     title: Callable[[R], str]
     """The request in a few words."""
 

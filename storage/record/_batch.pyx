@@ -81,7 +81,7 @@ def refusal(int fault, long long position, bytes header=b""):
 def assign_offsets(bytearray data not None, long long first_offset, int leader_epoch):
     """Write base offsets and the leader epoch into the batches in `data`, in place.
 
-    The first batch begins at `first_offset`, each next one behind the one before. The CRC does not
+    The first batch begins at `first_offset`, each next one at the end of the previous one. The CRC does not
     cover the two fields (UnifiedLog.append, LogValidator). Returns one tuple for each batch: its
     position in `data`, its size in bytes, its last offset, its largest timestamp in ms.
 
@@ -537,7 +537,7 @@ def walk_batches(
     A sound batch is whole and has a right CRC. Offsets rise from `next_offset` on, are below
     `limit`, and lie within 2**31 - 1 of `base_offset`. Returns six values: the total size of the
     sound batches; where the last of them begins, -1 if there is none; the next offset before that
-    batch; the next offset after it; why the batch behind them is not sound, "" if it is not whole;
+    batch; the next offset after it; why the next batch is not sound, "" if it is not whole;
     and whether only the offsets of that batch are wrong.
     """
     cdef PinnedBuffer held = hold_part(data, 0, size)
@@ -560,7 +560,7 @@ cdef Sound sound_start(
     `data` begins where the last `left` bytes of a `.log` file begin. If the last offset of the
     first batch is below `named`, no batch counts.
 
-    No CRC covers a batch's base offset. The batch behind it, or the end of the file, shows that it
+    No CRC covers a batch's base offset. The next batch, or the end of the file, shows that it
     is right: the last batch counts only if `data` has one of the two.
     """
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)

@@ -153,7 +153,7 @@ def route(
 
     Records without a key go to partition `stuck_to` until it has got `stays` bytes of them. Then
     `next_partition(partition before)` returns another partition, which gets `stay_bytes` of them. A batch,
-    its header included, has at most `max_batch_bytes`, but for a single record that was larger
+    its header included, has at most `max_batch_bytes`, except a single record that was larger
     before.
 
     Returns ({partition: batches back to back}, stuck_to, stays). Raises CorruptRecord, with the

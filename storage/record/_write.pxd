@@ -162,7 +162,7 @@ cdef inline void put_new_header(
 
 
 cdef struct Batches:
-    # Complete batches back to back, and behind them a batch that still grows. That batch has its
+    # Complete batches back to back, then a batch that still grows. That batch has its
     # records; `complete_batch` writes its header.
     uint8_t *data
     int64_t room

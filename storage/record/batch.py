@@ -33,8 +33,8 @@ from storage.record.plain import plain
 class Record(NamedTuple):
     """One record. `timestamp` is in ms, -1 = none; a None key or value is null, not empty.
 
-    A header's name is UTF-8 by rule only: other bytes in it are kept as surrogates
-    (`surrogateescape`), where Kafka's reader shows U+FFFD.
+    A header's name is UTF-8 only by convention: other bytes in it are kept as surrogates
+    (`surrogateescape`), while Kafka's reader shows U+FFFD.
     """
 
     offset: int
@@ -46,14 +46,12 @@ class Record(NamedTuple):
 
 
 def decode(data: Buffer, at: int = 0) -> list[Record]:
-    """Read the whole batch at `data[at:]`, of any format and codec: everything that is to be
-    rejected is, the CRC too.
+    """Read the whole batch at `data[at:]`, of any format and codec, with all checks, including the
+    CRC.
 
-    Control records come back as records: their meaning is not judged here. Of v0 and v1 a batch is
-    one message, or the messages of one wrapper.
-
-    Raises CorruptRecord, its position the batch's in `data`; of an uncompressed v2 batch also that
-    of the malformed record.
+    Control records are returned as records, without a check of their meaning. A batch of v0 and v1
+    is one message, or the messages of one wrapper. Errors: CorruptRecord, with the batch's position
+    in `data`; for an uncompressed v2 batch with that of the malformed record.
     """
     header = parse_header(data, at)
     made, _ = plain(data, at, min(at + header.size, len(data)))
@@ -62,15 +60,14 @@ def decode(data: Buffer, at: int = 0) -> list[Record]:
     try:
         return decode_plain(made)
     except CorruptRecord as error:
-        # Only where the plain form is the batch's own bytes is its position one in `data`.
+        # Only an uncompressed v2 batch is its own plain form, with positions in `data`.
         position = at + (error.position or 0) if header.is_plain else at
         raise CorruptRecord(error.message, position=position, offset=header.base_offset) from None
 
 
 def decode_plain(data: Buffer, at: int = 0) -> list[Record]:
-    """Read the uncompressed v2 batch at `data[at:]`, which is whole; no CRC is checked.
-
-    Raises CorruptRecord, its position the malformed record's in `data`.
+    """Read the uncompressed v2 batch at `data[at:]`, which is whole; no CRC is checked. Errors:
+    CorruptRecord, with the malformed record's position in `data`.
     """
     header = parse_header(data, at)
     end = at + header.size
@@ -97,9 +94,9 @@ def encode(
 ) -> bytes:
     """Write one uncompressed batch; `base_offset` is by default that of the first record.
 
-    The base timestamp is the first record's and the largest one the records' largest, so where
-    `attributes` has the LogAppendTime bit all records should have the append time already
-    (their own `timestamp_type` is not looked at).
+    The base timestamp is the first record's and the largest one the records' largest. So if
+    `attributes` has the LogAppendTime bit, all records should have the append time already (their
+    own `timestamp_type` is ignored).
     """
     assert records, "an empty batch is made by pack"
     assert not attributes & (CODEC_BITS | DELETE_HORIZON_BIT)
@@ -124,7 +121,7 @@ def encode(
 
 
 def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
-    """Return the records of a batch, back to back, without its header."""
+    """Return the encoded records of a batch, without its header."""
     out = bytearray()
     for record in records:
         body = bytearray(1)
@@ -142,7 +139,7 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
 
 
 def _varint(value: int) -> bytes:
-    """Zig-zag, then 7 bits a byte from the lowest; the same for varints and varlongs."""
+    """Return zig-zag, then 7 bits a byte from the lowest; the same for varints and varlongs."""
     bits = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
     while bits > 0x7F:
@@ -161,7 +158,7 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 class _Reader:
-    """Takes fields from `data[position:end]` and never looks beyond `end`."""
+    """Takes fields from `data[position:end]` and never reads after `end`."""
 
     __slots__ = ("data", "end", "position")
 
@@ -181,9 +178,7 @@ class _Reader:
         return value
 
     def varint(self, width: int = 32) -> int:
-        """Return a varint (width 32) or varlong (64). Bits beyond the width are dropped, as Kafka
-        does.
-        """
+        """Return a varint (width 32) or varlong (64). Like Kafka, drop bits beyond the width."""
         bits = 0
         for shift in range(0, (width + 6) // 7 * 7, 7):
             byte = self.byte()
@@ -217,7 +212,7 @@ def _read_record(batch: _Reader, header: BatchHeader) -> Record:
     key = reader.nullable()
     value = reader.nullable()
     count = reader.varint()
-    # A header takes two bytes at least: the bound keeps a damaged count from running for ever.
+    # A header takes two bytes at least: the bound ends the loop for a damaged count.
     if count < 0 or count > (reader.end - reader.position) // 2:
         raise reader.fail(f"header count {count} does not fit its record")
     headers = tuple(_read_header(reader) for _ in range(count))
@@ -229,7 +224,7 @@ def _read_record(batch: _Reader, header: BatchHeader) -> Record:
 
 
 def _long(value: int) -> int:
-    """As Java's long arithmetic has it; only a damaged batch comes so far."""
+    """Return the number as Java's long arithmetic has it; only damaged batches overflow."""
     return value if -(1 << 63) <= value < 1 << 63 else (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

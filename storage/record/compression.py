@@ -7,7 +7,7 @@ snappy   xerial: 82 "SNAPPY" 00, i32 version, i32 compatible version, then chunk
          bytes begins such a header again. Without the magic: one raw block
 lz4      one frame of independent blocks: magic, FLG, BD, [u64 content size], HC; blocks of a
          u32 length (highest bit: stored) and the data, [u32 checksum]; a length of 0 ends it.
-         All little-endian. What follows is ignored. In v0 the checksum HC was wrong and is
+         All little-endian. Bytes after it are ignored. In v0 the checksum HC was wrong and is
          not looked at (KAFKA-3160)
 zstd     frames, one after another
 =======  =========================================================================
@@ -41,7 +41,7 @@ SNAPPY: Final = 2
 LZ4: Final = 3
 ZSTD: Final = 4
 
-# The least and the largest level, and the one taken where none is given.
+# The least and the largest level, and the default.
 LEVELS: Final = {GZIP: (1, 9, -1), LZ4: (1, 17, 9), ZSTD: (-131072, 22, 3)}
 
 _GZIP_WBITS = 31
@@ -55,11 +55,12 @@ _XERIAL_AGAIN = int.from_bytes(_XERIAL_MAGIC[:4], "big")  # `_codec.pyx` knows i
 _XERIAL_CHUNK = 32 * 1024
 # No element of a raw snappy block makes more than 64 bytes out of 3.
 _SNAPPY_RATIO = 22
-# How much data a byte can stand for at most. gzip: 258 bytes in 2 bits; zstd: a block in 4 bytes.
-# What is no codec is an error soon enough.
+# The most data that a byte can stand for. gzip: 258 bytes in 2 bits; zstd: a block in 4 bytes.
+# Unassigned codecs fail later.
 BEST_RATIOS: Final = (1, 1032, _SNAPPY_RATIO, 255, 1 << 15, 1, 1, 1)
 
-# In the time that a block of an LZ4 or zstd frame takes beside its bytes, so many are decompressed.
+# The bytes that are decompressed in the time that a block of an LZ4 or zstd frame takes besides its
+# bytes.
 _BLOCK_COST = 2048
 
 _u32 = struct.Struct(">I").unpack_from
@@ -80,7 +81,7 @@ class TooLarge(CorruptRecord):
 
 
 def codec_number(name: str) -> int:
-    """Return the codec's number in a batch's attributes. Raises ValueError for a name of none."""
+    """Return the codec's number in a batch's attributes. Errors: ValueError for an unknown name."""
     if name not in CODECS:
         raise ValueError(f"unknown codec {name}")
     return CODECS.index(name)
@@ -89,13 +90,11 @@ def codec_number(name: str) -> int:
 def decompress(
     codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BYTES, room: int = 0
 ) -> bytearray:
-    """Return `room` bytes for the caller, then what `data` decompresses to, at most `limit` bytes.
+    """Return `room` bytes for the caller, then the decompressed `data`, at most `limit` bytes.
 
-    `magic` is the batch's. The result is the only memory of its size that this takes.
-
-    Raises CorruptRecord, without a position, for a codec that the format does not have, and a
-    stream that breaks a rule of its framing; TooLarge for one that decompresses to more than the
-    limit.
+    `magic` is the batch's. The result is the only memory of its size that this takes. Errors:
+    CorruptRecord, without a position, for a codec that the format does not have, and a stream that
+    breaks a rule of its framing; TooLarge for one that exceeds the limit.
     """
     try:
         if codec == NONE:
@@ -114,10 +113,10 @@ def decompress(
 
 
 def largest_decompressed(codec: int, data: Buffer) -> int:
-    """Return how many bytes a v2 batch's stream can decompress to at most, without doing it.
+    """Return the most bytes that a v2 batch's stream can decompress to, without doing it.
 
-    By the sizes that the stream itself tells, where it tells any; 0 where it is damaged. A block
-    counts for more than it may hold, so that many blocks of nothing are much, too.
+    By the sizes in the stream, if it has any; 0 if it is damaged. A block counts for more than it
+    may hold, so that many empty blocks are much, too.
     """
     try:
         if codec == ZSTD:
@@ -155,17 +154,17 @@ def _too_large(codec: int, limit: int) -> TooLarge:
 
 
 def _gunzip(data: Buffer, limit: int, room: int) -> bytearray:
-    """As java.util.zip.GZIPInputStream does, which ignores what follows the last member."""
+    """Decompress like java.util.zip.GZIPInputStream, which ignores bytes after the last member."""
     out = bytearray(room)
     left = limit + room
     view, at, given_bytes = memoryview(data), 0, _GZIP_INPUT
     while True:
         member = zlib.decompressobj(_GZIP_WBITS)
-        # zlib copies what it is given and does not need. So a member is given no more than the one
-        # before took, and then twice as much each time.
+        # zlib copies its input, needed or not. So a member gets only as many bytes as the previous
+        # one took, and then twice as many each time.
         start, given = at, view[at : at + given_bytes]
         while not member.eof:
-            # One byte more than there is room for, for a max_length of 0 would mean any.
+            # One byte more than the room, since a max_length of 0 would mean any.
             piece = member.decompress(given, min(left - len(out) + 1, _GZIP_OUTPUT))
             out += piece
             if len(out) > left:
@@ -177,7 +176,7 @@ def _gunzip(data: Buffer, limit: int, room: int) -> bytearray:
                 if not given and not piece:
                     raise CorruptRecord("gzip: the stream is truncated")
         given_bytes = min(at - start, _GZIP_INPUT)
-        # Only what begins with a member's magic and method is one; damage in it is damage.
+        # A member begins with its magic and method; damage in them is damage.
         if view[at : at + 3] != _GZIP_MAGIC:
             return out
 
@@ -224,7 +223,7 @@ def _unsnappy_chunks(data: Buffer, limit: int, room: int) -> bytearray:
 
 
 def _snappy_size(block: Buffer, limit: int) -> int:
-    """What a raw block says that it decompresses to, where that can be."""
+    """Return the decompressed size in a raw block, if it is possible."""
     size: int = cramjam.snappy.decompress_raw_len(block)
     if size > limit:
         raise _too_large(SNAPPY, limit)
@@ -243,7 +242,7 @@ def _snappy(data: Buffer) -> bytes:
 
 
 def _unlz4(data: Buffer, magic: int, limit: int, room: int) -> bytearray:
-    """As KafkaLZ4BlockInputStream does: it knows independent blocks only, and one frame."""
+    """Decompress like KafkaLZ4BlockInputStream: only independent blocks, and one frame."""
     at, flags, largest = _lz4_header(data, magic)
     view = memoryview(data)
     size = len(view) - at - 8
@@ -306,7 +305,7 @@ def _unlz4_blocks(
 
 
 def _lz4_header(data: Buffer, magic: int) -> tuple[int, int, int]:
-    """Return where the first block is, FLG, and how long a block can be."""
+    """Return the position of the first block, FLG, and the largest size of a block."""
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
         raise CorruptRecord("lz4: invalid frame magic")
     flags, descriptor = data[4], data[5]
@@ -343,7 +342,7 @@ def _lz4(data: Buffer) -> bytes:
 
 
 def _lz4_high(data: Buffer, level: int) -> bytes:
-    """By the slow compressor, which cramjam has for frames only: theirs have checksums."""
+    """Compress slowly; cramjam has this compressor for frames only: theirs have checksums."""
     packer = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     packer.compress(data)
     frame = memoryview(packer.finish())

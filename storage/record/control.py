@@ -1,8 +1,8 @@
-"""Control batches: what ends a transaction (ControlRecordType.java, EndTransactionMarker.java).
+"""Control batches: the ends of transactions (ControlRecordType.java, EndTransactionMarker.java).
 
-Such a batch has one record, which takes an offset and is shown to nobody. Its key is version i16,
-type i16; its value, for the types here, version i16, coordinator epoch i32. Larger versions are
-read as version 0. The other types (leader changes, snapshots) are the controller's own.
+Such a batch has one record, which takes an offset and is never shown. Its key is version i16, type
+i16; its value, for the types here, version i16, coordinator epoch i32. Larger versions are read as
+version 0. The other types (leader changes, snapshots) are the controller's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VALUE = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """What ends a transaction: `type` is `ABORT` or `COMMIT`."""
+    """The end of a transaction: `type` is `ABORT` or `COMMIT`."""
 
     type: int
     coordinator_epoch: int
@@ -37,7 +37,7 @@ class Marker(NamedTuple):
 def parse_marker(batch: Buffer, at: int = 0) -> Marker | None:
     """Return the marker in the control batch at `batch[at:]`; None for the other control types.
 
-    The batch is stored or in plain form; its CRC is not looked at. Raises CorruptRecord.
+    The batch is stored or in plain form; its CRC is not checked. Errors: CorruptRecord.
     """
     header = parse_header(batch, at)
     assert header.is_control

@@ -2,12 +2,13 @@
 
 A v2 batch (DefaultRecordBatch.java, KIP-98), big-endian, byte positions from its start:
 
-====  ====================  ===  ======================================================== 0
-baseOffset            i64  first offset of the original batch; kept by compaction 8  batchLength
-i32  bytes after this field: the whole batch is 12 longer 12  partitionLeaderEpoch  i32  outside the
-CRC; -1 = none 16  magic                 i8   2 17  crc                   u32  CRC-32C of everything
-from byte 21 to the batch's end 21  attributes            i16  0-2 codec, 3 timestamp type, 4
-transactional, 5 control,
+====  ====================  ===  ========================================================
+   0  baseOffset            i64  first offset of the original batch; kept by compaction
+   8  batchLength           i32  bytes after this field: the whole batch is 12 longer
+  12  partitionLeaderEpoch  i32  outside the CRC; -1 = none
+  16  magic                 i8   2
+  17  crc                   u32  CRC-32C of everything from byte 21 to the batch's end
+  21  attributes            i16  0-2 codec, 3 timestamp type, 4 transactional, 5 control,
                                  6 the base timestamp is a delete horizon (KIP-534)
   23  lastOffsetDelta       i32  last offset - baseOffset; kept by compaction
   27  baseTimestamp         i64  milliseconds; -1 in an empty batch
@@ -22,13 +23,16 @@ transactional, 5 control,
 An entry of v0 or v1 (LegacyRecord.java) is a message, or a *wrapper* around a compressed set of
 messages, and counts as a batch of its own:
 
-====  ==========  ===  ============================================================ 0  offset
-i64  of the message; a wrapper's: of the last message in it 8  size        i32  bytes after this
-field 12  crc         u32  CRC-32 of everything from byte 16 to the end 16  magic       i8   0 or 1
-17  attributes  i8   0-2 codec; v1: 3 timestamp type 18  timestamp   i64  v1 only; milliseconds, -1
-= none; a wrapper's: the largest inside 18  key                i32 length, -1 = null, and the key
-(v1: at 26) .. value              i32 length, -1 = null, and the value; a wrapper's: the compressed
-set ====  ==========  ===  ============================================================
+====  ==========  ===  ============================================================
+   0  offset      i64  of the message; a wrapper's: of the last message in it
+   8  size        i32  bytes after this field
+  12  crc         u32  CRC-32 of everything from byte 16 to the end
+  16  magic       i8   0 or 1
+  17  attributes  i8   0-2 codec; v1: 3 timestamp type
+  18  timestamp   i64  v1 only; milliseconds, -1 = none; a wrapper's: the largest inside
+  18  key                i32 length, -1 = null, and the key (v1: at 26)
+  ..  value              i32 length, -1 = null, and the value; a wrapper's: the compressed set
+====  ==========  ===  ============================================================
 """
 
 from __future__ import annotations
@@ -42,11 +46,11 @@ from storage.record._plain import seal
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# The tables above as numbers stand in `_batch.pxd`, where the loops have them too.
+# `_batch.pxd` has the tables above as numbers, where the loops use them too.
 LENGTH_POSITION: Final = _batch.BATCH_LENGTH
 MAGIC_POSITION: Final = _batch.MAGIC
 ATTRIBUTES_POSITION: Final = _batch.ATTRIBUTES
-# The byte of the attributes in which all assigned bits are: of v2, and of v0 and v1.
+# The attributes byte with all assigned bits: of v2, and of v0 and v1.
 FLAGS_POSITION: Final = _batch.ATTRIBUTES + 1
 LEGACY_FLAGS_POSITION: Final = _batch.LEGACY_ATTRIBUTES
 LAST_OFFSET_DELTA_POSITION: Final = _batch.LAST_OFFSET_DELTA
@@ -55,10 +59,10 @@ PRODUCER_ID_POSITION: Final = _batch.PRODUCER_ID
 RECORDS_COUNT_POSITION: Final = _batch.RECORDS_COUNT
 LOG_OVERHEAD: Final = _batch.LOG_OVERHEAD
 HEADER_SIZE: Final = _batch.HEADER_SIZE
-# What the size field counts at least: the fields, and two lengths.
+# The least value of the size field: the fields, and two lengths.
 SMALLEST_SIZE: Final = (_batch.SMALLEST_ENTRY, _batch.SMALLEST_V1, HEADER_SIZE - LOG_OVERHEAD)
 
-#: Offset, size and magic, which tell the size and the format of a batch of any format.
+#: Offset, size and magic determine the size and the format of a batch of any format.
 FRAME: Final = struct.Struct(">qi4xb")
 FRAME_SIZE: Final = FRAME.size
 
@@ -84,9 +88,9 @@ _V1 = struct.Struct(">qiIbBq")
 class BatchHeader(NamedTuple):
     """The header of a v2 batch, field by field as it is stored.
 
-    Of a v0 or v1 entry what it has of these: base and last offset are its offset, both timestamps
-    its timestamp (v0: -1), `batch_length` its size field, `attributes` its codec and timestamp
-    type; `records_count` is 1, or -1 for a wrapper, which does not say; the others are -1.
+    For a v0 or v1 entry, its equivalents: base and last offset are its offset, both timestamps its
+    timestamp (v0: -1), `batch_length` its size field, `attributes` its codec and timestamp type;
+    `records_count` is 1, or -1 for a wrapper, which has no count; the others are -1.
     """
 
     base_offset: int
@@ -124,12 +128,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the records lie there as in the plain form (`plain`): uncompressed v2."""
+        """Whether the records are in plain form (`plain`): uncompressed v2."""
         return self.magic == MAGIC and not self.codec
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether this is a wrapper of v0 or v1: it tells neither its first offset nor a count."""
+        """Whether this is a wrapper of v0 or v1, which has neither its first offset nor a count."""
         return self.magic < MAGIC and self.codec != 0
 
     @property
@@ -142,14 +146,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon(self) -> int | None:
-        """When a cleaner may drop this batch's tombstones, in ms; None where none is set."""
+        """When a cleaner may drop this batch's tombstones, in ms, or None."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
 def size_at(data: Buffer, at: int) -> int:
-    """Return how many bytes the batch at `data[at:]`, of any format, says that it has.
+    """Return the size in bytes of the batch at `data[at:]`, of any format, by its size field.
 
-    Its first LOG_OVERHEAD bytes must be there; damage may say anything, also less than nothing.
+    Its first LOG_OVERHEAD bytes must exist; after damage, the result may be any number, also a
+    negative one.
     """
     return (
         int.from_bytes(data[at + LENGTH_POSITION : at + LOG_OVERHEAD], "big", signed=True)
@@ -160,10 +165,9 @@ def size_at(data: Buffer, at: int) -> int:
 def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
     """Read the header at `data[at:]`, of any format.
 
-    The length and the CRC are not checked: the rest of the batch need not be there.
-
-    Raises CorruptRecord (position = `at`) where the header is cut off (v2: 61 bytes, v0: 18,
-    v1: 26), the magic is not 0, 1 or 2, or the length is shorter than the format's shortest.
+    The length and the CRC are not checked: the rest of the batch need not exist. Errors:
+    CorruptRecord (position = `at`) if the header is incomplete (v2: 61 bytes, v0: 18, v1: 26), the
+    magic is not 0, 1 or 2, or the length is shorter than the format's shortest.
     """
     if at < 0 or len(data) - at <= MAGIC_POSITION:
         raise CorruptRecord("a batch's header is truncated", position=at)
@@ -187,7 +191,7 @@ def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
 def entry_header(
     offset: int, length: int, magic: int, crc: int, attributes: int, timestamp: int = NO_TIMESTAMP
 ) -> BatchHeader:
-    """Return the header of an entry of a format before v2, with what it has of a batch's."""
+    """Return the header of an entry of v0 or v1, with the equivalents of a batch's fields."""
     count = -1 if attributes & CODEC_BITS else 1
     return BatchHeader(
         offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, count
@@ -195,7 +199,7 @@ def entry_header(
 
 
 def pack(header: BatchHeader, records: Buffer) -> bytes:
-    """Put a v2 header before encoded records; its batch length and CRC are worked out here."""
+    """Return a v2 header with the encoded records; its batch length and CRC are computed here."""
     batch = bytearray(HEADER_SIZE) + records
     V2.pack_into(batch, 0, *header)
     seal(batch)

@@ -50,28 +50,26 @@ from storage.record.header import (
     size_at,
 )
 
-# So much of a log of uncompressed messages becomes one batch.
+# Bytes of a log of uncompressed messages that become one batch.
 RUN_BYTES: Final = 16 * 1024
-# What a byte of a gzip stream mostly stands for at most; nobody knows beforehand.
+# The most bytes that a byte of a gzip stream usually stands for; the real number is not known.
 _LIKELY_RATIO: Final = 32
 
 _i32 = struct.Struct(">i").unpack_from
-# Where an entry of v0, and of v1, has its key.
+# The position of the key in an entry of v0, and of v1.
 _KEY = (18, 26)
 
 
 def plain(
     data: Buffer, at: int, end: int, limit: int = MAX_DECOMPRESSED_BYTES
 ) -> tuple[bytearray, int]:
-    """Return the batch at `data[at:end]` in plain form, and the count of bytes that it stands for.
+    """Return the batch at `data[at:end]` in plain form, and the number of stored bytes.
 
-    Of uncompressed v0 and v1 messages one batch is made of as many as are whole before `end`, up to
-    16 KiB of log. A batch that is not whole before `end`: empty bytes, and its size (where not even
-    that is there, 17, which tell it).
-
-    Raises CorruptRecord, its position the batch's in `data`, for what a reader must reject: a wrong
-    CRC, a stream that is none, records that do not fill the batch; TooLarge for a stream that
-    decompresses to more than `limit` bytes.
+    Uncompressed v0 and v1 messages that are whole before `end`, up to 16 KiB of log, become one
+    batch. For a batch that is incomplete before `end`: empty bytes, and its size (17 if not even
+    its size is there). Errors: CorruptRecord, with the batch's position in `data`, for a wrong CRC,
+    an invalid stream, records that do not fill the batch; TooLarge for a stream that decompresses
+    to more than `limit` bytes.
     """
     assert 0 <= at <= end <= len(data), (at, end, len(data))
     if end - at < FRAME_SIZE:
@@ -96,8 +94,8 @@ def plain(
 
 
 def decoded_sizes(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """(most likely not more than, never more than) so many bytes has what the batch at
-    `data[at:end]` decompresses to; zeros where it is not compressed, or not whole.
+    """Return the probable and the certain bound of the decompressed size of the batch at
+    `data[at:end]`; zeros if it is not compressed, or not whole.
     """
     if end - at <= FLAGS_POSITION:
         return 0, 0
@@ -116,11 +114,9 @@ def decoded_sizes(data: Buffer, at: int, end: int) -> tuple[int, int]:
 
 def _plain_legacy(data: Buffer, at: int, end: int, limit: int) -> tuple[bytearray, int]:
     """Return the wrapper at `data[at]`, or the run of messages there, as a v2 batch with a CRC of
-    0.
+    0, and the number of stored bytes. The first entry is whole before `end`.
 
-    Returns it and the count of bytes that it stands for. The first entry is whole before `end`.
-
-    Raises CorruptRecord, its position `at`.
+    Errors: CorruptRecord, its position `at`.
     """
     if not data[at + LEGACY_FLAGS_POSITION] & CODEC_BITS:
         return convert_run(data, at, end, RUN_BYTES)
@@ -141,7 +137,7 @@ def _plain_legacy(data: Buffer, at: int, end: int, limit: int) -> tuple[bytearra
 
 
 def _value(entry: memoryview, header: BatchHeader) -> memoryview:
-    """Return a wrapper's value, behind a key that nobody looks at."""
+    """Return a wrapper's value, after a key that is ignored."""
     at = _KEY[header.magic]
     length = int.from_bytes(entry[at : at + 4], "big", signed=True)
     if length < -1 or length > len(entry) - at - 8:
@@ -158,8 +154,8 @@ def _value(entry: memoryview, header: BatchHeader) -> memoryview:
 def first_offset(data: Buffer, header: BatchHeader) -> int:
     """Return the offset of the first record of the batch `data`, which begins with that header.
 
-    Only of a wrapper, whose header tells the last one, are the bytes looked at. Errors:
-    CorruptRecord where it is damaged inside.
+    Only a wrapper is decoded, whose header has the last offset. Errors: CorruptRecord if it is
+    damaged inside.
     """
     if not header.is_wrapper:
         return header.base_offset
@@ -168,13 +164,10 @@ def first_offset(data: Buffer, header: BatchHeader) -> int:
 
 
 def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
-    """Return the v2 batch with `codec` (0: uncompressed), everything else in it kept, its CRC
-    right.
+    """Return the v2 batch with `codec` (0: uncompressed), otherwise unchanged, with its new CRC.
 
-    A control batch, an empty one, and one that has that codec already, whatever its level, come
-    back as they are and are not looked at.
-
-    Raises CorruptRecord.
+    A control batch, an empty one, and one that has that codec already, whatever its level, are
+    returned unchanged and unchecked. Errors: CorruptRecord.
     """
     if len(batch) < HEADER_SIZE:
         raise CorruptRecord("a batch's header is truncated", position=0)
@@ -193,7 +186,7 @@ def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
 
 
 def _with_codec(made: bytearray, codec: int, level: int | None = None) -> bytes:
-    """What is stored of a plain form, which is used up."""
+    """Return the stored form of a plain form, whose memory is reused."""
     if codec:
         records = compress(codec, memoryview(made)[HEADER_SIZE:], level)
         made[HEADER_SIZE:] = records
@@ -208,8 +201,8 @@ def to_v2(
     """Return the v0 or v1 wrapper at `data[at:end]`, or the run of messages there, as a stored v2
     batch.
 
-    Its codec is the wrapper's. Returns the batch and the count of bytes that it stands for, as
-    `plain` does, and raises what that raises.
+    Its codec is the wrapper's. Return the batch and the number of stored bytes. Errors: those of
+    `plain`.
     """
     made, size = plain(data, at, end, limit)
     if not made:

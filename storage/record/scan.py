@@ -1,10 +1,10 @@
 """Finds record batches in a source of bytes, by their headers alone.
 
-Frames follow Kafka's FileLogInputStream: every format begins with offset i64 and size i32, the
-size counting what follows it, and has its magic at byte 16. The scan ends without an error where
-less than a whole batch is left; a size that no format can have is corruption. No CRC is checked.
+Frames follow Kafka's FileLogInputStream: every format begins with offset i64 and size i32, the size
+of the following bytes, and has its magic at byte 16. The scan ends without an error if less than a
+whole batch is left; a size that no format can have is corruption. No CRC is checked.
 
-Not here: recovery's scan, which checks all of it (`_batch.Rebuild`), and the records themselves.
+Not here: recovery's scan with all checks (`_batch.Rebuild`), and the records themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.record.header import (
 if TYPE_CHECKING:
     from storage.byte_source import ByteSource
 
-# Small batches are read many at a time; of a batch that reaches beyond its chunk only the header.
+# Many small batches are read at a time; of a batch that exceeds its chunk only the header.
 CHUNK: Final = 64 * 1024
 
 
@@ -65,11 +65,11 @@ def batches(
 
 
 def whole_batches(data: Buffer, limit: int) -> tuple[int, int]:
-    """(bytes of the whole batches, of any format, at the start of `data`; the size of the batch
-    behind them, 0 where none begins there or less than 17 bytes of it are there).
+    """Return the bytes of the whole batches, of any format, at the start of `data`, and the size of
+    the next batch, 0 if none begins there or less than 17 bytes of it exist.
 
-    Raises InvalidRecord where no batch begins, RecordTooLarge for one of more than `limit` bytes,
-    also before all of it is there.
+    Errors: InvalidRecord if no batch begins there, RecordTooLarge for one of more than `limit`
+    bytes, even if it is incomplete.
     """
     at, end = 0, len(data)
     while end - at >= FRAME_SIZE:

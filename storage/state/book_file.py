@@ -1,4 +1,4 @@
-"""What a log has written down about its sealed segments, so that one that vanishes is missed.
+"""The list of a log's sealed segments, by which a lost segment is detected.
 
 A partition directory of our own has, once the log has rolled, one more small file,
 `kafkafs.segments` (Kafka ignores it), the *book*::
@@ -6,26 +6,25 @@ A partition directory of our own has, once the log has rolled, one more small fi
     version 0
     start 17                     log start offset
     segment 0 40 1048576 1600000000000
-                                 base offset, the offset behind it, bytes, largest timestamp in ms
+                                 base offset, next offset, bytes, largest timestamp in ms
     crc 1a2b3c4d                 CRC-32C over the lines before
 
-Each `segment` line is a claim: this file was there, and was so long. A segment without a claim may
-be part of the log, too. So a book that is older than its log claims less than it could, and does no
-harm, as long as one rule holds: *a claim is taken back, durably, before its file goes away* or
-becomes another (`log.book`). Claims for new files are written with the next checkpoint, before that
-names a recovery point behind them (`log.book`), and when the log is closed. No append and no roll
-waits for it.
+Each `segment` line is a claim: this file existed, and had this size. A segment without a claim may
+be part of the log, too. So an outdated book has fewer claims than possible, which does no harm,
+with one rule: *a claim is withdrawn, durably, before its file is removed* or replaced (`log.book`).
+Claims for new files are written with the next checkpoint, before a recovery point passes them
+(`log.book`), and when the log is closed. No append and no roll waits for it.
 
-An empty file is the book of a log that was made here, and of which nothing has been written down
-yet: no cleaner can have been there. A log without a book may have any past.
+An empty file is the book of a log that was made here and has no claims yet: no cleaner can have
+been there. A log without a book may have any history.
 
-When a log is opened, claims count above the log start, of segments that had been flushed. A book
-that does not fit the files counts for nothing.
+When a log is opened, claims count above the log start, for segments that had been flushed. A book
+that does not match the files is ignored.
 
-A broker's directory has none, as a broker deletes and cleans without knowing of it; a program that
+A broker's directory has none, as a broker deletes and cleans without updating it. A program that
 rewrites segments of a partition that is not open removes the book first (`drop`).
 
-Not here: what happens for a segment that is missing (`recovery`).
+Not here: the handling of a missing segment (`recovery`).
 """
 
 from __future__ import annotations
@@ -44,12 +43,13 @@ from storage.files import Files
 from storage.record.crc import crc32c
 
 FILE_NAME = "kafkafs.segments"
-# Bytes of a segment, far more than Kafka's formats allow: the sum of many still is a file's size.
+# Bytes of a segment, far more than Kafka's formats allow; the sum of many is still a valid file
+# size.
 _LARGEST = 1 << 48
 
 
 class Claim(NamedTuple):
-    """A sealed segment: `next_offset` is behind it, `timestamp` the largest in ms."""
+    """A sealed segment: `next_offset` is the end of it, `timestamp` the largest in ms."""
 
     base_offset: int
     next_offset: int
@@ -59,7 +59,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BookContent:
-    """A book's content; nothing where there is none."""
+    """The content of a book; empty without one."""
 
     log_start: int = 0
     claims: Sequence[Claim] = field(default=())
@@ -84,9 +84,7 @@ def begin(files: Files, directory: str) -> None:
 
 
 def is_blank(files: Files, directory: str) -> bool:
-    """Return whether the log was made here, and nothing has been written down of it yet. Errors:
-    OSError.
-    """
+    """Return whether the log was made here, and its book has no claims yet. Errors: OSError."""
     try:
         found = files.file_stat(os.path.join(directory, FILE_NAME))
     except FileNotFoundError:
@@ -95,12 +93,10 @@ def is_blank(files: Files, directory: str) -> bool:
 
 
 def drop(files: Files, directory: str) -> None:
-    """Take back all claims, durably: a closed partition's segments will be rewritten. Errors:
-    OSError.
-    """
+    """Withdraw all claims, durably, before a closed partition is rewritten. Errors: OSError."""
     path = os.path.join(directory, FILE_NAME)
     if files.exists(path):
-        # A directory of that name claims nothing.
+        # A directory of that name has no claims.
         with contextlib.suppress(IsADirectoryError):
             files.unlink(path)
             files.sync_directory(directory)
@@ -141,8 +137,8 @@ def text(recorded: BookContent) -> bytes:
 def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -> list[Claim]:
     """Return the claimed segments that are not among those of `sizes` (bytes by base offset).
 
-    Only below the last one: what is gone from there on is the log's end. `log_start`: claims below
-    it do not count.
+    Only below the last one: later segments are the log's end. `log_start`: claims below it do not
+    count.
     """
     bases = sorted(sizes)
     if not bases or not fits(claims, sizes):
@@ -158,15 +154,13 @@ def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -
 
 
 def short(claims: Sequence[Claim], sizes: Mapping[int, int]) -> list[Claim]:
-    """Return the claims of which the files are shorter. `sizes`: those of sealed segments."""
+    """Return the claims with shorter files. `sizes`: those of sealed segments."""
     found = [claim for claim in claims if sizes.get(claim.base_offset, claim.size) < claim.size]
     return found if found and fits(claims, sizes) else []
 
 
 def fits(claims: Sequence[Claim], sizes: Mapping[int, int]) -> bool:
-    """Return whether no other program has rewritten the log: no segment overlaps a claim or has
-    grown.
-    """
+    """Return whether no other program has rewritten the log: no segment overlaps or has grown."""
     if any(sizes.get(claim.base_offset, 0) > claim.size for claim in claims):
         return False
     ends = {claim.base_offset: claim.next_offset for claim in claims}

@@ -6,14 +6,14 @@ the count of entries, then one entry per line, its fields separated by white spa
 - `leader-epoch-checkpoint`: `<epoch> <start offset>`, both strictly rising;
 - the offset checkpoints of a data directory: `<topic> <partition> <offset>`.
 
-A missing or 0-byte file has no entries. Reading is strict, as Kafka's is: anything else that breaks
-the frame is CorruptCheckpoint with path and line, because a number that is guessed here costs
-records later; so is what is no file at all (a link, a pipe, a directory).
+A missing or 0-byte file has no entries. Reading is strict, like Kafka's: any other malformed
+content is CorruptCheckpoint with path and line, because a guessed number would lose records later.
+So is anything but a regular file (a link, a pipe, a directory).
 
 `partition.metadata` is two lines, `version: 0` and `topic_id: <22 characters>`, without a last
-newline. The clean-shutdown marker counts by being there; its content is for a broker.
+newline. The existence of the clean-shutdown marker counts; its content is for a broker.
 
-Not here: when checkpoints are written and what their numbers mean.
+Not here: the time of writing, and the meaning of the numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKER = b'{"version":0,"brokerEpoch":-1}'
 _WHITE_SPACE = re.compile(r"[ \t\r\f\v]+")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LINE_END = re.compile(r"\r\n|\n|\r")
-# Those of the largest number, 2**63 - 1; and how much of a wrong one is quoted.
+# The digits of the largest number, 2**63 - 1; and how many characters of a wrong one are quoted.
 _DIGITS, _SHOWN = 19, 40
 _COLON = re.compile(r":\s+")
 
@@ -47,7 +47,7 @@ MAX_EPOCH = 2**31 - 1
 
 
 def read_offsets(files: Files, path: str) -> dict[tuple[str, int], int]:
-    """(topic, partition) -> offset; empty where there is no file."""
+    """Return offsets by (topic, partition); empty without a file."""
     offsets: dict[tuple[str, int], int] = {}
     for line, (topic, partition, offset) in _read_entries(files, path, 3):
         number = _integer(path, line, partition, paths.MAX_PARTITION)
@@ -56,7 +56,7 @@ def read_offsets(files: Files, path: str) -> dict[tuple[str, int], int]:
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace an offset checkpoint; OSError where the disk refuses, and the old one stays."""
+    """Replace an offset checkpoint. Errors: OSError; the old one stays."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     files.replace_atomically(path, _frame(lines))
 
@@ -65,7 +65,7 @@ def write_offsets(files: Files, path: str, offsets: Mapping[tuple[str, int], int
 
 
 def read_epochs(files: Files, path: str) -> list[tuple[int, int]]:
-    """(epoch, its start offset), both strictly rising; empty where there is no file."""
+    """Return (epoch, its start offset), both strictly rising; empty without a file."""
     epochs: list[tuple[int, int]] = []
     for line, (epoch_field, start_field) in _read_entries(files, path, 2):
         epoch = _integer(path, line, epoch_field, MAX_EPOCH)
@@ -90,8 +90,8 @@ def write_epochs(files: Files, path: str, epochs: Iterable[tuple[int, int]]) -> 
 
 
 def begin_epoch(epochs: list[tuple[int, int]], epoch: int, start: int) -> None:
-    """Add a later epoch than the last one, from `start`; drop those that begin there or behind it,
-    which have no record (`LeaderEpochFileCache.assign`).
+    """Add a later epoch than the last one, from `start`; drop epochs from `start` on, which have no
+    record (`LeaderEpochFileCache.assign`).
     """
     while epochs and epochs[-1][1] >= start:
         epochs.pop()
@@ -112,17 +112,17 @@ def new_topic_id() -> str:
 def stand_in_topic_id(directory: str, topic: str) -> str:
     """Return the id of a topic without one in a directory that is read-only.
 
-    The same at each opening, so that inode numbers and what is cached under them stay.
+    It is the same at each opening, so that inode numbers and cached pages stay.
     """
     name = uuid.uuid5(uuid.NAMESPACE_URL, f"file://{directory}/{topic}")
     return base64.urlsafe_b64encode(name.bytes).rstrip(b"=").decode().replace("-", "_")
 
 
 def read_partition_metadata(files: Files, path: str) -> str | None:
-    """Return the topic's id, 22 characters, or None where there is no file.
+    """Return the topic's id, 22 characters, or None without a file.
 
-    Any version ≥ 0 and a last newline are accepted (`PartitionMetadataFile.java`); an id that is
-    not one, or all zero, is CorruptCheckpoint.
+    Any version ≥ 0 and a last newline are accepted (`PartitionMetadataFile.java`). Errors:
+    CorruptCheckpoint for an invalid id, or zero.
     """
     try:
         lines = _LINE_END.split(_read_text(files, path))
@@ -155,7 +155,7 @@ def write_partition_metadata(files: Files, path: str, topic_id: str) -> None:
 
 
 def write_marker(files: Files, directory: str) -> None:
-    """Say that all logs of a data directory are closed and their checkpoints written."""
+    """Record that all logs of a data directory are closed and their checkpoints written."""
     files.replace_atomically(os.path.join(directory, paths.CLEAN_SHUTDOWN), _MARKER)
 
 
@@ -169,10 +169,9 @@ def has_marker(files: Files, directory: str) -> bool:
 
 
 def remove_marker(files: Files, directory: str) -> None:
-    """Remove the marker for good, before anything changes; none is no error.
+    """Remove the marker durably, before anything changes; a missing one is no error.
 
-    The directory is fsynced: a marker that came back after a power cut would vouch for logs that
-    were open.
+    The directory is fsynced: after a power cut, a marker must not return for logs that were open.
     """
     try:
         files.unlink(os.path.join(directory, paths.CLEAN_SHUTDOWN))
@@ -189,7 +188,7 @@ def _frame(lines: list[str]) -> bytes:
 
 
 def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[str]]]:
-    """(line number, its fields) of each entry of a checkpoint."""
+    """Return (line number, its fields) of each entry of a checkpoint."""
     try:
         text = _read_text(files, path)
     except FileNotFoundError:
@@ -207,7 +206,7 @@ def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[
     count = _integer(path, 2, lines[1], 2**31 - 1)
     entries = []
     for number, line in enumerate(lines[2:], start=3):
-        # A trailing separator makes no field, in Java's split as here.
+        # As in Java's split, a trailing separator makes no field.
         parts = _WHITE_SPACE.split(line.rstrip(" \t\r\f\v"))
         if len(parts) != fields or not all(parts):
             raise CorruptCheckpoint(

@@ -1,13 +1,13 @@
-"""A topic that was deleted and can be undeleted: `kafkafs.deletion`, a file of JSON.
+"""The record of a topic that was deleted and can be undeleted: `kafkafs.deletion`, a file of JSON.
 
-It lies in the directory of the topic's first partition, and names the directories of all of them,
-which have Kafka's `-delete` names then. It is written before the first directory is renamed, so
-that renaming that one deletes the topic, and renaming it back undeletes it: where it has its
-`-delete` name the others are deleted too, whatever they are called. In a directory that has a
-partition's name the file means nothing. It is removed first when the topic goes for good.
+The file lies in the directory of the topic's first partition, and names the directories of all of
+them, which have Kafka's `-delete` names then. It is written before the first directory is renamed.
+Renaming that directory deletes the topic, and renaming it back undeletes it: while it has its
+`-delete` name, the other partitions are deleted too, whatever their names are. In a directory with
+a partition's name the file does not count. It is removed first when the topic is finally deleted.
 
 `recovery_point`, `log_start` and `cleaned` are the partition's lines of the offset checkpoints,
-which name no deleted topic; None: it had none.
+which have no lines of deleted topics; None: it had none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.files import Files
 
 
 class DeletedPartition(NamedTuple):
-    """`directory`: its name while it is deleted."""
+    """A partition of a deleted topic. `directory`: its name while it is deleted."""
 
     number: int
     directory: str
@@ -33,9 +33,9 @@ class DeletedPartition(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """Times are in ms since 1970. From `due_ms` on the files may go.
+    """A deleted topic. Times are in ms since 1970. From `due_ms` on the files may be removed.
 
-    `partitions`: the first one's directory has the file.
+    `partitions`: the directory of the first one has the file.
     """
 
     topic: str
@@ -52,9 +52,7 @@ def write(files: Files, directory: str, deletion: Deletion) -> None:
 
 
 def read(files: Files, directory: str) -> Deletion | None:
-    """Return the file of this directory; None where it has none. Errors: CorruptCheckpoint,
-    OSError.
-    """
+    """Return the record in this directory, or None. Errors: CorruptCheckpoint, OSError."""
     path = path_in(directory)
     try:
         return _parsed(json.loads(files.read_whole(path)))
@@ -70,7 +68,7 @@ def path_in(directory: str) -> str:
 
 
 def _parsed(fields: Mapping[str, Any]) -> Deletion:
-    """Errors: ValueError, TypeError, KeyError where the fields are not those of a deletion."""
+    """Return the record of parsed fields. Errors: ValueError, TypeError, KeyError."""
     topic, topic_id = fields["topic"], fields["id"]
     if not (isinstance(topic, str) and paths.is_topic_name(topic) and isinstance(topic_id, str)):
         raise ValueError("topic")

@@ -1,10 +1,10 @@
-"""What happened to a partition's past, so that a reader who comes back is never misled.
+"""The history of a partition's shown text, so that a returning reader gets no wrong bytes.
 
 A partition directory holds one small text file, `kafkafs.history` (Kafka ignores it)::
 
     version 0
-    nonce 9c0f…          16 hex digits, drawn anew whenever what was shown may have changed
-    follow 1e77…         16 hex digits, drawn anew where absolute positions have begun anew
+    nonce 9c0f…          16 hex digits, new whenever the shown bytes may have changed
+    follow 1e77…         16 hex digits, new when absolute positions are restarted
     first 0              base offset of the first segment that is shown: it holds the log start
     start 17             log start offset
     stable 31            last stable offset: committed records below it were shown
@@ -15,7 +15,7 @@ A partition directory holds one small text file, `kafkafs.history` (Kafka ignore
     base values 0 0 3 1a2b3c4d 2 5e6f7a8b
                          per view: an offset that starts a segment, its absolute position in bytes,
                          `sealed` of the segments from there on, and the same of the flushed ones
-    passed values 0 0    per view: where segments began that are gone or rewritten by now, rising
+    passed values 0 0    per view: starts of segments that were deleted or rewritten, ascending
     boot 6d5c…           the boot of the machine in which it was last opened for writing
     mount 100000f3       the mount of the data's file system then (`Files.mount_id`)
     shown-above 1234 1240
@@ -23,33 +23,33 @@ A partition directory holds one small text file, `kafkafs.history` (Kafka ignore
                          point, at least up to the second one, which was the log end
 
 Most of it is a fingerprint of the segments. A log only grows at its end, so the fingerprint still
-fits a longer log; where it does not fit, a broker or an offline tool has rewritten something, or a
-crash took bytes that may have been shown. The nonce is then drawn anew, and no inode number of the
-old history is ever used for the new one. The same happens where the last stable offset is lower
-than it was: a transaction whose marker a cleaner has removed counts as open where no producer
-snapshot tells its end.
+matches a longer log. If it does not match, a broker or an offline tool has rewritten something, or
+a crash took bytes that may have been shown. Then a new nonce is drawn, and no inode number of the
+old history is ever used for the new one. The same happens if the last stable offset is lower than
+before: a transaction whose marker a cleaner has removed counts as open if no producer snapshot has
+its end.
 
-**What was shown and not flushed** may be lost when the machine stops, or when the file system is
-mounted again after its device has lost writes. So the line `shown-above` is durable before
-`.follow` shows the first byte above the recovery point. It stays while such bytes are shown, and
-goes when all that was shown is flushed. After a stop that was not clean, in another boot or on
-another mount, the next start draws a new follow nonce if the line stands. If it does not stand,
-nothing that `.follow` has shown is lost, whatever recovery has cut: the base holds as long as the
-segments that were flushed are the same.
+**Bytes that were shown and not flushed** may be lost when the machine stops, or when the file
+system is mounted again after its device has lost writes. So the line `shown-above` is durable
+before `.follow` shows the first byte above the recovery point. It stays while such bytes are shown,
+and is removed when all shown bytes are flushed. After a stop that was not clean, in another boot or
+on another mount, the next start draws a new follow nonce if the line exists. Without it, no bytes
+that `.follow` has shown are lost, even if recovery has truncated the log: the base is valid as long
+as the flushed segments are the same.
 
-**The base** is where absolute positions hang: from that segment on every byte is what it was when
-it was first shown, at the position that it had then; what is before has been rewritten or is not
-there. So whoever rewrites the head of a log has to move the base behind that. A second line of the
-same view names a later segment of the same numbering, in case another program deletes the first.
-The base outlives the nonce: it holds as long as the segments from there on are the same.
+**The base** is the origin of absolute positions: from that segment on every byte is unchanged since
+it was first shown, at the same position; earlier segments were rewritten or deleted. So a rewrite
+of the log's head has to move the base after the rewritten part. A second line of the same view
+names a later segment of the same numbering, in case another program deletes the first. The base
+survives a new nonce: it is valid as long as the segments from there on are the same.
 
-Of a directory that may not be written the file is kept *aside*, in a directory of the reader's own.
-It is a cache there: where it cannot be written, the next reader draws another nonce.
+For a read-only directory the file is kept *aside*, in a directory of the reader's own. It is a
+cache there: if it cannot be written, the next reader draws another nonce.
 
-Invariants: the file is replaced atomically; a change that rewrites the past is written down before
-it is carried out. Killed between the two, the nonce is a new one, and the base still holds.
+Invariants: the file is replaced atomically; a change that rewrites history is recorded before it is
+carried out. After a kill between the two, the nonce is new, and the base is still valid.
 
-Not here: what an inode shows (`kafkafs.tree.partition.generations`), who measures text.
+Not here: the content of an inode (`kafkafs.tree.partition.generations`), measuring text.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _log = logging.getLogger(__name__)
 
 FILE_NAME = "kafkafs.history"
 PASSED = 64
-"""Segments of each view that are remembered when they are gone."""
+"""Deleted segments of each view that are remembered."""
 
 
 def boot_id() -> str:
@@ -100,14 +100,14 @@ Places = tuple[tuple[int, int], ...]
 
 
 LastBatch = tuple[int, BatchHeader] | None
-"""Where the last batch of a log lies in its segment, and its head; None where that is empty."""
+"""The position of a log's last batch in its segment, and its header; None if that is empty."""
 
 
 class Shift(NamedTuple):
-    """What the file says: what is true, or before a change is carried out, what will be.
+    """The content of the file: the present state, or before a change is carried out, the next one.
 
     `log_start`: the log start offset, at least the first segment's. `bases`: by view, replaced as a
-    whole, as is `passed`: where segments began that are gone or rewritten by now.
+    whole, as is `passed`: the starts of segments that were deleted or rewritten.
     """
 
     nonce: int = 0
@@ -119,8 +119,8 @@ class Shift(NamedTuple):
     def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Shift:
         """Return the history after a change, with a new nonce.
 
-        `places`: of those views whose base has to move, where segments begin from the old one to
-        the new one, the last; of others nothing.
+        `places`: by view whose base has to move, the starts of the segments from the old base to
+        the new one, the last.
         """
         bases, passed = dict(self.bases), dict(self.passed)
         for view, passing in places.items():
@@ -131,7 +131,7 @@ class Shift(NamedTuple):
 
 
 def new_shift(log_start: int) -> Shift:
-    """Return a history where absolute positions cannot be kept."""
+    """Return a history without the former absolute positions."""
     return Shift(new_nonce(), new_nonce(), log_start)
 
 
@@ -141,18 +141,16 @@ def new_nonce() -> int:
 
 
 def recorded_start(files: Files, directory: str) -> int | None:
-    """Return the log start offset that a partition's history file has; None where there is none.
+    """Return the log start offset in a partition's history file, or None.
 
-    Never below the one that was last shown. Errors: CorruptCheckpoint, OSError.
+    It is never below the last shown one. Errors: CorruptCheckpoint, OSError.
     """
     recorded = read(files, directory)
     return recorded.log_start if recorded.facts else None
 
 
 def read(files: Files, directory: str) -> HistoryContent:
-    """Return a partition's history file; empty where there is none. Errors: CorruptCheckpoint,
-    OSError.
-    """
+    """Return a partition's history file, empty without one. Errors: CorruptCheckpoint, OSError."""
     path = os.path.join(directory, FILE_NAME)
     try:
         return HistoryContent.parse(files.read_whole(path).decode())
@@ -165,10 +163,10 @@ def read(files: Files, directory: str) -> HistoryContent:
 
 
 class History:
-    """The nonces and the absolute bases of one partition: what is true `now`.
+    """The nonces and the absolute bases of one partition: the present state is `now`.
 
-    A caller changes `now` under the lock under which readers are shown the past. Any thread may
-    save it. `version` counts how often it was saved.
+    A caller changes `now` under the lock under which readers are shown history. `save` is
+    thread-safe. `version` counts the saves.
     """
 
     def __init__(
@@ -192,20 +190,20 @@ class History:
         self._lock = threading.Lock()
         # The lines of `HistoryContent.text`.
         self._lines = ""
-        # Held for an instant, while one of the next three is compared with another.
+        # Held for an instant, for comparisons of the next three.
         self._shown_lock = threading.Lock()
-        # The log end when `.follow` last showed something that was not flushed.
+        # The log end when `.follow` last showed unflushed records.
         self._shown_end = 0
         # Whether the file has the line `shown-above`, durably; and whether it may have it.
         self._is_marked = False
         self._may_be_marked = False
         self.now = Shift()
-        # The bases that the file tells, and those that it told before a change that it has ahead.
+        # The bases in the file, and those before a change that it has ahead.
         self._saved_bases: tuple[Mapping[str, Places], ...] = ({},)
-        # What was true when the file was written ahead of a change; None where nothing is ahead.
+        # The state when the file was written ahead of a change; None: nothing is ahead.
         self._ahead_of: Shift | None = None
         self.version = 0
-        # How many segments there were when it was last saved.
+        # The number of segments at the last save.
         self.counted = 0
 
     @classmethod
@@ -224,12 +222,12 @@ class History:
         flushed_end: Callable[[], int] = lambda: 0,
         stable_end: Callable[[], int] = lambda: 0,
     ) -> History:
-        """Read the file and hold it against the segments, which are shown from `log_start` on.
+        """Read the file and compare it with the segments, which are shown from `log_start` on.
 
-        `clean`: the last writer closed the directory orderly; `cut`: recovery has set bytes aside;
-        `lost_end`: recovery has found that flushed records are missing at the end. `aside`: where
-        it is kept of a directory that may not be written. `flushed_end`: returns the log's recovery
-        point, `stable_end` its last stable offset. A writable history is durable when this returns.
+        `clean`: the last writer closed the directory cleanly; `cut`: recovery has set bytes aside;
+        `lost_end`: recovery found that flushed records are missing at the end. `aside`: the file's
+        directory if the partition's is read-only. `flushed_end`: returns the log's recovery point,
+        `stable_end` its last stable offset. A writable history is durable when this returns.
         """
         history = cls(
             files, directory, writable=writable, flushed_end=flushed_end, stable_end=stable_end
@@ -243,7 +241,7 @@ class History:
                 recorded = history._read()
             if not recorded.facts:
                 recorded = cls(files, directory, writable=False)._read()
-            # What looks damaged may be a batch that is just being written.
+            # Apparent damage may be a batch that is being written.
             writable, cut = True, False
         history._lines = recorded.text
         here = history._place()
@@ -262,7 +260,7 @@ class History:
             cut = True  # although it looks like a write that was not finished
         is_follow_lost = lost_end or (may_have_shown_lost if is_remounted else cut)
         if not is_same and not writable:
-            # Nothing may be written: nonces that stay the same while the log's head does.
+            # Nothing may be written: the nonces stay the same while the log's head does.
             nonce = int.from_bytes(head(segments), "big")
             history.now = Shift(nonce, nonce, log_start)
             return history
@@ -280,7 +278,7 @@ class History:
             if SHOWN_ABOVE in recorded.facts and not history._aside:
                 history._shown_end = segments[-1].next_offset
                 history._is_marked = history._may_be_marked = True
-        # (Another mount alone costs the first look no fsync: the next turn of periodic work saves.)
+        # (After a change of the mount alone, the next periodic save is soon enough.)
         if writable and (history._aside or not is_same or is_follow_lost or "boot" in moved):
             history.save(segments)
         return history
@@ -300,41 +298,41 @@ class History:
         return self.now.follow_nonce
 
     def base(self, view: str) -> tuple[int, int]:
-        """(base offset of a segment, absolute position at its start in bytes), or (-1, 0)."""
+        """Return (base offset of a segment, absolute position of its start), or (-1, 0)."""
         places = self.now.bases.get(view)
         return places[0] if places else (-1, 0)
 
     def set_base(self, view: str, base_offset: int, position: int) -> None:
-        """The absolute position (bytes, signed) of the segment that starts at `base_offset`: from
-        there on all is as it was when it was first shown.
+        """Set the absolute position (bytes, signed) of the segment that starts at `base_offset`:
+        from there on all bytes are unchanged since they were first shown.
         """
         bases = {**self.now.bases, view: ((base_offset, position),)}
         self.now = self.now._replace(bases=bases)
 
     def set_when_known(self, view: str, base_offset: int, position: int) -> None:
-        """The position of a later segment, in case another program deletes the first one."""
+        """Set the position of a later segment, in case another program deletes the first one."""
         places = self.now.bases.get(view)
         if places and base_offset > places[0][0]:
             bases = {**self.now.bases, view: (places[0], (base_offset, position))}
             self.now = self.now._replace(bases=bases)
 
     def restart_positions(self) -> None:
-        """Absolute positions cannot be kept: no inode that shows them is used any longer."""
+        """Drop the absolute positions: no inode that shows them is used any longer."""
         self.now = new_shift(self.now.log_start)._replace(nonce=self.nonce)
 
     def is_durable(self, view: str) -> bool:
-        """Return whether the view's base is written down, or never will be."""
+        """Return whether the view's base is in the file, or never will be."""
         if not self._writable:
             return True
         base = self.now.bases.get(view, ())[:1]
         return any(saved.get(view, ())[:1] == base for saved in self._saved_bases)
 
     def note_shown(self, end: int) -> bool:
-        """Note that `.follow` is about to show records below the offset `end`. In any thread.
+        """Note that `.follow` is about to show records below the offset `end`. Thread-safe.
 
         If they are not flushed, `shown-above` is in the file, durably, when this returns: the first
-        call writes it, and waits. Returns whether it did. Errors: OSError, BlockingIOError; nothing
-        may be shown then.
+        call writes it, and waits. Return whether it did. Errors: OSError, BlockingIOError; nothing
+        may be shown.
         """
         if self._is_marked and end <= self._shown_end:
             return False  # where the mark is just being removed, all of this is flushed
@@ -357,20 +355,20 @@ class History:
 
     @property
     def is_mark_outdated(self) -> bool:
-        """Whether it may, although all that `.follow` has shown is flushed: `save` removes it."""
+        """Whether it may, although all shown records are flushed: `save` removes the line."""
         return self._may_be_marked and self._shown_end <= self._flushed_end()
 
     def save(self, segments: Sequence[Segment], log_start: int | None = None) -> None:
-        """Write what is true now, and the fingerprint of `segments` (all of the log), durably.
+        """Write the present state, and the fingerprint of `segments` (all of the log), durably.
 
-        `log_start`: the log start offset, where it has moved since. A history that is kept aside is
-        written if the disk takes it, and not durably. While the history is written ahead of a
+        `log_start`: the log start offset, if it has moved since. A history that is kept aside is
+        written if the disk accepts it, and not durably. While the history is written ahead of a
         change (`is_ahead`) the file stays: a start may carry the change out.
         """
         with self._lock:
             if self.is_ahead:
                 return
-            # Before it reads `now`: a caller that has changed `now` compares the version then.
+            # Before the read of `now`: after a change of `now`, a caller compares the version.
             self.version += 1
             now = self.now if log_start is None else self.now._replace(log_start=log_start)
             last = segments[-1].look_again(segments[-1].last_batch)
@@ -379,11 +377,11 @@ class History:
     def save_ahead(
         self, before: Shift, past: Shift, segments: Sequence[Segment], last: LastBatch, version: int
     ) -> bool:
-        """Write what will be true with these segments, and make the version the next one.
+        """Write the state after a change to these segments, and make the version the next one.
 
-        Returns False, and writes nothing, where something was saved since `version`, or where
-        `before`, which `past` was made from, is no longer true. Who does not carry the change out
-        calls `give_up_ahead`.
+        Return False, and write nothing, if something was saved since `version`, or if `before`,
+        which `past` was made from, is not the present state. If the change is not carried out, call
+        `give_up_ahead`.
         """
         with self._lock:
             if self.version != version or self.now is not before:
@@ -394,11 +392,11 @@ class History:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the file says what will be true after a change that was not carried out yet."""
+        """Whether the file has the state after a change that was not carried out yet."""
         return self._ahead_of is self.now
 
     def give_up_ahead(self) -> None:
-        """No change will be carried out that the file is ahead of: the next save writes the truth.
+        """Forget an announced change that will not happen: the next save writes the present state.
 
         Does not wait.
         """
@@ -411,13 +409,13 @@ class History:
         last: LastBatch,
         before: Shift | None = None,
     ) -> None:
-        """`before`: what is true now, where `past` is not yet."""
+        """`before`: the present state, if `past` is not yet."""
         if self._aside:
             with contextlib.suppress(OSError):
                 self._write(past, segments, last, before)
         elif self._writable:
             self._write(past, segments, last, before)
-        # Where that has failed, it is tried again.
+        # After a failure it is tried again.
         self.counted = len(segments)
 
     def _write(
@@ -452,13 +450,14 @@ class History:
         self._ahead_of = before
 
     def _store(self) -> None:
-        """Write the file's lines, and `shown-above` where it has to stand. Under the lock."""
+        """Write the file's lines, and `shown-above` if it is needed. Under the lock."""
         flushed_end = self._flushed_end()
         with self._shown_lock:
             shown_end = self._shown_end
             is_marked = shown_end > flushed_end
             if not is_marked:
-                # First: from now on whoever shows more waits for the lock, and writes the line.
+                # First: from now on a thread that shows more waits for the lock, and writes the
+                # line.
                 self._is_marked = False
         self._may_be_marked = self._may_be_marked or is_marked
         lines = self._lines + "".join(f"{name} {value}\n" for name, value in self._place().items())
@@ -469,12 +468,12 @@ class History:
         self._is_marked = self._may_be_marked = is_marked
 
     def relocate(self, directory: str) -> None:
-        """The partition's directory was renamed."""
+        """Note that the partition's directory was renamed."""
         if not self._aside:
             self._directory = directory
 
     def _read(self) -> HistoryContent:
-        """Return one that cannot be read is set aside, where it may be: readers start over."""
+        """Read the file; an unreadable one is renamed, if it may be: readers start over."""
         try:
             recorded = read(self._files, self._directory)
         except CorruptCheckpoint as error:
@@ -495,8 +494,8 @@ class History:
 def _holding(
     recorded: HistoryContent, nonce: int, log_start: int, holds: Callable[[BaseLine], bool]
 ) -> Shift:
-    """Return the recorded history with, of each view, the first base that holds; where a view has
-    none left, positions begin anew.
+    """Return the recorded history with the first valid base of each view; without any, positions
+    are restarted.
     """
     bases: dict[str, Places] = {}
     passed: dict[str, Places] = {}

@@ -1,8 +1,8 @@
-"""What stands in a history file, and whether a log is still the one that it speaks of.
+"""The content of a history file, and the check whether it still matches the log.
 
-Reading is strict: what is guessed here would show a reader the wrong bytes.
+Reading is strict: a guess would show a reader the wrong bytes.
 
-Not here: when it is written, and what follows from it.
+Not here: the time of writing, and the consequences of a mismatch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from storage.segment.segment import Segment
 
 SHOWN_ABOVE = "shown-above"
-"""The line that stands while `.follow` has shown records that may not be flushed."""
+"""The line that is present while `.follow` has shown records that may not be flushed."""
 
 
 class BaseLine(NamedTuple):
-    """Where absolute positions hang.
+    """The base of absolute positions.
 
-    `sealed`: how many sealed segments there were from there on; `crc`: theirs (`sealed_crc`).
-    `flushed` and `flushed_crc`: the same of those that were flushed.
+    `sealed`: the number of sealed segments from there on; `crc`: theirs (`sealed_crc`). `flushed`
+    and `flushed_crc`: the same of the flushed ones.
     """
 
     offset: int
@@ -40,9 +40,9 @@ class BaseLine(NamedTuple):
 
 @dataclass(slots=True)
 class HistoryContent:
-    """A file's content; empty where there is none.
+    """A file's content; empty without one.
 
-    `text`: its lines but `shown-above` and those that say where the log was opened.
+    `text`: its lines except `shown-above` and those about the boot and the mount.
     """
 
     text: str = ""
@@ -52,7 +52,7 @@ class HistoryContent:
 
     @classmethod
     def parse(cls, text: str) -> HistoryContent:
-        """Errors: ValueError, KeyError or IndexError where it is no such file."""
+        """Parse a history file. Errors: ValueError, KeyError or IndexError for another file."""
         recorded = cls()
         for line in text.splitlines():
             name, *values = line.split(" ")
@@ -97,12 +97,12 @@ class HistoryContent:
 
     @property
     def shown_end(self) -> int:
-        """Up to which offset `.follow` has shown what was not flushed; 0 where it has not."""
+        """The offset up to which `.follow` has shown unflushed records; 0 without any."""
         return int(self.facts[SHOWN_ABOVE][1]) if SHOWN_ABOVE in self.facts else 0
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset when it was written."""
+        """The last stable offset when the file was written."""
         return int(self.facts["stable"][0]) if self.facts else 0
 
     @property
@@ -125,9 +125,9 @@ class HistoryContent:
     def still_holds(
         self, line: BaseLine, segments: Sequence[Segment], *, only_flushed: bool
     ) -> bool:
-        """Return whether the segments from a base on are what they were, or have only grown since.
+        """Return whether the segments from a base on are unchanged, or have only grown since.
 
-        `only_flushed`: what was not flushed when the file was written may be lost.
+        `only_flushed`: segments that were not flushed when the file was written may be lost.
         """
         if not has_segment(segments, line.offset):
             return False
@@ -145,7 +145,7 @@ class HistoryContent:
         return "last" in self.facts and self.facts["last"][3] == "flushed"
 
     def _has_last(self, segment: Segment) -> bool:
-        """Return whether the batch that was the last one is where it was."""
+        """Return whether the former last batch is at its place."""
         if "last" not in self.facts:
             return True
         base, position, batch_crc, _ = self.facts["last"]
@@ -159,29 +159,29 @@ class HistoryContent:
 
 
 def visible_from(segments: Sequence[Segment], log_start: int) -> int:
-    """Return the number of the segment that holds the log start: nothing before it is shown."""
+    """Return the number of the segment of the log start: nothing before it is shown."""
     return max(bisect_right(segments, log_start, key=lambda segment: segment.base_offset) - 1, 0)
 
 
 def number_of(segments: Sequence[Segment], offset: int) -> int:
-    """Of the first segment that begins at `offset` or behind it."""
+    """Return the number of the first segment that begins at `offset` or later."""
     return bisect_left(segments, offset, key=lambda segment: segment.base_offset)
 
 
 def has_segment(segments: Sequence[Segment], offset: int) -> bool:
-    """Return whether one begins at `offset`."""
+    """Return whether a segment begins at `offset`."""
     number = number_of(segments, offset)
     return number < len(segments) and segments[number].base_offset == offset
 
 
 def sealed_crc(segments: Sequence[Segment]) -> int:
-    """Over base offsets and sizes."""
+    """Return a CRC over base offsets and sizes."""
     text = "".join(f"{segment.base_offset} {segment.size}\n" for segment in segments)
     return crc32c(text.encode())
 
 
 def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]:
-    """Return those of sealed segments that hold only records below `flushed_end`."""
+    """Return the sealed segments whose records are all below `flushed_end`."""
     return sealed[: bisect_right(sealed, flushed_end, key=lambda segment: segment.next_offset)]
 
 
@@ -191,7 +191,7 @@ def count_and_crc(segments: Sequence[Segment]) -> str:
 
 
 def head(segments: Sequence[Segment]) -> bytes:
-    """Eight bytes that name the first batch of the log."""
+    """Return eight bytes that identify the first batch of the log."""
     first = segments[0]
     try:
         data = first.read_at(0, HEADER_SIZE) if first.size else b""

@@ -2,13 +2,13 @@
 
 One line of JSON: `{"pid": …, "mount": …}`. The daemon of a mount that writes makes it when it is
 mounted, and removes it before it releases the directory. `mount` is the absolute path of the mount
-point; what in it is not UTF-8 is written as Python's `surrogateescape` has it.
+point; bytes that are not UTF-8 are escaped by Python's `surrogateescape`.
 
-Where others may write the directory (o+w), the file counts only if it belongs to root, to the
-directory's owner or to the user of the process: a stranger's file would lead requests astray.
+If others may write the directory (o+w), the file counts only if it belongs to root, to the
+directory's owner or to the user of the process: another user's file could redirect requests.
 
-A killed process leaves it behind: it counts only while the process `pid` holds `.lock`
-(`Files.locked_by`). It need not survive a power cut, since it means nothing then.
+A killed process leaves it: it counts only while the process `pid` holds `.lock`
+(`Files.locked_by`). It need not survive a power cut, after which it does not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.files import Files
 
 
 class OwnerProcess(NamedTuple):
-    """The process, and where it shows the directory."""
+    """The process, and the path of its mount."""
 
     pid: int
     mount: str
@@ -43,9 +43,7 @@ def remove(files: Files, directory: str) -> None:
 
 
 def read(files: Files, directory: str) -> OwnerProcess | None:
-    """Return the file's content, also of a dead process; None where it does not count. Errors:
-    OSError.
-    """
+    """Return the file's content, also of a dead process, or None. Errors: OSError."""
     try:
         fields = json.loads(files.read_whole(_path(directory)))
         owner = OwnerProcess(fields["pid"], fields["mount"])

@@ -1,22 +1,22 @@
-"""What is known of each producer of a partition, and which transactions are open.
+"""The state of each producer of a partition, and the open transactions.
 
-An idempotent producer numbers its records; a batch says which numbers it holds. A producer's last
-batches tell whether the next one is new, a duplicate, or leaves a gap; its epoch tells whether it
-has been fenced off; its markers tell which of its transactions are over. Rules:
-`ProducerStateManager.java`, `ProducerAppendInfo.java`, `ProducerStateEntry.java`.
+An idempotent producer numbers its records, and a batch has the numbers of its records. By a
+producer's last batches, the next one is new, a duplicate, or after a gap; by its epoch, it may be
+fenced off; its markers end its transactions. Rules: `ProducerStateManager.java`,
+`ProducerAppendInfo.java`, `ProducerStateEntry.java`.
 
-Sequences are numbers from 0 to 2^31 - 1, after which comes 0; -1 is none: what a coordinator writes
-into `__consumer_offsets` is transactional and has no sequence.
+Sequences are numbers from 0 to 2^31 - 1, after which comes 0; -1 is none: a coordinator's records
+in `__consumer_offsets` are transactional and have no sequence.
 
-`.snapshot`, big-endian: version i16 = 1, CRC-32C u32 of everything behind it, count i32, then per
+`.snapshot`, big-endian: version i16 = 1, CRC-32C u32 of all following bytes, count i32, then per
 producer 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64 (-1: none), offset
 delta i32, timestamp i64 in ms, coordinator epoch i32 (-1: none), first offset of its open
-transaction i64 (-1: none). The file is named by the offset up to which, exclusive, it holds; it has
-only the last batch of each producer.
+transaction i64 (-1: none). The file's name is the offset up to which, exclusive, it is valid; it
+has only the last batch of each producer.
 
-Producers and batches are immutable and the dictionary of them is read with one look-up, so that
-other threads may read. Not here: when snapshots are written and read (`log.snapshots`,
-`recovery.replay`), what an append makes of the answers (`log.append`).
+Producers and batches are immutable and their dictionary is read with one lookup, so that other
+threads may read. Not here: when snapshots are written and read (`log.snapshots`,
+`recovery.replay`), the reaction of an append (`log.append`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
 
 MAX_SEQUENCE = 2**31 - 1
-# How many of a producer's batches are remembered: a client has no more of them under way.
+# The remembered batches of a producer: a client has no more of them in flight.
 BATCHES_KEPT = 5
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """Return the sequence `count` further on (`DefaultRecordBatch.incrementSequence`)."""
+    """Return the sequence after `count` more records (`DefaultRecordBatch.incrementSequence`)."""
     return (sequence + count) & MAX_SEQUENCE
 
 
@@ -67,7 +67,7 @@ class ProducerEntry(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """What a stored batch says of its producer; `position` in bytes, where the batch lies.
+    """The producer's fields of a stored batch; `position` in bytes.
 
     `marker_type`: 0 ABORT, 1 COMMIT, -1 for any other batch.
     """
@@ -85,7 +85,7 @@ class ProducerBatch(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it has a producer, and is no control batch but a marker."""
+        """Whether it has a producer, and is no control batch except a marker."""
         return self.producer_id >= 0 and (
             self.marker_type >= 0 or not self.attributes & CONTROL_BIT
         )
@@ -153,7 +153,7 @@ class Producer(NamedTuple):
         return None
 
     def after(self, batch: ProducerBatch) -> Producer:
-        """Return the producer once this batch is in the log."""
+        """Return the producer's state after this batch."""
         earlier = self.batches if batch.producer_epoch == self.epoch else ()
         if batch.marker_type >= 0:
             return Producer(
@@ -182,9 +182,9 @@ class Producer(NamedTuple):
         )
 
     def check(self, batch: ProducerBatch, *, follows: bool) -> None:
-        """Refuse a batch that may not come next (`ProducerAppendInfo.maybeValidateDataBatch`).
+        """Check that a batch may come next (`ProducerAppendInfo.maybeValidateDataBatch`).
 
-        `follows`: a gap before it is known to be right. Errors: InvalidProducerEpoch,
+        `follows`: a gap before it is known to be valid. Errors: InvalidProducerEpoch,
         OutOfOrderSequence, InvalidTxnState.
         """
         if batch.producer_epoch < self.epoch:
@@ -213,7 +213,7 @@ class Producer(NamedTuple):
         else:
             expected = sequence_after(self.last_sequence, 1)
         gap = (batch.base_sequence - expected) & MAX_SEQUENCE
-        # What lies further ahead than half of all sequences lies behind: an old batch once more.
+        # A sequence more than half of all sequences ahead is in the past: an old batch again.
         if gap and not (follows and gap <= MAX_SEQUENCE // 2):
             raise OutOfOrderSequence(
                 f"sequence {batch.base_sequence} of epoch {batch.producer_epoch}, but expected "
@@ -222,7 +222,7 @@ class Producer(NamedTuple):
             )
 
     def entry(self) -> ProducerEntry:
-        """What a snapshot keeps."""
+        """Return the entry of a snapshot."""
         last = self.batches[-1] if self.batches else WrittenBatch(-1, -1, 0, -1)
         return ProducerEntry(
             *(self.producer_id, self.epoch),
@@ -239,7 +239,7 @@ class Producer(NamedTuple):
 
 
 class ProducerState:
-    """Every producer of a partition, by id, as of the log's end. One thread changes it."""
+    """Every producer of a partition, by id, at the log's end. One thread changes it."""
 
     __slots__ = ("_open", "by_id", "first_undecided_offset")
 
@@ -247,7 +247,7 @@ class ProducerState:
         self.by_id: dict[int, Producer] = {}
         # The first offset of every open transaction, by producer id.
         self._open: dict[int, int] = {}
-        # The smallest of those; None where no transaction is open.
+        # The smallest of those; None: no transaction is open.
         self.first_undecided_offset: int | None = None
         for producer in producers:
             self.put(producer)
@@ -268,9 +268,9 @@ class ProducerState:
         self.first_undecided_offset = min(self._open.values(), default=None)
 
     def apply(self, batch: ProducerBatch) -> TxnEntry | None:
-        """Add a batch of the log; returns the transaction index's entry if it aborts a transaction.
+        """Add a batch of the log; return the transaction index's entry if it aborts a transaction.
 
-        Refuses nothing: what the log has, it has (`ProducerStateManager.loadProducers`).
+        Refuses nothing: it is in the log already (`ProducerStateManager.loadProducers`).
         """
         if batch.marker_type == ABORT:
             update = ProducerUpdate(self)
@@ -290,9 +290,7 @@ class ProducerState:
         return self._open.values()
 
     def first_undecided_without(self, producer_ids: Iterable[int]) -> int | None:
-        """Return the first offset of the oldest transaction that none of these has open, or
-        None.
-        """
+        """Return the first offset of the oldest transaction of another producer, or None."""
         left_out = set(producer_ids)
         return min((o for p, o in self._open.items() if p not in left_out), default=None)
 
@@ -312,7 +310,7 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> ProducerState:
-        """Return the state that a snapshot keeps; CorruptCheckpoint where it is none."""
+        """Return the state in a snapshot. Errors: CorruptCheckpoint."""
         if data == EMPTY_SNAPSHOT:
             return cls()
         return cls(Producer.from_entry(entry) for entry in decode(data, path=path))
@@ -334,7 +332,7 @@ class ProducerUpdate:
         self.batches: list[ProducerBatch] = []
 
     def get(self, producer_id: int) -> Producer | None:
-        """Return the producer after the batches added so far; None where it is unknown."""
+        """Return the producer after the batches added so far; None: it is unknown."""
         return self._changed.get(producer_id) or self._state.by_id.get(producer_id)
 
     def add(self, batch: ProducerBatch) -> None:
@@ -355,8 +353,8 @@ class ProducerUpdate:
             )
 
     def _stable_behind(self, marker: ProducerBatch) -> int:
-        """Return the first offset of the oldest transaction that another producer has open, else
-        the one behind the marker (`ProducerStateManager.lastStableOffset`).
+        """Return the first offset of the oldest open transaction of another producer, else the
+        offset after the marker (`ProducerStateManager.lastStableOffset`).
         """
         oldest = self._first_undecided_without(marker.producer_id)
         return marker.last_offset + 1 if oldest is None else oldest
@@ -388,9 +386,9 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode(data: bytes, *, path: str) -> list[ProducerEntry]:
-    """Return the entries of a snapshot; CorruptCheckpoint, with `path`, where it is none.
+    """Return the entries of a snapshot. Errors: CorruptCheckpoint, with `path`.
 
-    A corrupt snapshot is no loss: the next older one and the log make it anew.
+    A corrupt snapshot is no loss: it is rebuilt from the next older one and the log.
     """
     if len(data) < _HEAD.size:
         raise CorruptCheckpoint(f"{len(data)} bytes are too few for a producer snapshot", path=path)
@@ -410,8 +408,8 @@ EMPTY_SNAPSHOT = encode(())
 
 
 def read(files: Files, path: str) -> tuple[bytes, int]:
-    """Read a snapshot as far as its count says; returns its bytes, and how many follow them.
-    Errors: OSError.
+    """Read as many bytes of a snapshot as its count requires; return them, and the number of other
+    bytes. Errors: OSError.
     """
     with files.held_open(path) as fd:
         # Most snapshots are empty.

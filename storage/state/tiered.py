@@ -29,7 +29,7 @@ _NAMED = 10
 
 
 def why_read_only(data_dir: str, topic: str, why: str) -> str:
-    """Return a line that says why nothing of a tiered topic is written, and what ends that."""
+    """Return a line that says why nothing of a tiered topic is written, with a remedy."""
     return (
         f"{topic} is a tiered topic ({why}), so it is read-only. If no broker serves it any "
         f"more, unmount, then run: kafkafs config {data_dir} {topic} "
@@ -38,7 +38,7 @@ def why_read_only(data_dir: str, topic: str, why: str) -> str:
 
 
 def first_offset(checkpointed: int | None, epochs: Sequence[tuple[int, int]]) -> int | None:
-    """Return the offset at which a log begins, also in remote storage; None: its files do not say.
+    """Return the offset at which a log begins, also in remote storage; None: not known.
 
     `checkpointed`: its line in the checkpoint of log starts.
     """
@@ -48,7 +48,7 @@ def first_offset(checkpointed: int | None, epochs: Sequence[tuple[int, int]]) ->
 
 
 def remote_line(topic: str, ranges: Sequence[tuple[int, int, int]]) -> str | None:
-    """Return a line that says what of a topic is only in remote storage; None where nothing is.
+    """Return a line about the offsets of a topic that are only in remote storage, or None.
 
     `ranges`: partition, log start, and the first offset here.
     """
@@ -61,7 +61,7 @@ def remote_line(topic: str, ranges: Sequence[tuple[int, int, int]]) -> str | Non
 
 
 class TieredTopics:
-    """The tiered topics of a data directory, each found out when it is first asked for.
+    """The tiered topics of a data directory, each determined at its first use.
 
     Thread-safe. It reads a topic's files once, before this process changes them.
     """
@@ -71,29 +71,29 @@ class TieredTopics:
         self._data_dir = data_dir
         self._settings = settings
         self._whys: dict[str, str | None] = {}
-        # The directory's partitions and its log starts, as they were when first needed.
+        # The directory's partitions and its log starts at their first use.
         self._partitions: dict[str, list[int]] | None = None
         self._log_starts: dict[tuple[str, int], int] | None = None
 
     def why(self, topic: str) -> str | None:
-        """Why a topic is tiered, in a few words; None where it is not."""
+        """Return why a topic is tiered, in a few words, or None."""
         if topic not in self._whys:
             self._whys[topic] = self._find_why(topic)
         return self._whys[topic]
 
     def line(self, topic: str) -> str | None:
-        """`why_read_only` of a tiered topic; None of another one."""
+        """Return `why_read_only` for a tiered topic, or None."""
         why = self.why(topic)
         return None if why is None else why_read_only(self._data_dir, topic, why)
 
     def check_may_write(self, topic: str) -> None:
-        """ReadOnlyLog for a tiered topic."""
+        """Check that a topic is not tiered. Errors: ReadOnlyLog."""
         line = self.line(topic)
         if line is not None:
             raise ReadOnlyLog(line)
 
     def remote_line(self, topic: str) -> str | None:
-        """`remote_line`, by the files of a tiered topic."""
+        """Return `remote_line`, by the files of a tiered topic."""
         ranges = [
             (number, *found)
             for number in self._numbers(topic)
@@ -126,7 +126,7 @@ class TieredTopics:
         return partitions.get(topic, [])
 
     def _identify(self, topic: str, numbers: Sequence[int]) -> None:
-        """Tell the settings which topic it is: the broker may have had another one of the name."""
+        """Set the topic's id in the settings: the broker may have had another topic of the name."""
         for number in numbers:
             path = os.path.join(self._directory(topic, number), paths.PARTITION_METADATA)
             try:
@@ -149,9 +149,9 @@ class TieredTopics:
         return self._log_starts.get((topic, number))
 
     def _only_remote(self, topic: str, number: int) -> tuple[int, int] | None:
-        """Return the log start of a partition and its first offset here, where that is above it.
+        """Return the log start of a partition and its first offset here, if that is above it.
 
-        Loading says what is wrong with a partition that cannot be read.
+        Loading reports a partition that cannot be read.
         """
         directory = self._directory(topic, number)
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)

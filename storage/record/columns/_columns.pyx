@@ -211,7 +211,7 @@ cdef inline bint is_ruled_out(const Rows *rows, const uint8_t *batch) noexcept n
 cdef inline Fault judge(const Rows *rows, const uint8_t *batch) noexcept nogil:
     """Judge a batch as `judge_batch` does, but accept a transactional one that is not aborted.
 
-    Returns CONTROL_BATCH for every batch of which no record becomes a row.
+    Returns CONTROL_BATCH for every batch without a record that becomes a row.
     """
     cdef Fault fault = judge_batch(batch)
     if (fault == NO_FAULT or fault == ENCODED) and batch[MAGIC] == 2 and is_ruled_out(rows, batch):
@@ -305,7 +305,7 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
         if batch_size < HEADER_SIZE or batch_size > size - position[0]:
             return BAD_BATCH_LENGTH
         if is_ruled_out(rows, batch):
-            # What is not read is not checked, here as where an index rules it out.
+            # A batch that is not read is not checked, as if an index had excluded it.
             position[0] += batch_size
             continue
         if rows.check_crc and crc_of(batch, batch_size) != load32(batch + CRC):
@@ -645,7 +645,7 @@ def decode_columns(
 ):
     """Decode the whole batches in `data[position:position + size]`, the first at its start.
 
-    Records with from_offset <= offset < to_offset become rows, but for control records and the
+    Records with from_offset <= offset < to_offset become rows, except control records and the
     records of `aborted` transactions. Decoding ends before a batch that the end of the data cuts
     off. It also ends before a batch that needs its plain form if the batches before it take
     `plain_bytes` or more in decoded form, or would take 2**31 bytes together with it. `size` is

@@ -21,7 +21,7 @@ cdef struct Subject:
 
 
 cdef struct Limits:
-    # What the header of a batch says of its records, ends included.
+    # The limits in the header of a batch, ends included.
     int64_t first_offset
     int64_t last_offset
     int64_t first_timestamp
@@ -32,7 +32,7 @@ cdef struct Limits:
 cdef struct Node:
     int32_t kind
     int32_t column
-    int32_t first  # of children, runs or bounds, of which there are `count`
+    int32_t first  # the first of `count` children, runs or bounds
     int32_t count
     int32_t header  # the run with the header's name
     int64_t fewest  # characters of what is like a pattern
@@ -64,7 +64,7 @@ cdef inline Subject subject_of(
 
 
 cdef inline Limits limits_of(const uint8_t *batch, bint without_times) noexcept nogil:
-    """What the header of a v2 batch says. It does not say which timestamp is the smallest."""
+    """The limits in the header of a v2 batch, which does not have the smallest timestamp."""
     cdef Limits made
     cdef bint append_time = batch[ATTRIBUTES + 1] & APPEND_TIME_BIT
     made.first_offset = <int64_t> load64(batch + BASE_OFFSET)

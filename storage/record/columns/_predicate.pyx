@@ -9,7 +9,7 @@ A predicate is a tree in tuples of Python, which `storage.condition` makes:
     ("ordered", column, header, order, bytes)     order: "<", "<=", ">" or ">="
     ("like", column, header, is_not, fewest, token, …)
                                                   token: bytes, "_" a character, "%" any bytes;
-                                                  `fewest`: at least so many characters
+                                                  `fewest`: the minimum of characters
     ("null", column, header, is_not)
 
 Columns are "offset", "timestamp" (in ms) and "timestampType"; "key", "value" and "header". The
