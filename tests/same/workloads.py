@@ -61,8 +61,16 @@ class _Ids:
 
 @contextlib.contextmanager
 def fixed_ids(seed: int) -> Iterator[None]:
-    """Draw the ids of topics from a seed."""
-    with mock.patch.object(uuid, "uuid4", new=_Ids(seed)):
+    """Draw the ids of topics and the names of temporary files from a seed. Fix the order of logs in
+    a set.
+
+    The outcome of a power cut depends on the names of files and on the order of changes.
+    """
+    with (
+        mock.patch.object(uuid, "uuid4", new=_Ids(seed)),
+        mock.patch.object(os, "urandom", new=random.Random(seed).randbytes),
+        mock.patch.object(Log, "__hash__", new=lambda log: log.partition),
+    ):
         yield
 
 
@@ -230,7 +238,8 @@ def opened(data: Path, seed: int) -> Iterator[str]:
     except Exception as error:
         said.write(f"{error!r}\n")
     logger.removeHandler(handler)
-    for line in said.getvalue().splitlines():
+    # Several threads load partitions.
+    for line in sorted(said.getvalue().splitlines()):
         yield f"open {line.replace(str(data), 'DATA')}"
     yield from described(data)
 
