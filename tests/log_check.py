@@ -18,6 +18,7 @@ from storage.kafka07.segment import Segment07
 from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.record.control import ABORT
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.walk import Walk, sealed_times
 from storage.state.producer_state import Producer, ProducerBatch, ProducerState
@@ -110,7 +111,7 @@ class LogCheck:
 
     def _check_segment(self, segment: Segment, end: int) -> None:
         rebuild = Rebuild(segment.base_offset, self._interval)
-        walk = Walk(segment.read_at, 0, segment.size)
+        walk = Walk(SegmentReader(segment).read, 0, segment.size)
         for data in walk:
             walk.position += rebuild.feed(data, len(data), walk.position)
         if rebuild.fault is not None or rebuild.position != segment.size:

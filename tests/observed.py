@@ -9,6 +9,7 @@ from storage.record.batch import decode_plain
 from storage.record.control import parse_marker
 from storage.record.header import parse_header
 from storage.record.plain import plain
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from tests.compaction_model import (
@@ -57,7 +58,7 @@ def decoded(data: bytes) -> Iterator[ModelBatch]:
 
 
 def batches_of(segment: Segment) -> tuple[ModelBatch, ...]:
-    return tuple(decoded(segment.read_at(0, segment.size)))
+    return tuple(decoded(SegmentReader(segment).read(0, segment.size)))
 
 
 def aborted_of(segment: Segment) -> tuple[Aborted, ...]:

@@ -24,7 +24,7 @@ from storage.record.header import (
     size_at,
 )
 from storage.record.plain import decoded_sizes
-from storage.segment.segment import Segment
+from storage.segment.reader import SegmentReader
 
 IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""
@@ -45,7 +45,7 @@ class Shown(NamedTuple):
 
 
 def show_batch(
-    segment: Segment,
+    reader: SegmentReader,
     is_aborted: IsAborted | None,
     data: Buffer,
     at: int,
@@ -55,9 +55,10 @@ def show_batch(
     """What the view shows of the batch at `data[at:end]`, at `position` of the segment's log.
 
     `is_aborted` None: the view shows aborted transactions. CorruptRecord, with path and position;
-    BlockingIOError, and OSError (ENOMEM), as `Segment.shared_form`. Let go of one form before you
+    BlockingIOError, and OSError (ENOMEM), as `SegmentReader.shared_form`. Drop one form before you
     ask for the next: there may be room for only one.
     """
+    segment = reader.segment
     if segment.holds_batches and end - at >= HEADER_SIZE and data[at + MAGIC_POSITION] == 2:
         attributes = data[at + FLAGS_POSITION]
         if attributes & TRANSACTIONAL_BIT:
@@ -70,7 +71,7 @@ def show_batch(
             if not attributes & CODEC_BITS:
                 return Shown(size)
     try:
-        plain, size = segment.shared_form(data, at, end, position)
+        plain, size = reader.shared_form(data, at, end, position)
     except StorageError as error:
         error.path = segment.log_path
         error.position = position + (at if error.position is None else error.position) - at

@@ -22,6 +22,7 @@ from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.plain_forms import KEY_BYTES, Key, plain_forms
 from storage.record.header import FRAME_SIZE, HEADER_SIZE, Buffer
 from storage.segment.damage import Damages
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import before_waiting, may_wait
 
@@ -119,7 +120,7 @@ class TextReader:
         `fill`.
         """
         segment = self._lines.segment
-        segment.check_again(0, self._lines.end)
+        self._lines.reader.check_again(0, self._lines.end)
         if segment.damages is not self._damages:
             raise TextChanged("its text has changed since it was indexed", path=segment.log_path)
 
@@ -131,10 +132,10 @@ class TextReader:
             if key.size > DECODED_AT_ONCE:
                 before_waiting()
             batch = memoryview(bytearray(key.size))
-            read_whole(segment, batch, key.position)
+            read_whole(self._lines.reader, batch, key.position)
             if batch[: len(key.head)] != key.head:
                 raise SegmentGone("the log was truncated while it was read", path=segment.log_path)
-            found = segment.shared_form(batch, 0, key.size, key.position)
+            found = self._lines.reader.shared_form(batch, 0, key.size, key.position)
         self._plain = found[0]
 
     def _leave_form(self) -> None:
@@ -216,40 +217,40 @@ class TextReader:
         """(window, its first file position, its end): `need` bytes of the log from the cursor on,
         or about so many where they are read for the first time.
         """
-        segment, position = self._lines.segment, self._cursor.position
-        reads = segment.first_read
+        reader, position = self._lines.reader, self._cursor.position
+        reads = reader.segment.first_read
         if not (reads.whole or reads.knows(position, position + need)):
             return self._read_first(need)
         window = _room(need)
-        return window, position, position + segment.read_into(window, position)
+        return window, position, position + reader.window(window, position)
 
     def _read_first(self, need: int) -> tuple[memoryview, int, int]:
         """(window, its first file position, its end): up to `need` bytes of the log from the cursor
         on, as whole batches, whose CRCs this first read checks.
         """
-        segment, cursor, shown = self._lines.segment, self._cursor, self._lines.end
-        reads, position = segment.first_read, cursor.position
+        reader, cursor, shown = self._lines.reader, self._cursor, self._lines.end
+        reads, position = reader.segment.first_read, cursor.position
         if reads.reached(position) > position:
             window = _room(min(reads.to_read(position, need), CHUNK, shown - position))
-            return window, position, position + segment.read_into(window, position)
-        first = segment.start_before(self._batch if position < cursor.batch_end else position)
+            return window, position, position + reader.window(window, position)
+        first = reader.start_before(self._batch if position < cursor.batch_end else position)
         start, end = first[0], position + need
         if start > position:
             # Another thread has read the batch meanwhile.
             return self._read_first(need)
         if position - start >= CHUNK:
-            segment.verify(position, position + 1)
+            reader.check(position, position + 1)
             return self._read_first(need)
         end = cursor.batch_end + FRAME_SIZE if end <= cursor.batch_end else end + reads.batch_size
         window = _room(min(end - start, CHUNK, shown - start))
-        end = start + segment.read_from(first, window, start)
+        end = start + reader.window(window, start, first)
         return (window, start, end) if end > position else self._read_first(need)
 
     def _read_needed(self) -> tuple[memoryview, int, int]:
         """All bytes that the record at the cursor needs; returns as `_read_first`."""
         start, size = self._cursor.position, self._cursor.needed
         window = _room(size)
-        read_whole(self._lines.segment, window, start)
+        read_whole(self._lines.reader, window, start)
         return window, start, start + size
 
     def _fill_from_plain(self, plain: Buffer, key: Key, out: bytearray, done: int) -> int:
@@ -292,16 +293,16 @@ class TextReader:
         segment = lines.segment
         if not may_wait():
             end = min(end, at + DECODED_AT_ONCE)
-        shown = show_batch(segment, lines.is_aborted, data, at, end, position)
+        shown = show_batch(lines.reader, lines.is_aborted, data, at, end, position)
         if not shown.whole:
             if shown.size > lines.end - position or shown.size <= end - at:
                 raise self._ends_inside_a_batch(position)
             if shown.size > DECODED_AT_ONCE:
                 before_waiting()
             whole = memoryview(bytearray(shown.size))
-            read_whole(segment, whole, position)
+            read_whole(lines.reader, whole, position)
             data, at = whole, 0
-            shown = show_batch(segment, lines.is_aborted, data, 0, len(whole), position)
+            shown = show_batch(lines.reader, lines.is_aborted, data, 0, len(whole), position)
             if not shown.whole:
                 raise self._ends_inside_a_batch(position)
         after = position + shown.size
@@ -322,33 +323,33 @@ class TextReader:
 class BytesReader:
     """A reader of a segment's bytes, at file position `position`."""
 
-    __slots__ = ("_position", "_segment")
+    __slots__ = ("_position", "_reader")
 
     skip = 0
 
     def __init__(self, segment: Segment, position: int) -> None:
-        self._segment = segment
+        self._reader = SegmentReader(segment)
         self._position = position
 
     def copy(self) -> BytesReader:
         """Another reader at the same byte."""
-        return BytesReader(self._segment, self._position)
+        return BytesReader(self._reader.segment, self._position)
 
     def check_again(self) -> None:
         """Do nothing: its text is the bytes."""
 
     def fill(self, out: bytearray, done: int) -> int:
         """As `TextReader.fill`."""
-        end = done + max(min(len(out) - done, self._segment.size - self._position), 0)
+        end = done + max(min(len(out) - done, self._reader.segment.size - self._position), 0)
         with memoryview(out) as view:
             while done < end:
                 try:
                     with view[done:end] as rest:
-                        got = self._segment.read_into(rest, self._position)
+                        got = self._reader.window(rest, self._position)
                 except CorruptRecord as error:
                     raise Damaged(error, done) from None
                 if not got:
-                    raise shorter(self._segment, self._position)
+                    raise shorter(self._reader.segment, self._position)
                 done += got
                 self._position += got
         return done
@@ -373,7 +374,7 @@ def reader_at(extent: Extent, text: int) -> Reader:
     if batch_end and extent.view.whole_records:
         header = memoryview(bytearray(HEADER_SIZE))
         try:
-            read_whole(segment, header, batch)
+            read_whole(extent.reader, header, batch)
         except CorruptRecord:
             if segment.damages is damages:
                 raise

@@ -34,7 +34,7 @@ from storage.record._seek import find_record, record_position
 from storage.record.header import HEADER_SIZE, BatchHeader, Buffer
 from storage.record.scan import batches as scan_batches
 from storage.segment.damage import Damages
-from storage.segment.segment import Segment
+from storage.segment.reader import SegmentReader
 from storage.waiting import before_waiting, may_wait
 
 BATCHES_AT_ONCE = 256 << 10
@@ -223,7 +223,7 @@ def _find_gaps(lines: SegmentLines, damages: Damages, known: Damages) -> tuple[G
             end, until, after = _start_of_batch(lines, following)
         if place not in known:
             # Only the text of sound batches tells how much the damaged ones had.
-            lines.segment.check_again(position, until)
+            lines.reader.check_again(position, until)
         text, records = _shown_between(lines, place.end, until)
         gaps.append(Gap(start, end - text, first, after - records, place))
     return tuple(gaps)
@@ -267,12 +267,12 @@ def _after(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
     def is_after(position: int, _: int) -> bool:
         if position >= segment.size:
             return True
-        segment.verify(position, position + 1)
+        lines.reader.check(position, position + 1)
         for place in segment.damages:
             if place.start <= position < place.end:
                 return place.first_offset > offset
         buffer = memoryview(bytearray(8))
-        segment.read_into(buffer, position)
+        lines.reader.window(buffer, position)
         return int.from_bytes(buffer, "big") > offset
 
     return is_after
@@ -340,7 +340,7 @@ def _compare(lines: SegmentLines, start: tuple[int, int, int]) -> None:
         pass
     if lines.covered == covered:
         before_waiting()
-        lines.segment.check_again(position, until[1])
+        lines.reader.check_again(position, until[1])
 
 
 def _start_of_batch(lines: SegmentLines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:
@@ -369,7 +369,7 @@ def _shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, i
 
 def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
     """(text, records) that a batch shows before its record at byte `inside` of the batch."""
-    _, header = next(_batches(lines.segment, position), (0, None))
+    _, header = next(_batches(lines.reader, position), (0, None))
     if header is None:
         raise CorruptRecord("shorter than it was", path=lines.segment.log_path, position=position)
     data, _ = _measure(lines, position, header)
@@ -381,29 +381,31 @@ def _headers(
     lines: SegmentLines, position: int, end: int | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Each batch that the view shows from `position` on; with `end`, those that begin before it."""
-    for at, header in _batches(lines.segment, position):
+    for at, header in _batches(lines.reader, position):
         if at >= (lines.end if end is None else end):
             return
         yield at, header
 
 
-def _batches(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As `Segment.batches`; inside `at_once` from the page cache."""
+def _batches(reader: SegmentReader, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each batch from `position` on; inside `at_once`, from the page
+    cache.
+    """
     if may_wait():
-        return segment.batches(position)
-    return scan_batches(_CachedHeaders(segment), position, segment.size)
+        return reader.batches(position)
+    return scan_batches(_CachedHeaders(reader), position, reader.segment.size)
 
 
 class _CachedHeaders:
     """A log as a byte source of batch headers: a part of `HEADERS_AT_ONCE` in the page cache."""
 
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
+    def __init__(self, reader: SegmentReader) -> None:
+        self._reader = reader
         self._left = HEADERS_AT_ONCE
-        self.path = segment.log_path
+        self.path = reader.segment.log_path
 
     def size(self) -> int:
-        return self._segment.size
+        return self._reader.segment.size
 
     def read_at(self, position: int, size: int) -> memoryview:
         """Read at most a page. BlockingIOError if the part is read."""
@@ -411,7 +413,7 @@ class _CachedHeaders:
         self._left -= len(buffer)
         if self._left < 0:
             before_waiting()
-        read_whole(self._segment, buffer, position)
+        read_whole(self._reader, buffer, position)
         return buffer
 
 
@@ -423,17 +425,17 @@ def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer,
     segment, measure = lines.segment, lines.view.measure
     data: Buffer
     if may_wait():
-        data = segment.read_at(at, header.size)
+        data = lines.reader.read(at, header.size)
     else:
         if header.size > BATCHES_AT_ONCE:
             before_waiting()
         data = memoryview(bytearray(header.size))
-        read_whole(segment, data, at)
+        read_whole(lines.reader, data, at)
     batch = Measure(NO_ENTRIES)
     if segment.holds_batches:
         measure(data, 0, len(data), batch)
     if batch.encoded or not segment.holds_batches:
-        shown = show_batch(segment, lines.is_aborted, data, 0, header.size, at)
+        shown = show_batch(lines.reader, lines.is_aborted, data, 0, header.size, at)
         if not shown.hidden:
             data = data if shown.plain is None else shown.plain
             batch = _prefix(lines, data, len(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kafkafs.line_index.segment_lines import SegmentLines
 from kafkafs.line_index.store import NEVER
 from storage.record.header import parse_header
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 
 
@@ -58,26 +59,27 @@ class SegmentBatches:
         """
         self.segment.lease()
         try:
-            found = self.segment.look_again(lambda: self.segment.position_of(offset))
+            reader = SegmentReader(self.segment)
+            found = reader.look_again(lambda: reader.position_of(offset))
         finally:
             self.segment.release()
         return self.segment.size if found is None else found
 
     def bytes_until(self, offset: int) -> int:
         """Bytes up to the end of the batch that holds the last record before `offset`. Waits."""
+        reader = SegmentReader(self.segment)
         self.segment.lease()
         try:
-            found = self.segment.locate(offset - 1)
+            found = reader.locate(offset - 1)
             if found is None:
                 return self.segment.size
             position, header = found
             first = header.base_offset
             if header.is_wrapper:
                 # A set is named after its last record.
-                data = self.segment.read_at(position, header.size)
-                first = parse_header(
-                    self.segment.shared_form(data, 0, len(data), position)[0]
-                ).base_offset
+                data = reader.read(position, header.size)
+                form = reader.shared_form(data, 0, len(data), position)
+                first = parse_header(form[0]).base_offset
             return position + header.size if first < offset else position
         finally:
             self.segment.release()

@@ -38,6 +38,7 @@ from storage.record.header import (
     size_at,
 )
 from storage.segment.damage import Damage, Damages
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once, before_waiting, may_wait
 
@@ -88,6 +89,7 @@ class SegmentLines:
         "is_aborted",
         "is_guessed",
         "loaded",
+        "reader",
         "records",
         "segment",
         "text_length",
@@ -109,6 +111,7 @@ class SegmentLines:
         """
         self._store = store
         self.segment = segment
+        self.reader = SegmentReader(segment)
         self.view = view
         self.is_aborted = is_aborted
         self._cache = cache
@@ -225,7 +228,7 @@ class SegmentLines:
             if not may_decode and takes_long(memoryview(data)[at:size]):
                 raise BlockingIOError
             may_decode = True
-            shown = show_batch(segment, self.is_aborted, data, at, size, position)
+            shown = show_batch(self.reader, self.is_aborted, data, at, size, position)
             if not shown.whole:
                 return shown.size
             if shown.size > self.end - position:
@@ -283,7 +286,7 @@ class SegmentLines:
                 if not size:
                     continue
             try:
-                read_whole(self.segment, buffer[:size], position)
+                read_whole(self.reader, buffer[:size], position)
             except CorruptRecord:
                 if self.segment.damages is damages:
                     raise
@@ -304,7 +307,7 @@ class SegmentLines:
         it. False where nothing is damaged.
         """
         position, text_length, records = start
-        self.segment.check_again(position, self.end)
+        self.reader.check_again(position, self.end)
         if not self.segment.damages:
             return False
         saved, tail = self._begin()
@@ -331,7 +334,7 @@ class SegmentLines:
         buffer = memoryview(bytearray(min(CHUNK, end - start)))
         while (position := start + state.position) < end:
             size = min(len(buffer), end - position)
-            read_whole(self.segment, buffer[:size], position)
+            read_whole(self.reader, buffer[:size], position)
             needed = self._run(state, start, buffer, size)
             if start + state.position == position:
                 self._check_room(position, needed, size, end)
@@ -366,7 +369,7 @@ class SegmentLines:
             return
         while position < end and not self.segment.is_lost:
             head = bytearray(HEADER_SIZE)
-            read = self.segment.read_stored(head, position)
+            read = self.reader.raw(head, position)
             size = size_at(head, 0) if read == HEADER_SIZE and head[MAGIC_POSITION] == MAGIC else 0
             attributes = head[FLAGS_POSITION] if size else CODEC_BITS
             if not attributes & CODEC_BITS and HEADER_SIZE <= size <= end - position:
@@ -375,7 +378,7 @@ class SegmentLines:
                         state.step_over(size)
                     else:
                         data = bytearray(size)
-                        self.segment.read_stored(data, position)
+                        self.reader.raw(data, position)
                         state.add(self.view.measure, data, size)
                     position += size
                     continue
@@ -561,7 +564,7 @@ class SegmentLines:
         buffer = memoryview(bytearray(min(CHECKED, covered)))
         done = 0
         while done < len(buffer):
-            got = self.segment.read_stored(buffer[done:], covered - len(buffer) + done)
+            got = self.reader.raw(buffer[done:], covered - len(buffer) + done)
             if not got:
                 raise CorruptRecord("shorter than it was", path=self.segment.log_path)
             done += got
@@ -586,7 +589,7 @@ class SegmentLines:
             pass  # the log is shorter than it was, or gone
         # Damage may have changed them: the index still fits the log.
         start = max(covered - CHECKED, 0)
-        self.segment.verify(start, covered)
+        self.reader.check(start, covered)
         return any(place.start < covered and start < place.end for place in self.segment.damages)
 
     def _load(self) -> None:
@@ -681,14 +684,14 @@ def _entry_at(entries: Buffer, number: int, start: Saved) -> tuple[int, int, int
     return start.text_length + text, at + batch, at + record, start.records + ordinal
 
 
-def read_whole(segment: Segment, buffer: memoryview, position: int) -> None:
+def read_whole(reader: SegmentReader, buffer: memoryview, position: int) -> None:
     """Fill `buffer` from byte `position` of the log. BlockingIOError, CorruptRecord, as `fill`."""
     done = 0
     while done < len(buffer):
         with buffer[done:] as rest:
-            got = segment.read_into(rest, position + done)
+            got = reader.window(rest, position + done)
         if not got:
-            raise shorter(segment, position + done)
+            raise shorter(reader.segment, position + done)
         done += got
 
 

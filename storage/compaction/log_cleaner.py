@@ -31,6 +31,7 @@ from storage.compaction.swap_request import SwapRequest
 from storage.directory.manager import LogManager
 from storage.errors import CorruptRecord, StorageError, SwapRefused, TaskCancelled
 from storage.log.log import Log
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
 
@@ -234,7 +235,7 @@ class LogCleaner:
         known = first_damaged(log.segments)
         for segment in log.segments[:-1]:
             if segment.log_path == error.path:
-                segment.check_again(0, segment.size)
+                SegmentReader(segment).check_again(0, segment.size)
         return first_damaged(log.segments) is not known
 
     def _count(self, cleaned: Cleaned) -> None:

@@ -36,6 +36,7 @@ from storage.record.header import (
     size_at,
 )
 from storage.record.plain import recompress
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.walk import Buffered, Walk
 from storage.settings.config import LONG_MAX
@@ -70,9 +71,11 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
     CorruptRecord and InvalidRecord with path and position, TaskCancelled, OSError.
     """
 
+    reader = SegmentReader(segment)
+
     def fill(view: memoryview, at: int) -> int:
         # `_take` checks the CRC of each batch.
-        read = segment.read_into if segment.damages else segment.read_stored
+        read = reader.window if segment.damages else reader.raw
         return read(view, at)
 
     log = Walk(Buffered(fill).read, position, segment.size, WINDOW_BYTES)

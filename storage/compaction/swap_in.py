@@ -151,7 +151,12 @@ def cleaned_of(request: SwapRequest) -> Cleaned:
 
 
 def _named(log: Log, each: NewSegment) -> Segment:
-    return Segment.named(log.files, log.directory, each.base_offset, log.config, suffix=each.suffix)
+    return Segment(
+        *(log.files, log.directory, each.base_offset, log.config),
+        writable=True,
+        sealed=True,
+        suffix=each.suffix,
+    )
 
 
 def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, task: Task) -> None:

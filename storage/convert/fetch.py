@@ -36,6 +36,7 @@ from storage.kafka07.entries import encode_message
 from storage.record.columns._columns import decode_columns
 from storage.record.header import Buffer, parse_header
 from storage.record.plain import plain
+from storage.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from storage.log.log import Log
@@ -106,7 +107,7 @@ def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
     if not data:
         return MessageSet(b"", 0, offset)
     # After the last id of a file comes the first one of the next.
-    places = (segment.locate(offset) for segment in log.segments if segment.next_offset > offset)
+    places = (SegmentReader(segment).locate(offset) for segment in log.segments_from(offset))
     first = next(place[1].base_offset for place in places if place is not None)
     count = at = 0
     for end in _message_ends(data):

@@ -35,6 +35,7 @@ from storage.plural import counted
 from storage.recovery.loading import header_at
 from storage.recovery.recovery import LoadContext, Recovered, recover
 from storage.segment.cut import Cut
+from storage.segment.reader import SegmentReader
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file, deletion_file, history
 from storage.state.deletion_file import DeletedPartition, Deletion
@@ -613,7 +614,7 @@ def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
     epochs: list[tuple[int, int]] = []
     for segment in recovered.segments:
         with contextlib.suppress(CorruptRecord):  # up to what is damaged
-            for _, header in segment.batches():
+            for _, header in SegmentReader(segment).batches():
                 if header.leader_epoch > (epochs[-1][0] if epochs else -1):
                     epochs.append((header.leader_epoch, header.base_offset))
         segment.close_descriptors()

@@ -51,6 +51,7 @@ from storage.log.log import Log
 from storage.recovery.loading import LoadContext, load, missing_segment
 from storage.recovery.recovery import recover
 from storage.recovery.swap import as_if_finished, replaced_range
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state import book_file
 from storage.state.book_file import Claim
@@ -176,7 +177,7 @@ class LogFollower:
         """
         all_can = True
         for segment in self.log.segments:
-            if segment.is_log_open:
+            if segment.fd >= 0:
                 # Keeps it open.
                 segment.recently_used = True
             elif low <= segment.base_offset < high or not self._leads_to(segment):
@@ -668,7 +669,7 @@ class LogFollower:
         else:
             segment = load(context, base, following, present).segment
             if claim is not None and segment.size < claim.size:
-                segment.lose(claim.size, segment.size)
+                SegmentReader(segment).lose_end(claim.size)
         if segment.lost:
             _log.warning("%s", segment.loss)
         return segment

@@ -27,6 +27,8 @@ from storage.record.header import (
 )
 from storage.recovery.loading import LoadContext, Loaded
 from storage.recovery.replay import replay
+from storage.segment.damage import sound_size
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.summary import SegmentSummary
 from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
@@ -72,10 +74,11 @@ class LogTail:
         active = self.log.active
         self.begin_segment()
         try:
-            last = active.last_batch() if active.holds_batches else None
+            reader = SegmentReader(active)
+            last = reader.last_batch() if active.holds_batches else None
             if last is not None:
                 at, header = last
-                mark = (at, active.read_at(at, min(header.size, HEADER_SIZE)))
+                mark = (at, reader.read(at, min(header.size, HEADER_SIZE)))
                 self._marked = active, (mark,)
         except (StorageError, OSError):
             # It was truncated meanwhile: the next look detects that.
@@ -103,7 +106,12 @@ class LogTail:
     @staticmethod
     def _stands(segment: Segment, marks: tuple[tuple[int, bytes], ...]) -> bool:
         try:
-            return all(segment.read_at(at, len(header)) == header for at, header in marks)
+            source = segment.source()
+            return all(
+                sound_size(segment.damages, at, len(header), segment.log_path) == len(header)
+                and source.read_at(at, len(header)) == header
+                for at, header in marks
+            )
         except CorruptRecord:
             return False
 
@@ -125,10 +133,11 @@ class LogTail:
         size = found.st_size
         if size <= segment.size:
             return False
-        data = segment.read_at(segment.size, min(size - segment.size, _CHUNK_BYTES))
+        reader = SegmentReader(segment)
+        data = reader.read(segment.size, min(size - segment.size, _CHUNK_BYTES))
         needed = size_at(data, 0)
         if len(data) < needed <= size - segment.size:
-            data = segment.read_at(segment.size, needed)
+            data = reader.read(segment.size, needed)
         if self.limit is not None:
             data = data[: _below(data, self.limit())]
         rebuild = Rebuild(
@@ -186,7 +195,7 @@ class LogTail:
 
     def raise_if_corrupt(self, active: Segment) -> None:
         """Check the end of a followed segment. Errors: CorruptRecord if it is no batch."""
-        start = active.read_at(active.size, 1)
+        start = SegmentReader(active).read(active.size, 1)
         beyond = self.limit is not None and self.log.log_end_offset >= self.limit()
         if beyond or not any(start):
             return
@@ -207,7 +216,7 @@ class LogTail:
             return (new.next_offset, new.size) if same else nothing
         for position, header in reversed(self._marked[1]):
             if position + len(header) <= new.size and self._stands(new, ((position, header),)):
-                batch = next(new.batches(position), None)
+                batch = next(SegmentReader(new).batches(position), None)
                 if batch is not None:
                     return batch[1].last_offset + 1, position + batch[1].size
         return nothing
@@ -227,7 +236,7 @@ class LogTail:
         segments = segments[: max(count, 1)]
         active = segments[-1]
         size, next_offset, newest, newest_at = 0, active.base_offset, -1, active.base_offset
-        for position, header in active.batches():
+        for position, header in SegmentReader(active).batches():
             if header.last_offset >= limit and header.base_offset >= log_start:
                 break
             size, next_offset = position + header.size, header.last_offset + 1
@@ -269,7 +278,7 @@ def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
     if identity is None or identity[:2] != (found.st_dev, found.st_ino):
         return False
     # While it is open, no other file has its inode.
-    if segment.is_log_open:
+    if segment.fd >= 0:
         return True
     try:
         return files.born_ns(segment.log_path) == identity[2]

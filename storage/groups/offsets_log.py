@@ -32,6 +32,7 @@ from storage.record.columns._columns import (
 )
 from storage.record.control import COMMIT, parse_marker
 from storage.record.header import BatchHeader, Buffer
+from storage.segment.reader import SegmentReader
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +219,7 @@ def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Buffer, BatchHead
         if segment.base_offset >= end:
             return
         try:
-            found = segment.locate(max(start, segment.base_offset))
+            found = SegmentReader(segment).locate(max(start, segment.base_offset))
             if found is None:
                 continue
             for data, header in plain_batches(segment, found[0], segment.size):

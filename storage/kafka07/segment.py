@@ -19,8 +19,7 @@ import os
 import threading
 import zlib
 from array import array
-from bisect import bisect_right
-from collections import deque
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import pairwise
 
@@ -53,12 +52,7 @@ class Segment07(Segment):
         super().__init__(files, directory, base_offset, config, writable=False, log_name=name)
 
     def expand(
-        self,
-        data: Buffer,
-        at: int,
-        end: int,
-        position: int,
-        limit: int = MAX_DECOMPRESSED_BYTES,
+        self, data: Buffer, at: int, end: int, position: int, limit: int = MAX_DECOMPRESSED_BYTES
     ) -> tuple[Buffer, int]:
         return plain_07(data, at, end, self.base_offset + position, limit)
 
@@ -67,22 +61,13 @@ class Segment07(Segment):
         fault, size, _, _ = head(data, at, end, check_crc=False)
         return (size, MAX_DECOMPRESSED_BYTES) if fault == COMPRESSED else (0, 0)
 
-    def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        return headers_07(self.source(), position, self.size, self.base_offset)
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        return headers_07(self.source(), position, end, self.base_offset)
 
-    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return the first entry whose id is ≥ `offset`."""
-        if offset >= self.next_offset:
-            return None
-        return next(self.batches(self.position_before(offset)), None)
-
-    def check_again(self, position: int, end: int) -> None:
-        """Do nothing: its entries are no batches, and no damage is looked for after the start."""
-
-    def last_batch(self) -> tuple[int, BatchHeader] | None:
-        self.position_before(self.next_offset)
-        last = deque(self.batches(self._edges[-1]), maxlen=1)
-        return last[0] if last else None
+    def last_indexed_position(self) -> int:
+        """Return the last position that is remembered of a walk to the end."""
+        self.position_before(self.next_offset - 1)
+        return self._edges[max(bisect_left(self._edges, self.size) - 1, 0)]
 
     @property
     def largest_timestamp(self) -> int:
@@ -106,9 +91,12 @@ class Segment07(Segment):
         return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are not shown"]
 
     def position_before(self, offset: int) -> int:
-        """Return the position of the first entry whose id is ≥ `offset`. Errors: CorruptRecord for
-        a wrong entry before it.
+        """Return where the first entry begins whose id is ≥ `offset`; the size if none does.
+
+        Errors: CorruptRecord if an entry before it is wrong; OSError.
         """
+        if offset >= self.next_offset:
+            return self.size
         position = max(offset - self.base_offset, 0)
         with self._edges_lock:
             edges = self._edges

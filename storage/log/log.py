@@ -41,7 +41,8 @@ from storage.log.read import Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
 from storage.recovery.recovery import Recovered
-from storage.segment.damage import Damage, merged, report
+from storage.segment.damage import Damage
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
@@ -556,6 +557,7 @@ class Log:
         self.lost_end = 0
         for segment, _ in self._lost:
             if self.files.exists(segment.log_path):
+                SegmentReader(segment).check(0, segment.damages[-1].start)
                 segment.accept_size()
         self.segments = tuple(each for each in self.segments if not each.is_lost)
         if self.log_start_offset < self.segments[0].base_offset:
@@ -869,9 +871,8 @@ class Log:
             return 0
         if segment is self.active:
             self.pace.check_pace()
-        places = merged(segment.damages, found)
-        report(segment.log_path, [place for place in places if place not in segment.damages])
-        segment.damages = places
+        SegmentReader(segment).add_damages(found)
+        places = segment.damages
         news = sum(place not in segment.told_damages for place in places)
         if news:
             segment.told_damages = places

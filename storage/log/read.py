@@ -16,6 +16,7 @@ from storage.log.transactions import Transactions
 from storage.record._seek import find_record
 from storage.record.batch import Record, decode_plain
 from storage.record.header import MAGIC_POSITION, BatchHeader, Buffer, parse_header
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.walk import Walk
 
@@ -65,7 +66,8 @@ class Reader:
             return b""
         committed = isolation == "read_committed"
         for segment in self._log.segments_from(offset):
-            found = segment.locate(max(offset, segment.base_offset))
+            reader = SegmentReader(segment)
+            found = reader.locate(max(offset, segment.base_offset))
             if found is None:
                 continue
             position, header = found
@@ -73,9 +75,7 @@ class Reader:
             length = min(max(max_bytes, header.size), end - position)
             if length <= 0:
                 return b""
-            return segment.read_at(
-                position, segment.sound_end(position, position + length) - position
-            )
+            return reader.read(position, length)
         return b""
 
     def records(
@@ -104,7 +104,7 @@ class Reader:
         for segment in self._log.segments_from(start):
             if segment.base_offset >= end:
                 return
-            found = segment.locate(max(start, segment.base_offset))
+            found = SegmentReader(segment).locate(max(start, segment.base_offset))
             if found is None:
                 continue
             for made, header in plain_batches(segment, found[0], segment.size):
@@ -154,14 +154,15 @@ class Reader:
 
     def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
         start = self._log.log_start_offset
+        reader = SegmentReader(segment)
         segment.lease()
         try:
-            position = segment.position_before_time(timestamp_ms)
+            position = reader.position_before_time(timestamp_ms)
             position = max(position, segment.position_before(start))
-            for at, header in segment.batches(position):
+            for at, header in reader.batches(position):
                 if header.max_timestamp < timestamp_ms or header.last_offset < start:
                     continue
-                found = self._find(segment, at, header, timestamp_ms)
+                found = self._find(reader, at, header, timestamp_ms)
                 if found is not None:
                     return found[2], found[1]
             return None
@@ -169,14 +170,14 @@ class Reader:
             segment.release()
 
     def _find(
-        self, segment: Segment, at: int, header: BatchHeader, timestamp_ms: int
+        self, reader: SegmentReader, at: int, header: BatchHeader, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
         """The first record of a batch that is not too old; as `find_record`."""
-        data = segment.read_at(at, header.size)
+        data = reader.read(at, header.size)
         try:
-            made, _ = segment.shared_form(data, 0, len(data), at)
+            made, _ = reader.shared_form(data, 0, len(data), at)
         except CorruptRecord as error:
-            error.path, error.position = segment.log_path, at
+            error.path, error.position = reader.segment.log_path, at
             raise
         return find_record(made, offset=self._log.log_start_offset, timestamp=timestamp_ms)
 
@@ -189,11 +190,7 @@ def plain_batches(
     The header has the magic of the stored batch, 0 for an entry of Kafka 0.7.
     CorruptRecord, with path and position in the log, where a batch is damaged.
     """
-
-    def read(at: int, size: int) -> bytes:
-        return segment.read_at(at, segment.sound_end(at, at + size) - at)
-
-    walk = Walk(read, position, end, _WINDOW_BYTES)
+    walk = Walk(SegmentReader(segment).read, position, end, _WINDOW_BYTES)
     for data in walk:
         start, at = walk.position, 0
         while at < len(data):

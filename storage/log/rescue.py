@@ -45,6 +45,7 @@ from storage.record._batch import Rebuild
 from storage.segment.batch_check import Part, check_file
 from storage.segment.damage import Damage
 from storage.segment.direct_io import fill_readable
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.walk import sealed_indexes
 from storage.state import producer_state
@@ -147,8 +148,7 @@ def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
     """Go on with the new files, which have the old ones' names."""
     for segment, _, damages in copied:
         segment.renewed()
-        places = [segment.bounded(place) for place in damages]
-        log.note_damage(segment, places, now_ms)
+        log.note_damage(segment, damages, now_ms)
         for place in segment.damages:
             last = max(place.next_offset - 1, place.first_offset)
             _log.warning(
@@ -187,7 +187,7 @@ def _copy_bytes(files: Files, segment: Segment, fd: int) -> None:
     chunk = bytearray(_CHUNK_BYTES)
     for position in range(0, segment.size, _CHUNK_BYTES):
         view = memoryview(chunk)[: min(_CHUNK_BYTES, segment.size - position)]
-        count = fill_readable(segment.read_stored, view, position)
+        count = fill_readable(SegmentReader(segment).raw, view, position)
         view[count:] = bytes(len(view) - count)
         files.pwrite(fd, view, position)
 

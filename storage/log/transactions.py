@@ -19,6 +19,7 @@ from bisect import bisect_left, bisect_right
 
 from storage.index.txn_index import TxnEntry
 from storage.log.core import LogCore
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import BatchEntry, Segment
 from storage.state.producer_state import ProducerUpdate
 
@@ -192,7 +193,7 @@ class Transactions:
         if offset <= first.base_offset and first.size:
             return first, 0
         for segment in self._log.segments_from(offset):
-            position = segment.position_of(offset)
+            position = SegmentReader(segment).position_of(offset)
             if position is not None:
                 self._undecided[offset] = segment, position
                 return segment, position

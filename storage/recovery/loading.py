@@ -38,6 +38,7 @@ from storage.recovery.misplaced import misplaced
 from storage.segment.batch_check import Part, check_part, sound_batch
 from storage.segment.cut import Cut, cut_end, cut_tail
 from storage.segment.damage import Damage
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import buffered, feed
@@ -232,7 +233,7 @@ class _Loading:
         if context.config.is_compacted or context.may_have_gaps:
             return
         if end is None:
-            last = segment.last_batch()
+            last = SegmentReader(segment).last_batch()
             if any(place.end >= segment.size for place in segment.damages):
                 return  # What there is at the end is damaged, which reading it says.
             end = segment.base_offset if last is None else last[1].last_offset + 1
@@ -412,7 +413,8 @@ class _Loading:
         offset, position = segment.offset_index.lookup(limit)
         if not 0 < position < self.size:
             return None
-        header = parse_header(segment.read_at(position, min(HEADER_SIZE, self.size - position)))
+        head = SegmentReader(segment).read(position, min(HEADER_SIZE, self.size - position))
+        header = parse_header(head)
         if not header.base_offset <= offset <= header.last_offset:
             return None
         times = segment.time_index

@@ -44,6 +44,7 @@ from storage.recovery.loading import (
 from storage.recovery.replay import Snapshots, replay
 from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_swaps
 from storage.segment.cut import Cut
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state import book_file
 from storage.state.book_file import BookContent, Claim
@@ -283,7 +284,7 @@ def _expect_all(
         segment = item.segment
         # (A claim that counts bytes after the last batch is wrong, and the next one right.)
         if item.end != claim.next_offset:
-            segment.lose(claim.size, segment.size)
+            SegmentReader(segment).lose_end(claim.size)
             segment.close_descriptors()
             result.faults.append(segment.loss)
 

@@ -23,10 +23,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.index.txn_index import TxnEntry
-from storage.record import scan
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC
 from storage.recovery.loading import LoadContext, Loaded, read_on
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState, read
 
@@ -87,7 +87,8 @@ def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) 
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
     try:
-        position = segment.position_of(start) if start > segment.base_offset else 0
+        reader = SegmentReader(segment)
+        position = reader.position_of(start) if start > segment.base_offset else 0
         if position is not None and position < read_to and not _is_before_producers(segment):
             _read_headers(context, segment, position, read_to, take)
     finally:
@@ -100,8 +101,8 @@ def _is_before_producers(segment: Segment) -> bool:
     """Whether the segment was written before there were producers: by its first and last batch."""
     try:
         # Its header is enough: no record is read here.
-        first = next(scan.batches(segment.source(), 0, segment.size), None)
-        last = segment.last_batch()
+        first = next(segment.headers(0, segment.size), None)
+        last = SegmentReader(segment).last_batch()
     except CorruptRecord:
         return False
     return (

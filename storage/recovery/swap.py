@@ -57,7 +57,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     """
     book_file.drop(files, directory)
     new = [
-        Segment.named(files, directory, base, LogConfig(), suffix=paths.CLEANED)
+        Segment(files, directory, base, LogConfig(), writable=True, suffix=paths.CLEANED)
         for base in sorted(bases)
     ]
     decide(files, directory, new)

@@ -1,10 +1,10 @@
 """One segment: a `.log` file of record batches with its indexes.
 
-`segment` has the class: names, descriptors, indexes, appends and reads. `summary` has the values
-that recovery finds out about a segment. `first_read` remembers which bytes have been checked
-against their CRC, `batch_check` checks a range, `damage` lists damaged ranges. `cut` keeps the
-bytes that recovery takes out of a log. `walk` reads a log file through, `direct_io` reads past the
-page cache.
+`segment` has the class: names, descriptors, indexes and appends. `reader` reads its batches, and
+checks them at the first read. `summary` has the values that recovery finds out about a segment.
+`first_read` remembers which bytes have been checked, `batch_check` checks a range, `damage` lists
+damaged ranges. `cut` keeps the bytes that recovery takes out of a log. `walk` reads a log file
+through, `direct_io` reads past the page cache.
 
 A segment knows nothing of its neighbours: gaps between segments are `recovery`'s and `log`'s.
 """

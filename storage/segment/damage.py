@@ -5,8 +5,8 @@ sound batch.  A segment has a tuple of damages, ascending and apart from one ano
 replaced as a whole: a reader in another thread keeps a consistent one.  No file has it: after a
 restart it is found again.
 
-Not here: checks (``segment`` before the first reading, ``log_checker`` by the clock), reads that
-meet damage (``segment``).
+Not here: checks (`reader` at the first read, `log_checker` by the clock), reads that meet damage
+(`reader`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Remembers which bytes of a segment's `.log` file this process has checked since it opened it.
 
-A read checks a batch against its CRC when it first reads the batch (`Segment.verify`). The checked
+The first read of a batch checks it against its CRC (`segment.reader`). The checked
 bytes are *parts*: runs of whole batches, ascending and apart from one another, each with the offset
 after it. Random reads add thousands of parts. The bytes that this process has appended are
 *written*: from `written_from` on, the page cache has the file as this process wrote it.
 
 Any thread may call any method: no method releases the GIL.
 
-`record` judges batches; `segment.batch_check` and `segment.segment` handle damage.
+`record` judges batches; `segment.batch_check` and `segment.reader` handle damage.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

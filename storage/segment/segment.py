@@ -14,8 +14,9 @@ segment needs its descriptor (`storage.descriptors`). A thread that reads or flu
 *lease*. While there is a lease, descriptors are not closed by age, and the files of a deleted
 segment stay.
 
-Not here: which offsets batches get (`log.append`), when to roll (`log`), what a damaged file means
-(`recovery`), which segments are deleted (`retention`, `compaction`).
+Not here: reading batches (`reader`), which offsets batches get (`log.append`), when to roll
+(`log`), what a damaged file means (`recovery`), which segments are deleted (`retention`,
+`compaction`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ import errno
 import logging
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -37,30 +37,20 @@ from storage.files import Files, Identity
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
 from storage.index.txn_index import TxnEntry, TxnIndex
-from storage.plain_forms import AT_ONCE, KEY_BYTES, Form, Key, plain_forms
 from storage.record._batch import Rebuild
-from storage.record.compression import MAX_DECOMPRESSED_BYTES, TooLarge
-from storage.record.header import (
-    FRAME_SIZE,
-    HEADER_SIZE,
-    MAGIC,
-    MAGIC_POSITION,
-    BatchHeader,
-    Buffer,
-    size_at,
-)
+from storage.record.compression import MAX_DECOMPRESSED_BYTES
+from storage.record.header import MAGIC, BatchHeader, Buffer
 from storage.record.plain import decoded_sizes, plain
 from storage.record.scan import batches as scan_batches
-from storage.segment.batch_check import CHECKED_BYTES, Check, Part, sound_batch
+from storage.segment.batch_check import sound_batch
 from storage.segment.cut import cut_end, cut_tail
-from storage.segment.damage import Damage, Damages, merged, report, sound_size
+from storage.segment.damage import Damage, Damages
 from storage.segment.first_read import FirstRead
 from storage.segment.summary import SegmentSummary
-from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered, sealed_indexes
+from storage.segment.walk import sealed_indexes
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
 
-T = TypeVar("T")
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 _log = logging.getLogger(__name__)
@@ -68,17 +58,11 @@ _log = logging.getLogger(__name__)
 # (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
 
-_CHECKED_BYTES = 64 * 1024
-_SMALL_BYTES = 16 * 1024
-# For all segments.  Reentrant: a thread that adds damage under it may find the file gone.
-_damages_lock = threading.RLock()
-
-Start = tuple[int, int, int]
-"""Where a batch begins: its position, an offset that it is not below, and one that it reaches."""
+# Of all segments. Reentrant: a thread that adds damage under it may find the file gone.
+damages_lock = threading.RLock()
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
-
 
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
@@ -93,7 +77,7 @@ class Segment:
     # Attributes in slots: with more than 30 in a dict, each access would be slower.
     __slots__ = (
         *("base_offset", "config", "writable", "suffix", "sealed", "identity", "recently_used"),
-        *("_disk", "_directory", "_log_name", "_fd", "_leases", "_gone", "_synced_size"),
+        *("disk", "_directory", "_log_name", "fd", "_leases", "_gone", "_synced_size"),
         *("_offset_index", "_time_index", "_txn_index", "_entries", "_append_ready"),
         *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
         *("max_timestamp_offset", "mtime_ns", "is_dated", "_told_ns"),
@@ -113,23 +97,28 @@ class Segment:
         config: LogConfig,
         *,
         writable: bool,
+        sealed: bool = False,
+        suffix: str = "",
         log_name: str | None = None,
     ) -> None:
+        """`suffix`: the end of the files' names, e.g. `.deleted`; "" for those of the log.
+
+        `sealed`: no batches are appended.
+        """
         self.base_offset = base_offset
         self.config = config
         self.writable = writable
-        self._disk = files
+        self.disk = files
         self._directory = directory
         self._log_name = log_name
-        # The end of the files' names, e.g. ``.deleted``; "" for those of the log.
-        self.suffix = ""
-        # Whether nothing is appended.
-        self.sealed = False
+        self.suffix = suffix
+        self.sealed = sealed
         # Of the `.log`, if another process may put another file in its place.
         self.identity: Identity | None = None
         self._leases = 0
         self._gone = False
-        self._fd = -1
+        # The open log, else -1. No other file has the log's inode number while the log is open.
+        self.fd = -1
         # Whether the files were used since the log last aged its descriptors.
         self.recently_used = False
         self._offset_index: OffsetIndex | None = None
@@ -178,19 +167,18 @@ class Segment:
         is_unused: bool = False,
         for_append: bool = True,
     ) -> Segment:
-        """Make a new, empty, active segment on disk; remove left-over files of its name first.
+        """Create an empty active segment on the disk. Remove old files of its name first.
 
-        ``is_unused``: there are no such files.  ``for_append``: pre-size the indexes now and not at
-        the first append.  ``suffix``: what its files' names end in
-        (``.cleaned`` before it is of the log).  OSError where the disk refuses; no file of it is
-        left then.
+        `is_unused`: there are no such files. `for_append`: pre-size the indexes now and not at the
+        first append. Errors: OSError; no file is left.
         """
-        segment = cls(files, directory, base_offset, config, writable=True)
-        segment.suffix = suffix
+        segment = cls(files, directory, base_offset, config, writable=True, suffix=suffix)
         if not is_unused:
             segment.discard()
         try:
-            fd = segment._create_log()
+            segment._gone = False
+            create = partial(segment._open_now, paths.LOG, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            segment.fd = fd = descriptors.open_for(segment, files, create)
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
             if for_append:
@@ -202,32 +190,6 @@ class Segment:
             segment.discard()
             raise
         segment.mtime_ns = now_ms * 1_000_000
-        return segment
-
-    def _create_log(self) -> int:
-        """Create the empty log, and return its descriptor.  OSError."""
-        self._gone = False
-        open_it = partial(self._open_now, paths.LOG, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._fd = fd = descriptors.open_for(self, self._disk, open_it)
-        return fd
-
-    @classmethod
-    def named(
-        cls,
-        files: Files,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        suffix: str,
-    ) -> Segment:
-        """A sealed segment that another process has made, for the caller to ``restore``.
-
-        ``suffix``: what its files' names end in.
-        """
-        segment = cls(files, directory, base_offset, config, writable=True)
-        segment.suffix = suffix
-        segment.sealed = True
         return segment
 
     def restore(
@@ -273,7 +235,7 @@ class Segment:
     def file_size(self, suffix: str) -> int:
         """Bytes of this segment's file of one kind; 0 where there is none."""
         try:
-            return self._disk.file_stat(self.file_path(suffix)).st_size
+            return self.disk.file_stat(self.file_path(suffix)).st_size
         except FileNotFoundError:
             return 0
 
@@ -292,13 +254,13 @@ class Segment:
                     target = path.removesuffix(self.suffix) + suffix
                     # Line indexes may go at any moment (``reserve``).
                     with contextlib.suppress(FileNotFoundError):
-                        if self._disk.exists(path):
-                            self._disk.rename(path, target)
+                        if self.disk.exists(path):
+                            self.disk.rename(path, target)
                             renamed.append((path, target))
             except OSError:
                 for path, target in reversed(renamed):
                     with contextlib.suppress(OSError):
-                        self._disk.rename(target, path)
+                        self.disk.rename(target, path)
                 raise
             self.suffix = suffix
             self._renamed()
@@ -311,7 +273,7 @@ class Segment:
     def set_mtime(self, mtime_ns: int) -> None:
         """Set when the files were written: retention goes by it for records without timestamps."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
-            self._disk.utime_ns(self.file_path(kind), mtime_ns)
+            self.disk.utime_ns(self.file_path(kind), mtime_ns)
 
     def _renamed(self) -> None:
         """Tell the transaction index, which stays in memory, its new path."""
@@ -337,16 +299,16 @@ class Segment:
     def leased(self) -> bool:
         return self._leases > 0
 
-    def _log_fd(self) -> int:
+    def log_fd(self) -> int:
         """The descriptor of the log. SegmentGone, CorruptRecord if the file is missing, OSError."""
         if self._gone:
             raise SegmentGone("this segment has been deleted", path=self.log_path)
         self.recently_used = True
-        fd = self._fd
+        fd = self.fd
         if fd >= 0:
             return fd
         try:
-            self._fd = fd = descriptors.open_for(self, self._disk, self._open_log)
+            self.fd = fd = descriptors.open_for(self, self.disk, self._open_log)
         except _LogVanished:
             raise self._vanished() from None
         except FileNotFoundError:
@@ -358,26 +320,19 @@ class Segment:
     def _open_log(self) -> int:
         try:
             if self.writable and not self.sealed:
-                return self._disk.open(self.log_path, os.O_RDWR)
+                return self.disk.open(self.log_path, os.O_RDWR)
             return self.open_apart()
         except FileNotFoundError:
-            if self._has_vanished:
+            # Under the lock, as every rename is: this process has neither renamed nor removed it.
+            is_ours = self.writable and self.identity is None and not self.deleted
+            if is_ours and self.disk.exists(self._directory):
                 raise _LogVanished from None
             raise
-
-    @property
-    def _has_vanished(self) -> bool:
-        """Whether the log is not there, and this process has neither renamed nor removed it.
-
-        Under the lock, as every rename is.
-        """
-        is_ours = self.writable and self.identity is None
-        return is_ours and not self.deleted and self._disk.exists(self._directory)
 
     def open_apart(self) -> int:
         """A descriptor of the log that the caller closes.  SegmentGone, OSError."""
         if self.identity is None:
-            return self._disk.open(self.log_path, os.O_RDONLY)
+            return self.disk.open(self.log_path, os.O_RDONLY)
         return self._open_of_another(self.identity)
 
     def _open_of_another(self, identity: Identity) -> int:
@@ -385,16 +340,17 @@ class Segment:
         named = self.log_path.removesuffix(paths.SWAP)
         for path in dict.fromkeys((self.log_path, named, named + paths.DELETED)):
             try:
-                fd = self._disk.open(path, os.O_RDONLY)
+                fd = self.disk.open(path, os.O_RDONLY)
             except FileNotFoundError:
                 continue
+            is_same = False
             try:
-                if self._disk.identity(fd) == identity:
-                    fd, opened = -1, fd
-                    return opened
+                is_same = self.disk.identity(fd) == identity
             finally:
-                if fd >= 0:
-                    self._disk.close(fd)
+                if not is_same:
+                    self.disk.close(fd)
+            if is_same:
+                return fd
         raise SegmentGone("the writer has deleted or replaced this segment", path=self.log_path)
 
     def identity_of(self, kind: str) -> Identity | None:
@@ -403,13 +359,13 @@ class Segment:
             return self.identity
         with descriptors.lock, contextlib.suppress(FileNotFoundError):
             # The owner may be renaming the files.
-            return self._disk.identity(self.file_path(kind))
+            return self.disk.identity(self.file_path(kind))
         return None
 
-    def open_one(self, kind: str) -> int:
-        """A descriptor of the file of one kind, which the caller closes.  OSError."""
+    def open_one(self, kind: str, flags: int = os.O_RDONLY) -> int:
+        """Open the file of one kind, for the caller to close. Errors: OSError."""
         with descriptors.lock:
-            return self._open_now(kind, os.O_RDONLY)
+            return self._open_now(kind, flags)
 
     def _sync_apart(self) -> None:
         """Make log and indexes durable by descriptors opened for that.  CorruptRecord, OSError."""
@@ -419,13 +375,13 @@ class Segment:
             except FileNotFoundError:
                 if kind == paths.LOG:
                     # An open log can be copied (``rescue``); else the flush fails.
-                    self._log_fd()
+                    self.log_fd()
                     raise
                 continue  # recovery rebuilds an index
             try:
-                self._disk.fdatasync(fd)
+                self.disk.fdatasync(fd)
             finally:
-                self._disk.close(fd)
+                self.disk.close(fd)
 
     def close_descriptors(self, own_leases: int = 0) -> bool:
         """Close what is open, unless a lease holds it.  True where nothing stays open.
@@ -435,7 +391,7 @@ class Segment:
         with descriptors.lock:
             if self._leases > own_leases:
                 return False
-            self._fd = -1
+            self.fd = -1
             descriptors.forget(self)
         try:
             if self._append_ready:
@@ -452,7 +408,7 @@ class Segment:
         """
         with descriptors.lock:
             # Another thread may be reading them: they are closed after their last user.
-            self._fd = -1
+            self.fd = -1
             self._offset_index = self._time_index = None
             self._entries.clear()
             self._synced_size = self.size
@@ -471,9 +427,9 @@ class Segment:
         indexes = [index for index in (self._offset_index, self._time_index) if index is not None]
         if self.is_unsynced or any(index.is_cut for index in indexes):
             return False
-        if self._fd >= 0 and not self._disk.descriptor_stat(self._fd).st_nlink:
+        if self.fd >= 0 and not self.disk.descriptor_stat(self.fd).st_nlink:
             return False
-        self._fd = -1
+        self.fd = -1
         for index in indexes:
             index.let_go()
         if not self.writable:
@@ -497,7 +453,7 @@ class Segment:
     def is_open(self) -> bool:
         """Whether any descriptor is held."""
         return (
-            self._fd >= 0
+            self.fd >= 0
             or (self._offset_index is not None and self._offset_index.fd >= 0)
             or (self._time_index is not None and self._time_index.fd >= 0)
             or (self._txn_index is not None and self._txn_index.is_open)
@@ -506,11 +462,6 @@ class Segment:
     def close(self) -> None:
         """Close everything.  A lease that is left holds nothing any more."""
         self.close_descriptors(own_leases=self._leases)
-
-    @property
-    def is_log_open(self) -> bool:
-        """Whether the log is open: then no other file can have its inode number."""
-        return self._fd >= 0
 
     # -- indexes -------------------------------------------------------------------------------
 
@@ -536,7 +487,7 @@ class Segment:
 
     def _open(self, kind: type[_Index], suffix: str) -> _Index:
         index = kind(
-            self._disk,
+            self.disk,
             self.file_path(suffix),
             self.base_offset,
             self.config.segment_index_bytes,
@@ -553,11 +504,11 @@ class Segment:
     def _open_beside(self, suffix: str, flags: int) -> int:
         """Open an index."""
         open_it = partial(self._open_now, suffix, flags)
-        return descriptors.open_for(self, self._disk, open_it)
+        return descriptors.open_for(self, self.disk, open_it)
 
     def _open_now(self, suffix: str, flags: int) -> int:
         """Open a file by its present name.  Under the lock: the owner may be renaming it."""
-        return self._disk.open(self.file_path(suffix), flags)
+        return self.disk.open(self.file_path(suffix), flags)
 
     @property
     def txn_index(self) -> TxnIndex:
@@ -569,7 +520,7 @@ class Segment:
             # Reading may take long, so it is not under the lock: a rename may come in between.
             path = self.file_path(paths.TXNINDEX)
             opener = partial(self._open_beside, paths.TXNINDEX)
-            made = TxnIndex(self._disk, path, writable=self.writable, opener=opener)
+            made = TxnIndex(self.disk, path, writable=self.writable, opener=opener)
             with descriptors.lock:
                 if self._txn_index is None and path == self.file_path(paths.TXNINDEX):
                     self._txn_index = made
@@ -605,7 +556,7 @@ class Segment:
             if self.sealed and index.is_cut:
                 # Whoever needs it next makes it anew, a start at the latest.
                 with contextlib.suppress(OSError):
-                    self._disk.unlink(self.file_path(suffix))
+                    self.disk.unlink(self.file_path(suffix))
         self._offset_index = self._time_index = None
         if self._txn_index is not None:
             self._txn_index.close()
@@ -624,30 +575,25 @@ class Segment:
         self.lease()
         try:
             rebuild = Rebuild(self.base_offset, self.config.index_interval_bytes)
-            made = sealed_indexes(self._disk, self._log_fd(), self.size, rebuild, self.damages)
-            self._rewrite_cut_indexes(*made)
+            made = sealed_indexes(self.disk, self.log_fd(), self.size, rebuild, self.damages)
+            for suffix, index, entries in (
+                (paths.INDEX, self.offset_index, made[0]),
+                (paths.TIMEINDEX, self.time_index, made[1]),
+            ):
+                if not index.is_cut:
+                    continue
+                fd = self.open_one(suffix, os.O_CREAT | os.O_RDWR)
+                try:
+                    index.rewrite(fd, entries)
+                finally:
+                    self.disk.close(fd)
+                _log.warning("%s was truncated by another process and has been rebuilt", index.path)
             return True
         except (OSError, CorruptRecord) as error:
             _log.warning("%s: cannot rebuild its indexes: %s", self.log_path, error)
         finally:
             self.release()
         return False
-
-    def _rewrite_cut_indexes(self, offsets: bytes, times: bytes) -> None:
-        """Write those of the open indexes anew that another process has cut.  OSError."""
-        for suffix, index, entries in (
-            (paths.INDEX, self.offset_index, offsets),
-            (paths.TIMEINDEX, self.time_index, times),
-        ):
-            if index.is_cut:
-                with descriptors.lock:
-                    # The owner may be renaming the files.
-                    fd = self._disk.open(self.file_path(suffix), os.O_CREAT | os.O_RDWR)
-                try:
-                    index.rewrite(fd, entries)
-                finally:
-                    self._disk.close(fd)
-                _log.warning("%s was truncated by another process and has been rebuilt", index.path)
 
     # -- loss ----------------------------------------------------------------------------------
 
@@ -659,30 +605,25 @@ class Segment:
         """
         assert self.sealed
         assert stored < size
-        with _damages_lock:
+        with damages_lock:
             if self.lost_bytes == size - stored:
                 return False
             if self.size < size:
                 self.size = self.stable_size = self._synced_size = size
                 self.first_read.doubt(size)
             if not stored:
-                state = "empty" if self._disk.exists(self.log_path) else "missing"
+                state = "empty" if self.disk.exists(self.log_path) else "missing"
                 reason = f"the file is {state}, its size was {size} bytes"
                 place = Damage(0, size, self.base_offset, self.next_offset, reason)
                 self.damages = (place,)
                 # The damage first: a reader that finds all checked must find the damage, too.
                 self.first_read.add(0, size, self.next_offset)
             self.lost_bytes = size - stored
-        if stored:
-            self.verify(stored, size)
         return True
 
     @property
     def lost(self) -> Damage | None:
-        """The damage at the end of a sealed segment whose file is shorter than it was, or missing.
-
-        None for any other segment.
-        """
+        """The damage at the end of a sealed segment whose file is too short or missing, or None."""
         return self.damages[-1] if self.lost_bytes and self.damages else None
 
     @property
@@ -711,16 +652,15 @@ class Segment:
         """Give up what the file lacks, and the rest of a batch that it has in part. OSError."""
         size = self.file_size(paths.LOG)
         whole = min(self.damages[-1].start, size)
-        self.verify(0, whole)
         damages = tuple(place for place in self.damages if place.end <= whole)
         rebuild = Rebuild(self.base_offset, self.config.index_interval_bytes)
-        with self._disk.held_open(self.log_path, os.O_RDWR) as fd:
-            made = sealed_indexes(self._disk, fd, whole, rebuild, damages)
+        with self.disk.held_open(self.log_path, os.O_RDWR) as fd:
+            made = sealed_indexes(self.disk, fd, whole, rebuild, damages)
             for kind, entries in zip((paths.INDEX, paths.TIMEINDEX), made, strict=True):
-                self._disk.replace_atomically(self.file_path(kind), entries)
+                self.disk.replace_atomically(self.file_path(kind), entries)
             if whole < size:
                 reason = "the loss of the records after it was accepted"
-                cut_tail(self._disk, fd, self.log_path, whole, size, reason)
+                cut_tail(self.disk, fd, self.log_path, whole, size, reason)
         summary = SegmentSummary.of(rebuild, whole, self.mtime_ns)
         self.damages, self.lost_bytes = damages, 0
         self.restore(summary._replace(next_offset=self.next_offset), sealed=True)
@@ -730,7 +670,7 @@ class Segment:
 
     def _open_for_append(self) -> None:
         """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
-        self._log_fd()
+        self.log_fd()
         indexes = self.offset_index, self.time_index
         for index in indexes:
             # This process has found it cut, and closed it (``SegmentIndex.trim``).
@@ -751,16 +691,16 @@ class Segment:
         if not self._append_ready:
             self._open_for_append()
         start = self.size
-        fd = self._fd
+        fd = self.fd
         if fd < 0:
-            fd = self._log_fd()
+            fd = self.log_fd()
         if self._cut_pending:
-            self._disk.ftruncate(fd, start)
+            self.disk.ftruncate(fd, start)
             self._cut_pending = False
-        if self._disk.size(fd) < start:
+        if self.disk.size(fd) < start:
             raise self._cut_short()
         try:
-            self._disk.pwrite(fd, data, start)
+            self.disk.pwrite(fd, data, start)
         except OSError:
             self._cut_back(start)
             raise
@@ -780,9 +720,9 @@ class Segment:
         self.size = start + len(data)
         self.next_offset = batches[-1][2] + 1
         self.mtime_ns = now_ns
-        if self._fd < 0:
+        if self.fd < 0:
             # Another thread has let go of it before the bytes counted as written.
-            self._fd = fd
+            self.fd = fd
         self.is_dated = False
         return start
 
@@ -799,17 +739,17 @@ class Segment:
                 found_ns = self._file_stat().st_mtime_ns
                 # By its time others know whether a sealed one is still the same.
                 if found_ns < least_ns and self.writable and not self.sealed:
-                    self._disk.utime_ns(self.log_path, least_ns)
+                    self.disk.utime_ns(self.log_path, least_ns)
                     found_ns = least_ns
                 self.mtime_ns = self._told_ns = found_ns
         return max(self.mtime_ns, least_ns)
 
     def _file_stat(self) -> os.stat_result:
         """Of the log's file; through its descriptor where no other thread closes that."""
-        fd = self._fd
+        fd = self.fd
         if fd >= 0 and not may_wait():
-            return self._disk.descriptor_stat(fd)
-        return self._disk.file_stat(self.log_path)
+            return self.disk.descriptor_stat(fd)
+        return self.disk.file_stat(self.log_path)
 
     def check_whole(self) -> None:
         """CutShort where the file ends before what was written to it; OSError.
@@ -817,11 +757,11 @@ class Segment:
         Any thread: the bytes of an append are in the file before ``size`` counts them.
         """
         written = self.size
-        if self._disk.size(self._log_fd()) < written:
+        if self.disk.size(self.log_fd()) < written:
             raise self._cut_short()
 
     def _cut_short(self) -> CutShort:
-        size = self._disk.size(self._log_fd())
+        size = self.disk.size(self.log_fd())
         reason = f"another process has truncated the file from {self.size} to {size} bytes"
         return CutShort(errno.EIO, reason, self.log_path)
 
@@ -851,7 +791,7 @@ class Segment:
         """Cut a failed append off the file; where that fails, the next append cuts it off."""
         self.is_dated = False
         try:
-            self._disk.ftruncate(self._log_fd(), size)
+            self.disk.ftruncate(self.log_fd(), size)
         except (OSError, CorruptRecord):
             self._cut_pending = True
 
@@ -863,14 +803,14 @@ class Segment:
 
         OSError where the disk refuses: appends go on as before.
         """
-        fd = self._log_fd()
+        fd = self.log_fd()
         try:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
             self.offset_index.trim()
             self.time_index.trim()
             # A file that somebody has cut is not filled up.
-            if self._disk.size(fd) > self.size:
-                cut_end(self._disk, fd, self.log_path, self.size)
+            if self.disk.size(fd) > self.size:
+                cut_end(self.disk, fd, self.log_path, self.size)
         except OSError:
             self._drop_final_entry()
             raise
@@ -903,12 +843,12 @@ class Segment:
         SegmentGone, OSError.
         """
         with contextlib.suppress(CorruptRecord):
-            self._log_fd()
+            self.log_fd()
         return not self.is_lost
 
     def open_all(self) -> None:
         """Open every file of the active segment, so that another thread can ``sync`` it."""
-        self._log_fd()
+        self.log_fd()
         _ = self.offset_index, self.time_index
         if self._txn_index is not None:
             self._txn_index.open()
@@ -927,24 +867,19 @@ class Segment:
         if self.sealed:
             self._sync_apart()
         else:
-            self._disk.fdatasync(self._log_fd())
+            self.disk.fdatasync(self.log_fd())
             self.check_whole()
             self.offset_index.sync()
             self.time_index.sync()
         self._synced_size = max(size, self._synced_size)
 
-    # -- reading -------------------------------------------------------------------------------
+    # -- batches -------------------------------------------------------------------------------
 
     def expand(
-        self,
-        data: Buffer,
-        at: int,
-        end: int,
-        position: int,
-        limit: int = MAX_DECOMPRESSED_BYTES,
+        self, data: Buffer, at: int, end: int, position: int, limit: int = MAX_DECOMPRESSED_BYTES
     ) -> tuple[Buffer, int]:
-        """The plain form of the batch at ``data[at:end]``, and the bytes that it stands for
-        (``record.plain``).  ``position`` is where ``data[at]`` lies in the log.
+        """Return the plain form of the batch at `data[at:end]`, and the bytes that it stands for
+        (`record.plain`). `position` is where `data[at]` lies in the log.
         """
         return plain(data, at, end, limit)
 
@@ -952,352 +887,32 @@ class Segment:
         """``record.plain.decoded_sizes`` of the batch at ``data[at:end]``."""
         return decoded_sizes(data, at, end)
 
-    def shared_form(self, data: Buffer, at: int, end: int, position: int) -> Form:
-        """As ``expand``, for all who read: a large form is made once, where there is room for it.
-
-        BlockingIOError where it takes long to make, and the caller may not wait; OSError (ENOMEM)
-        where others have used the room for too long.
-        """
-        if end - at >= FRAME_SIZE and size_at(data, at) <= _SMALL_BYTES:
-            # Most batches: finding out what they may become would cost as much as a few records.
-            try:
-                return self.expand(data, at, end, position, AT_ONCE)
-            except TooLarge:
-                pass
-        sizes = self.decoded_sizes(data, at, end)
-        if sizes[1] <= AT_ONCE:
-            return self.expand(data, at, end, position)
-        return plain_forms.make(
-            Key(self, position, size_at(data, at), bytes(data[at : at + KEY_BYTES])),
-            sizes,
-            lambda limit: self.expand(data, at, end, position, limit),
-        )
-
-    def read_into(self, buffer: memoryview | bytearray, position: int) -> int:
-        """Fill ``buffer`` from byte ``position`` of the log up to damage; the count of bytes.
-
-        Bytes that nobody has read yet are checked.  BlockingIOError where the bytes are not in the
-        page cache and the caller may not wait (``storage.waiting``).  SegmentGone after deletion,
-        CorruptRecord at a damaged place.
-        """
-        reads = self.first_read
-        if not reads.whole and not reads.knows(position, position + len(buffer)):
-            return self._read_first(memoryview(buffer), position)
-        if self.damages:
-            sound = sound_size(self.damages, position, len(buffer), self.log_path)
-            buffer = memoryview(buffer)[:sound]
-        count = self.read_stored(buffer, position)
-        if count < len(buffer) and position + count < self.size:
-            return self._read_short(buffer, position)
-        return count
-
-    def _read_short(self, buffer: memoryview | bytearray, position: int) -> int:
-        """Make what the file lacks damage, and read up to that."""
-        before_waiting()
-        size = self._disk.size(self._log_fd())
-        if not self.writable or self.identity is not None or size >= self.size:
-            return self.read_stored(buffer, position)
-        # The file may lack what has been checked.
-        self.check_again(size, self.size)
-        sound = sound_size(self.damages, position, len(buffer), self.log_path)
-        return self.read_stored(memoryview(buffer)[:sound], position)
-
-    def _read_first(self, buffer: memoryview, position: int) -> int:
-        """``read_into`` where not all has been checked."""
-        start, next_offset = self._known_before(position)
-        if start < position:
-            self.verify(position, position + len(buffer))
-            start, next_offset = self._known_before(position)
-        return self.read_from((start, next_offset, next_offset), buffer, position)
-
-    def read_from(self, start: Start, buffer: memoryview, position: int) -> int:
-        """As ``read_into``, where all before ``start`` has been checked, and what follows it not.
-
-        Whole batches in the buffer are checked there, so that no byte is read twice.  The count
-        ends with one of them, if there are any.
-        """
-        reads = self.first_read
-        count = self.read_stored(buffer, position)
-        if position <= start[0] < position + count:
-            data = buffer[start[0] - position : count]
-            reads.add_sound(data, start, self.size, self.base_offset, self.next_offset)
-        known = reads.reached(position) - position
-        if not known:
-            reads.batch_size = self.verify(position, position + count) - position
-        elif known < count:
-            count = known
-        if self.damages:
-            count = sound_size(self.damages, position, count, self.log_path)
-        return count
-
-    def read_stored(self, buffer: memoryview | bytearray, position: int) -> int:
-        """As ``read_into``, of bytes as they are, checked or not, damaged or not."""
-        if may_wait():
-            self.lease()
-            try:
-                return self._disk.preadv(self._log_fd(), buffer, position)
-            finally:
-                self.release()
-        self.recently_used = True
-        fd = self._fd
-        count = self._disk.preadv_nowait(fd if fd >= 0 else self._log_fd(), buffer, position)
-        if count is None:
-            if position >= self.first_read.written_from:
-                # The page cache has dropped what this process wrote.
-                self.first_read.doubt(self.size)
-            raise BlockingIOError
-        return count
-
-    def read_at(self, position: int, size: int) -> bytes:
-        """``size`` bytes from ``position``; CorruptRecord where one is damaged or not there."""
-        if self.damages:
-            sound = sound_size(self.damages, position, size, self.log_path)
-            if sound < size:
-                sound_size(self.damages, position + sound, 1, self.log_path)
-        data = self._disk.pread(self._log_fd(), size, position)
-        if len(data) != size:
-            raise CorruptRecord(
-                f"read {len(data)} bytes instead of {size}",
-                path=self.log_path,
-                position=position,
-            )
-        return data
-
-    # -- checking what is read first -----------------------------------------------------------
-
-    def verify(self, position: int, end: int) -> int:
-        """Check the batches in which the bytes ``position`` to ``end`` lie, unless that is done.
-
-        Adds what is damaged to ``damages``, and reports it once.  Returns where a batch begins up
-        to which all has been checked, at or behind ``end``, or the log's size.  BlockingIOError
-        where that would take long and the caller may not wait.  Any thread; SegmentGone, OSError.
-        """
-        reads = self.first_read
-        end = min(end, self.size)
-        if reads.whole:
-            return self.size
-        self.lease()
-        try:
-            while True:
-                reached = reads.reached(position)
-                if reached >= self.size:
-                    return self.size
-                if reached >= max(end, position + 1):
-                    return reached
-                try:
-                    self._check(reached, min(max(end, reached + 1), reads.written_from))
-                except CorruptRecord:
-                    if not self.is_lost:
-                        raise
-                    return self.size
-        finally:
-            self.release()
-
-    def check_again(self, position: int, end: int) -> None:
-        """Check bytes that may have changed since they were checked; errors as ``verify``.
-
-        From now on a first read checks all other bytes of the log again, too.
-        """
-        if self.is_lost:
-            return
-        reads = FirstRead()
-        reads.doubt(self.size)
-        for place in self.damages:
-            reads.add(place.start, place.end, place.next_offset)
-        self.first_read = reads
-        self.verify(position, end)
-
-    def look_again(self, look: Callable[[], T]) -> T:
-        """Return ``look()``.  If it meets bytes that have changed since they were checked, check
-        them again, and call it once more.
-        """
-        try:
-            return look()
-        except CorruptRecord as error:
-            self.check_again(error.position or 0, self.size)
-            return look()
-
-    def _check(self, position: int, end: int) -> None:
-        """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""
-        source = buffered(self._disk, self._log_fd())
-        reads, at = self.first_read, position
-        while True:
-            start = self._start_before(at)
-            if end - start[0] > AT_ONCE_BYTES:
-                before_waiting()
-            data = self._batches(source, start[0], end)
-            if reads.add_sound(data, start, self.size, self.base_offset, self.next_offset):
-                return
-            if start[0] == self._known_before(at)[0]:
-                break
-            at = start[0] - 1
-        check = Check(source, self._part(start[0], start[1]))
-        check.to(end)
-        if check.damages:
-            self._add_damages(check.damages)
-        reads.add(start[0], check.position, check.next_offset)
-
-    def start_before(self, position: int) -> Start:
-        """Where a batch begins at or before ``position``, by the index; else where what has been
-        checked ends before it.  BlockingIOError where that may take long.
-        """
-        if not may_wait():
-            return self._start_before(position)
-        self.lease()
-        try:
-            return self._start_before(position)
-        finally:
-            self.release()
-
-    def _start_before(self, position: int) -> Start:
-        start, next_offset = self._known_before(position)
-        if start < position:
-            if not self.is_offset_index_open:
-                before_waiting()
-            entry = self.offset_index.at_or_before(position)
-            if entry is not None and entry[1] > start and entry[0] >= next_offset:
-                return entry[1], next_offset, entry[0]
-        return start, next_offset, next_offset
-
-    def _batches(self, source: Buffered, start: int, end: int) -> memoryview:
-        """Read what is to be checked: from ``start``, where a batch begins, to behind ``end``.
-
-        It goes on behind ``end`` by as much as checking the batches takes.  It is less where one
-        read takes less, but at least a whole batch, unless that is larger than ``CHECKED_BYTES``.
-        """
-        left = min(self.first_read.written_from, self.size) - start
-        size = min(end - start + self.first_read.batch_size, AT_ONCE_BYTES)
-        data = source.read(start, min(max(size, HEADER_SIZE) + FRAME_SIZE, left))
-        if len(data) > MAGIC_POSITION:
-            size = min(size_at(data, 0) + FRAME_SIZE, left)
-            if len(data) < size <= CHECKED_BYTES:
-                data = source.read(start, size)
-        return data
-
-    def _known_before(self, position: int) -> tuple[int, int]:
-        """Where the last checked part ends that begins at or before a position (else the log's
-        start), and the next offset there.
-        """
-        return self.first_read.end_before(position) or (0, self.base_offset)
-
-    def _part(self, start: int, next_offset: int) -> Part:
-        """What to check from a position on where a batch begins."""
-        return Part(
-            self.base_offset,
-            start,
-            next_offset,
-            min(self.first_read.written_from, self.size),
-            max(self.config.max_message_bytes, _CHECKED_BYTES),
-            max(self.next_offset, next_offset),
-            self.index_behind,
-        )
-
-    def _add_damages(self, found: Iterable[Damage]) -> None:
-        with _damages_lock:
-            known = self.damages
-            places = merged(known, [self.bounded(place) for place in found])
-            if places == known:
-                return
-            self.damages = places
-            if self.sealed and self.writable and self.damages[-1].end == self.size:
-                self.lost_bytes = max(self.size - self._disk.size(self._log_fd()), 0)
-            report(self.log_path, [place for place in self.damages if place not in known])
-
     def index_behind(self, position: int) -> int | None:
         """The first place behind ``position`` where the index says that a batch begins."""
         return self.offset_index.behind(position)
 
-    def bounded(self, place: Damage) -> Damage:
-        """Give damage at the end of a checked part, which tells no next offset, its next offset."""
-        if place.next_offset >= 0:
-            return place
-        following = self.next_offset
-        if place.end < self.size:
-            source = buffered(self._disk, self._log_fd())
-            following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
-        return place._replace(next_offset=max(following, place.first_offset))
-
-    # -- batches and lookups -------------------------------------------------------------------
-
     def log_stat(self) -> os.stat_result:
         """Of the log's file, whatever its name is now."""
-        return self._disk.descriptor_stat(self._log_fd())
+        return self.disk.descriptor_stat(self.log_fd())
 
     def source(self) -> FileSource:
         """The log as a byte source, for ``record.scan``."""
-        return FileSource(self._disk, self._log_fd(), self.log_path)
+        return FileSource(self.disk, self.log_fd(), self.log_path)
 
-    def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every sound batch from ``position`` on, which begins one."""
-        if position >= self.size:
-            # An empty log of a directory that is not ours may have no file.
-            return iter(())
-        if self.damages or not self.first_read.whole:
-            return self._sound_batches(position, self.size)
-        return scan_batches(self.source(), position, self.size)
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of the batches from `position` to `end`. Nothing is checked."""
+        return scan_batches(self.source(), position, end)
 
-    def _sound_batches(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        while position < end:
-            until = min(self.verify(position, min(position + _CHECKED_BYTES, end)), end)
-            for place in self.damages:
-                if place.end <= position or place.start >= until:
-                    continue
-                if position < place.start:
-                    yield from scan_batches(self.source(), position, place.start)
-                position = place.end
-            if position < until:
-                yield from scan_batches(self.source(), position, until)
-                position = until
-
-    def sound_end(self, position: int, end: int) -> int:
-        """Where the sound bytes end that begin at ``position``, at most ``end``.
-
-        CorruptRecord where none begin there.  Checks what nobody has read yet.
-        """
-        self.verify(position, end)
-        if not self.damages:
-            return end
-        return position + sound_size(self.damages, position, end - position, self.log_path)
-
-    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch whose last offset is ≥ ``offset``, and its position
-        (``LogSegment.translateOffset``).  CorruptRecord where that batch is damaged.
-        """
-        batches = self.batches(self.position_before(offset))
-        found = next((each for each in batches if each[1].last_offset >= offset), None)
-        damage = self._damage_of(offset)
-        if damage is not None:
-            raise damage.error(self.log_path)
-        return found
-
-    def _damage_of(self, offset: int) -> Damage | None:
-        """The damage in which an offset is lost."""
-        places = (each for each in self.damages if each.first_offset <= offset < each.next_offset)
-        return next(places, None)
-
-    def position_of(self, offset: int) -> int | None:
-        """Where the batch of ``locate`` lies, or where the damage begins that it is in."""
-        try:
-            found = self.locate(offset)
-        except CorruptRecord:
-            damage = self._damage_of(offset)
-            if damage is None:
-                raise
-            return damage.start
-        return None if found is None else found[0]
-
-    def last_batch(self) -> tuple[int, BatchHeader] | None:
-        """The last batch and where it lies; CorruptRecord on the way there."""
+    def last_indexed_position(self) -> int:
+        """Return where the last batch begins that the index names; 0 if it names none."""
         entry = self.offset_index.last_entry
-        start = 0 if entry is None else self.position_before(entry[0])
-        last = deque(self.batches(start), maxlen=1)
-        return last[0] if last else None
+        return 0 if entry is None else self.position_before(entry[0])
 
     def position_before(self, offset: int) -> int:
-        """Where a batch begins, not behind the first one whose last offset is ≥ ``offset``.
+        """Return where a batch begins, at or before the first one whose last offset is ≥ `offset`.
 
-        By the index.  Of a directory that this process may not repair, an entry counts only where
-        a batch lies that it can name.
+        The index says it. In a directory that this process may not repair, an entry counts only if
+        it can be the entry of the batch at its position.
         """
         indexed, position = self.offset_index.lookup(offset)
         if position and not self.writable and not self._can_name(indexed, position):
@@ -1316,26 +931,10 @@ class Segment:
         first = offset if header.magic < MAGIC else header.base_offset
         return first <= offset <= header.last_offset
 
-    def position_before_time(self, timestamp_ms: int) -> int:
-        """As ``position_before``, for the first record whose timestamp is ≥ ``timestamp_ms``.
-
-        CorruptRecord where the file is gone.
-        """
-        if self.lost is not None and self.is_lost:
-            raise self.lost.error(self.log_path)
-        largest, offset = self.time_index.lookup(timestamp_ms)
-        if largest >= 0 and not self.writable:
-            found = self.locate(offset)
-            if found is None or found[1].max_timestamp != largest:
-                return 0
-        return self.position_before(offset)
-
     @property
     def largest_timestamp(self) -> int:
         """Largest record timestamp in ms, or the file's mtime where no record has one."""
-        if self.max_timestamp >= 0:
-            return self.max_timestamp
-        return self.mtime_ns // 1_000_000
+        return self.max_timestamp if self.max_timestamp >= 0 else self.mtime_ns // 1_000_000
 
     # -- deletion ------------------------------------------------------------------------------
 
@@ -1345,17 +944,15 @@ class Segment:
         return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT))
 
     def leave(self, kind: str) -> None:
-        """Rename the files, which leave the log: to ``.deleted``, or, where recovery found them
-        behind damage, to ``.cut``.  Reading goes on until ``let_go``.
+        """Rename the files, which leave the log, to `.deleted` or `.cut`. Reading goes on.
 
-        Where another segment of the same base has these names (a cleaned one that is deleted, too,
-        or one that an earlier start has cut), they become ``.1.deleted``.
+        If another segment of the same base has these names, they become `.1.deleted`.
         """
         if self._gone:
             return
         path = self.log_path.removesuffix(self.suffix)
         suffix, number = kind, 0
-        while self._disk.exists(path + suffix):
+        while self.disk.exists(path + suffix):
             number += 1
             suffix = f".{number}{kind}"
         self.set_suffix(suffix)
@@ -1375,9 +972,9 @@ class Segment:
         self.close()
         self._gone = True
         kinds = (*_KINDS[1:], _KINDS[0])
-        return [path for kind in kinds if self._disk.exists(path := self.file_path(kind))]
+        return [path for kind in kinds if self.disk.exists(path := self.file_path(kind))]
 
     def discard(self) -> None:
         """Remove a segment that was never part of the log."""
         for path in self.let_go():
-            self._disk.unlink(path)
+            self.disk.unlink(path)

@@ -14,6 +14,7 @@ from storage.condition.condition import Condition
 from storage.condition.intervals import LOWEST, Intervals, intersection, interval, union
 from storage.errors import CorruptRecord, SegmentGone
 from storage.log.log import Log
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 
 # If there are more ranges, those with the smallest gaps are joined.
@@ -88,7 +89,7 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
         if not segment.writable:
             # The index of a read-only directory was not checked: an entry counts only if its batch
             # exists.
-            found = segment.locate(offset)
+            found = SegmentReader(segment).locate(offset)
             if found is None or found[1].max_timestamp != largest:
                 return segment.base_offset
         return following

@@ -66,6 +66,7 @@ from storage.bad_file import set_aside
 from storage.errors import CorruptCheckpoint, UnusableFile
 from storage.files import Files
 from storage.record.header import BatchHeader
+from storage.segment.reader import SegmentReader
 from storage.state.history_file import (
     SHOWN_ABOVE,
     BaseLine,
@@ -371,7 +372,8 @@ class History:
             # Before the read of `now`: after a change of `now`, a caller compares the version.
             self.version += 1
             now = self.now if log_start is None else self.now._replace(log_start=log_start)
-            last = segments[-1].look_again(segments[-1].last_batch)
+            reader = SegmentReader(segments[-1])
+            last = reader.look_again(reader.last_batch)
             self._save(now, segments, last)
 
     def save_ahead(

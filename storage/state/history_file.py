@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from storage.errors import CorruptRecord
 from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE
+from storage.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from storage.segment.segment import Segment
@@ -152,7 +153,7 @@ class HistoryContent:
         if segment.base_offset != int(base):
             return False
         try:
-            batch = next(segment.batches(int(position)), None)
+            batch = next(SegmentReader(segment).batches(int(position)), None)
         except CorruptRecord:
             return False
         return batch is not None and batch[1].crc == int(batch_crc, 16)
@@ -194,7 +195,7 @@ def head(segments: Sequence[Segment]) -> bytes:
     """Return eight bytes that identify the first batch of the log."""
     first = segments[0]
     try:
-        data = first.read_at(0, HEADER_SIZE) if first.size else b""
+        data = first.source().read_at(0, HEADER_SIZE) if first.size else b""
     except CorruptRecord:
         data = b""
     base = crc32c(str(first.base_offset).encode())

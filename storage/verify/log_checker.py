@@ -198,8 +198,7 @@ class LogChecker:
         if segment not in log.segments:
             return
         try:
-            places = [segment.bounded(place) for place in damages]
-            log.note_damage(segment, places, self._clock_ms())
+            log.note_damage(segment, damages, self._clock_ms())
         except (OSError, StorageError) as error:
             where = f"{log.topic}/{log.partition}"
             _log.warning("%s: cannot begin a new segment after damage: %s", where, error)

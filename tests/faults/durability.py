@@ -63,7 +63,7 @@ FAULTS = [
     Fault(
         "flush-indexes-of-the-active-segment-only",
         "storage/segment/segment.py",
-        "            self._disk.fdatasync(self._log_fd())\n            self.check_whole()",
+        "            self.disk.fdatasync(self.log_fd())\n            self.check_whole()",
         "            self.check_whole()",
         "fsync returns, and the records are gone after a power cut.",
         (LOG_CRASH,),

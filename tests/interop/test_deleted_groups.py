@@ -17,6 +17,7 @@ import pytest
 
 from storage import Log, LogManager
 from storage.groups.offset_records import kind_of, partition_for
+from storage.segment.reader import SegmentReader
 from tests.interop.brokers import Broker
 from tests.interop.clients import create_topic
 from tests.interop.kafka_tools import java_command
@@ -99,7 +100,7 @@ def batch_ends(log: Log, offset: int) -> list[int]:
     (segment,) = log.segments
     return [
         position + header.size
-        for position, header in segment.batches()
+        for position, header in SegmentReader(segment).batches()
         if header.base_offset >= offset
     ]
 

@@ -11,6 +11,7 @@ import pytest
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from storage.record.control import COMMIT
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.log_checker import LogChecker
@@ -44,7 +45,7 @@ def fill(tree: Tree, per_batch: int = 1, codec: str = "uncompressed", size: int 
 def damage(tree: Tree, *numbers: int, at: int = 70) -> None:
     """Flip a bit of these batches in the file, and let the checker look."""
     segment = tree.log().active
-    batches = list(segment.batches())
+    batches = list(SegmentReader(segment).batches())
     fd = os.open(segment.log_path, os.O_RDWR)
     for number in numbers:
         position = batches[number][0] + at
@@ -81,7 +82,7 @@ def check(tree: Tree, path: str, before: bytes, lost: list[tuple[int, int]], ste
 def test_all_else_is_read_as_before(tree: Tree, per_batch: int, at: int, codec: str) -> None:
     fill(tree, per_batch, codec)
     before = {path: tree.read(path) for path in VIEWS}
-    batches = list(tree.log().active.batches())
+    batches = list(SegmentReader(tree.log().active).batches())
     damaged = [0, len(batches) // 2, len(batches) - 1]
     damage(tree, *damaged, at=at)
     tree.append("t/0", b"behind it\n")
@@ -218,7 +219,7 @@ def test_what_lies_behind_damage_can_be_what_is_read_first(
     fill(tree)
     before = tree.read(path)
     segment = tree.log().active
-    position = list(segment.batches())[number][0] + 70
+    position = list(SegmentReader(segment).batches())[number][0] + 70
     tree.roll()
     with Path(segment.log_path).open("r+b") as file:
         file.seek(position)
@@ -266,7 +267,7 @@ def test_bytes_that_change_after_they_were_read(
     changed = (200, 203)
     # No entry of the line index says where the lines between the two are.
     lost = range(changed[0], changed[1] + 1)
-    batches = list(segment.batches())
+    batches = list(SegmentReader(segment).batches())
     with Path(segment.log_path).open("r+b") as file:
         for number in changed:
             file.seek(batches[number][0] + at)
@@ -297,7 +298,7 @@ def test_a_change_before_the_entry_nearest_to_an_offset(tree: Tree) -> None:
     segment = tree.log().active
     tree.roll()
     whole = tree.read("t/.jsonl/0")
-    position = list(segment.batches())[235][0] + CHANGES["a value, to a newline"][0]
+    position = list(SegmentReader(segment).batches())[235][0] + CHANGES["a value, to a newline"][0]
     with Path(segment.log_path).open("r+b") as file:
         file.seek(position)
         file.write(b"\n")
@@ -310,7 +311,7 @@ def test_a_segment_whose_text_has_another_length_than_it_had(tree: Tree, byte: b
     """A reader that comes to its end gets an error once, and finds the damage."""
     fill(tree)
     segment = tree.log().active
-    position = list(segment.batches())[10][0] + 80
+    position = list(SegmentReader(segment).batches())[10][0] + 80
     tree.append("t/.jsonl/0", b'{"value":"%s"}\n' % (b"\\n" * 100))
     tree.roll()
     tree.append("t/0", b"the next segment\n")
@@ -334,7 +335,7 @@ def test_a_segment_whose_text_has_another_length_than_it_had(tree: Tree, byte: b
 
 def change(segment: Segment, number: int, at: int) -> None:
     """Flip a bit of a batch in the file, which nobody checks again for now."""
-    position = list(segment.batches())[number][0] + at
+    position = list(SegmentReader(segment).batches())[number][0] + at
     with Path(segment.log_path).open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]
@@ -377,7 +378,7 @@ def test_a_batch_larger_than_what_is_measured_at_a_time(tree: Tree, path: str) -
     segment = tree.log().active
     tree.log().append(bytearray(encode([records[0]])), now_ns=CLOCK.now_ns)
     data = Path(segment.log_path).read_bytes()
-    change(segment, 1, data.index(values[3]) - list(segment.batches())[1][0] - 3)
+    change(segment, 1, data.index(values[3]) - list(SegmentReader(segment).batches())[1][0] - 3)
     size = tree.attributes(tree.node(path)).size
     handle = tree.open(path)
     assert b"0" * 50 in read(handle, size - 600_000)

@@ -22,6 +22,7 @@ from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.room import Room
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.storage.logs import append, opened
@@ -62,7 +63,7 @@ def check(lines: SegmentLines, text: bytes) -> None:
     """Totals are right, and rendering from where `find` leads gives the text."""
     assert lines.complete
     assert (lines.text_length, lines.covered) == (len(text), lines.segment.size)
-    log = lines.segment.read_at(0, lines.segment.size)
+    log = SegmentReader(lines.segment).read(0, lines.segment.size)
     for position in range(len(text)):
         before, _, at, batch_end, _ = lines.find(position)
         assert before <= position

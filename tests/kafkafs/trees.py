@@ -22,6 +22,7 @@ from storage.files import Files
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
 from storage.record.batch import decode
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.log_check import check
@@ -238,8 +239,8 @@ def cleaned_segment(log: Log, count: int, drop: Callable[[Record], bool]) -> Seg
     old = log.segments[:count]
     kept: list[bytes] = []
     for segment in old:
-        for position, header in segment.batches():
-            records = decode(segment.read_at(position, header.size), 0)
+        for position, header in SegmentReader(segment).batches():
+            records = decode(SegmentReader(segment).read(position, header.size), 0)
             staying = [record for record in records if not drop(record)]
             if staying:
                 kept.append(encode(staying, base_offset=header.base_offset))

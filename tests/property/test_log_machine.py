@@ -19,6 +19,7 @@ from storage import Appended, Log, LogManager
 from storage.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
+from storage.segment.reader import SegmentReader
 from storage.state.producer_state import BATCHES_KEPT, MAX_SEQUENCE
 from tests.in_memory import PLACE
 from tests.log_check import check
@@ -276,7 +277,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def sizes_of_what_is_stable(self) -> None:
         for segment in self.log.segments:
-            stable = [h.size for _, h in segment.batches() if h.last_offset < self.stable]
+            stable = [
+                h.size for _, h in SegmentReader(segment).batches() if h.last_offset < self.stable
+            ]
             assert segment.stable_size == sum(stable)
 
     @invariant()

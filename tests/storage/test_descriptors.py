@@ -18,6 +18,7 @@ import pytest
 
 from storage import Log, LogManager, descriptors
 from storage.files import Files
+from storage.segment.reader import SegmentReader
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values
 from tests.waits import HANG_S
 
@@ -99,7 +100,7 @@ def test_the_one_used_last_stays(tmp_path: Path) -> None:
         for log in logs:
             append(log, b"line")
             log.flush()
-            logs[0].active.read_stored(bytearray(10), 0)
+            SegmentReader(logs[0].active).raw(bytearray(10), 0)
             assert logs[0].active.is_open
         assert not logs[1].active.is_open
 
@@ -160,7 +161,7 @@ def test_what_cannot_be_synced_stays_open(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="cannot be synced"):
             write_to_all()
         assert len(written) > 5
-        assert all(log.active.is_log_open for log in written)
+        assert all(log.active.fd >= 0 for log in written)
         assert all(log.durability.flush_error is None for log in written)
         disk.broken = False
         append(logs[-1], b"line")
@@ -179,7 +180,7 @@ def test_what_was_deleted_is_read_under_its_new_name(tmp_path: Path) -> None:
         log.flush()
         segment = log.segments[0]
         before = bytearray(segment.size)
-        segment.read_stored(before, 0)
+        SegmentReader(segment).raw(before, 0)
         segment.lease()
         remove_head(log, 1, NOW_MS)
         for other in others:
@@ -188,7 +189,7 @@ def test_what_was_deleted_is_read_under_its_new_name(tmp_path: Path) -> None:
         assert not segment.is_open
         assert not log.release_retired(2**62)
         after = bytearray(segment.size)
-        segment.read_stored(after, 0)
+        SegmentReader(segment).raw(after, 0)
         assert after == before
         segment.release()
         for path in log.release_retired(2**62):

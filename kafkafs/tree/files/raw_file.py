@@ -36,6 +36,7 @@ from storage.errors import SegmentGone, StorageError
 from storage.files import Identity
 from storage.log.log import Log
 from storage.log.pace import Pace
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import may_wait
 
@@ -370,7 +371,7 @@ class RawHandle(Handle):
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Callable[[memoryview, int], int | None]]:
         if self.log is not None:
-            yield self.log.read_stored
+            yield SegmentReader(self.log).raw
             return
         files = self._node.partition.log.files
         read = files.preadv if may_wait() else files.preadv_nowait

@@ -27,6 +27,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.log.log import Log
 from storage.log.read import Isolation
+from storage.segment.reader import SegmentReader
 from storage.waiting import before_waiting
 
 _LAST_MS = 9_000_000_000_000
@@ -142,9 +143,10 @@ def time_before(log: Log, start: int, end: int) -> int:
     segment = segments[max(number - 1, 0)]
     if not segment.holds_batches:
         return log.created_ns
+    reader = SegmentReader(segment)
     segment.lease()
     try:
-        found = segment.locate(end - 1) or segment.last_batch()
+        found = reader.locate(end - 1) or reader.last_batch()
     except CorruptRecord:
         return log.created_ns
     finally:

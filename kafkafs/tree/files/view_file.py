@@ -334,7 +334,7 @@ class ViewFile(Node):
             return
         try:
             for extent in generation.extents()[: descriptors.budget() // HELD]:
-                if not extent.segment.is_log_open:
+                if extent.segment.fd < 0:
                     extent.segment.open_log()
         except SegmentGone:
             if not may_wait():

@@ -23,6 +23,7 @@ from kafkafs.line_index import NEVER
 from kafkafs.tree.partition.layout import Layout
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.history import LastBatch, Places, Shift, new_nonce, new_shift
 from storage.state.history_file import visible_from
@@ -101,7 +102,7 @@ class Rewrite:
         try:
             segment.lease()
             try:
-                return segment.last_batch()
+                return SegmentReader(segment).last_batch()
             finally:
                 segment.release()
         except (CorruptRecord, SegmentGone):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record
+from storage.segment.reader import SegmentReader
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.writing import APPEND, append, opened, write_all
 from tests.mount.mounting import Mount, fails, mounted, needs_root
@@ -46,9 +47,9 @@ def batches(mount: Mount, path: Path) -> list[list[Record]]:
     with LogManager.open(str(mount.data), read_only=True) as manager:
         log = manager.log(path.parent.name, int(path.name))
         return [
-            decode(segment.read_at(position, header.size), 0)
+            decode(SegmentReader(segment).read(position, header.size), 0)
             for segment in log.segments
-            for position, header in segment.batches()
+            for position, header in SegmentReader(segment).batches()
         ]
 
 
@@ -220,7 +221,7 @@ def test_several_batches_where_one_would_be_too_large(mount: Mount, orders: Path
     assert orders.read_bytes() == content
     with LogManager.open(str(mount.data), read_only=True) as manager:
         active = manager.log(orders.parent.name, 0).active
-        assert max(header.size for _, header in active.batches()) <= 1000
+        assert max(header.size for _, header in SegmentReader(active).batches()) <= 1000
 
 
 def test_a_large_write_arrives_in_pieces(mount: Mount, orders: Path) -> None:

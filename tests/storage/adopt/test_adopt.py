@@ -29,6 +29,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT
+from storage.segment.reader import SegmentReader
 from storage.task import Task
 from tests.oracle import crc32c
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values, write_settings
@@ -73,7 +74,7 @@ def test_files_of_several_partitions_become_one_transaction(data: Path) -> None:
         assert manager.log("a", 0).log_end_offset == manager.log("a", 0).last_stable_offset == 5
         assert manager.log("b", 1).log_end_offset == 2
         assert left(str(data)) == []
-        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
         assert [header.base_sequence for header in headers] == [-1, 0, 2, -1]
         (producer_id,) = {header.producer_id for header in headers[1:]}
         assert FIRST_PRODUCER_ID <= producer_id < 2**62
@@ -103,7 +104,7 @@ def test_batches_follow_one_another(data: Path) -> None:
         assert left(str(data)) == ["q-8-0-0.staged"]
         assert values(manager.log("a", 0)) == [b"5", b"6"]
         # One producer, whose sequences go on.
-        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
         assert [header.base_sequence for header in headers] == [0, -1, 1, -1]
 
 
@@ -128,7 +129,7 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
         # What is there already is no harm to anybody.
         repeated = staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="first")
         assert adopted(manager, repeated).duplicate
-        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
         assert [h.producer_epoch for h in headers if not h.is_control] == [0, 1]
         assert [h.base_sequence for h in headers if not h.is_control] == [0, 0]
 
@@ -186,7 +187,7 @@ def test_runs_without_end(data: Path) -> None:
         adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="run 2"))
         adopted(manager, staged(FILES, str(data), "r", 0, {A: [[b"2"]]}))
         assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
-        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
         producers = [h.producer_id - known.producer_id for h in headers if not h.is_control]
         assert producers == [0, 1, 2]
         assert headers[2].producer_epoch == 0
@@ -198,7 +199,7 @@ def test_queries_have_producers_of_their_own_above_all_that_logs_know(data: Path
         Client(manager.log("b", 0), first + 7).send(b"other", transactional=False)
         for query in ("q", "r"):
             adopted(manager, staged(FILES, str(data), query, 0, {A: [[b"0"]]}))
-        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
         assert [h.producer_id - first for h in headers] == [8, 8, 9, 9]
 
 
@@ -427,7 +428,11 @@ def test_batches_are_stored_as_the_topic_wants_them(data: Path, codec: str) -> N
         lines = [b"line" * 100, None, b"x"]
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [lines]}))
         assert values(manager.log("a", 0)) == lines
-        codecs = [h.codec for _, h in manager.log("a", 0).active.batches() if not h.is_control]
+        codecs = [
+            h.codec
+            for _, h in SegmentReader(manager.log("a", 0).active).batches()
+            if not h.is_control
+        ]
         assert set(codecs) == {["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(codec)}
         assert {record.timestamp for record in manager.log("a", 0).records()} == {NOW_MS}
 
@@ -440,7 +445,11 @@ def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
         value = os.urandom(4925)
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[value], [b"x" * 1000]]}))
         assert values(manager.log("a", 0)) == [value, b"x" * 1000]
-        codecs = [h.codec for _, h in manager.log("a", 0).active.batches() if not h.is_control]
+        codecs = [
+            h.codec
+            for _, h in SegmentReader(manager.log("a", 0).active).batches()
+            if not h.is_control
+        ]
         assert codecs == [0, 4]
         # A broker refuses it where a producer's batch becomes too large.
         with pytest.raises(RecordTooLarge):

@@ -15,6 +15,7 @@ from storage.errors import InvalidRecord, TaskCancelled
 from storage.files import Files
 from storage.record.compression import CODECS
 from storage.record.control import ABORT, COMMIT
+from storage.segment.reader import SegmentReader
 from storage.settings.config import LONG_MAX
 from storage.task import Task
 from storage.verify.verify import verify
@@ -40,7 +41,7 @@ def batches(log: Log) -> list[tuple[int, int, int, int]]:
     return [
         (header.base_offset, header.last_offset, header.attributes, header.records_count)
         for segment in log.segments
-        for _, header in segment.batches()
+        for _, header in SegmentReader(segment).batches()
     ]
 
 
@@ -81,14 +82,14 @@ def test_codecs_stay_and_untouched_batches_are_copied(tmp_path: Path, codec: int
         put(log, (b"c", b"3" * 50), (b"d", b"4" * 50), codec=codec)
         put(log, (b"a", b"5" * 50), codec=codec)
         roll(log)
-        stored = log.segments[0].read_at(0, log.segments[0].size)
-        (_, _), (second, _), (third, _) = log.segments[0].batches()
+        stored = SegmentReader(log.segments[0]).read(0, log.segments[0].size)
+        (_, _), (second, _), (third, _) = SegmentReader(log.segments[0]).batches()
         clean(manager, log)
         assert [record[0] for record in contents(log)] == [1, 2, 3, 4]
         assert {attributes & 7 for _, _, attributes, _ in batches(log)} == {codec}
-        _, (second_now, _), _ = log.segments[0].batches()
+        _, (second_now, _), _ = SegmentReader(log.segments[0]).batches()
         size = log.segments[0].size
-        assert log.segments[0].read_at(second_now, size - second_now) == stored[second:]
+        assert SegmentReader(log.segments[0]).read(second_now, size - second_now) == stored[second:]
         assert third > second
 
 
@@ -99,7 +100,7 @@ def test_tombstones_get_a_horizon_and_go_a_round_later(tmp_path: Path) -> None:
         roll(log)
         clean(manager, log)
         assert contents(log) == [(1, b"a", None), (2, b"b", b"2")]
-        ((_, header),) = log.segments[0].batches()
+        ((_, header),) = SegmentReader(log.segments[0]).batches()
         assert header.delete_horizon == NOW_MS + DAY_MS
         assert [record.timestamp for record in log.records()] == [NOW_MS, NOW_MS]
         clock.now_ms = NOW_MS + DAY_MS - 1
@@ -386,7 +387,7 @@ def test_cleaning_ends_before_damage(
         segment = log.segments[2]
         path.write_bytes(data[:at] + b"4" + data[at + 1 :])
         if is_known:
-            segment.check_again(0, segment.size)
+            SegmentReader(segment).check_again(0, segment.size)
         cleaner = LogCleaner(manager)
         assert cleaner.filthiest(NOW_MS) is log
         cleaned = cleaner.clean(log, Task())
@@ -427,10 +428,10 @@ def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
         roll(log)
         old = log.segments[0]
         size = old.size
-        before = old.read_at(0, size)
+        before = SegmentReader(old).read(0, size)
         clean(manager, log)
         assert old.deleted
-        assert old.read_at(0, size) == before
+        assert SegmentReader(old).read(0, size) == before
         assert names(log, ".log.deleted") == ["00000000000000000000.log.deleted"]
         remove = manager.sweep(NOW_MS + 60_000)
         assert remove is not None
@@ -502,7 +503,7 @@ def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
             cleaned = clean(manager, log)
             markers = [
                 header.delete_horizon
-                for _, header in log.segments[0].batches()
+                for _, header in SegmentReader(log.segments[0]).batches()
                 if header.is_control and header.records_count
             ]
             found.append((cleaned.markers, markers))

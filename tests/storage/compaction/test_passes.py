@@ -18,6 +18,7 @@ from storage.record.batch import decode_plain
 from storage.record.header import BatchHeader, parse_header, size_at
 from storage.record.plain import recompress
 from storage.segment.damage import Damage
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from storage.task import Task
@@ -84,7 +85,7 @@ def test_all_batches_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]], first: int
 ) -> None:
     segment = written(tmp_path_factory.mktemp("d"), batches)
-    starts = [*(at for at, _ in segment.batches()), segment.size]
+    starts = [*(at for at, _ in SegmentReader(segment).batches()), segment.size]
     start = starts[min(first, len(batches))]
     taken, task = Taken(), Task()
     passes.walk(segment, start, taken, task)
@@ -103,7 +104,7 @@ def test_who_has_enough_gets_no_more(segment: Segment, most: int) -> None:
 
 @pytest.mark.parametrize("missing", [1, 60, 100])
 def test_a_batch_that_is_cut_off_is_named(segment: Segment, missing: int) -> None:
-    last = [at for at, _ in segment.batches()][-1]
+    last = [at for at, _ in SegmentReader(segment).batches()][-1]
     with open(segment.log_path, "r+b") as file:
         file.truncate(segment.size - missing)
     taken = Taken()
@@ -114,7 +115,7 @@ def test_a_batch_that_is_cut_off_is_named(segment: Segment, missing: int) -> Non
 
 
 def test_damage_that_is_known_is_told(segment: Segment) -> None:
-    starts = [at for at, _ in segment.batches()]
+    starts = [at for at, _ in SegmentReader(segment).batches()]
     segment.damages = (Damage(starts[2], starts[3], BASE + 2, BASE + 3, "a test"),)
     taken = Taken()
     with pytest.raises(CorruptRecord, match="a test"):

@@ -18,6 +18,7 @@ from storage.files import Files
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
+from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, compacted, contents, put, roll
@@ -263,7 +264,11 @@ def test_a_base_offset_that_is_damaged(tmp_path: Path, number: int) -> None:
             put(log, (b"a", b"1"), (b"b", b"2"))
             put(log, (b"c%d" % each, b"1"), (b"b", b"2"))
             roll(log)
-        places = [(segment, at) for segment in log.segments[:-1] for at, _ in segment.batches()]
+        places = [
+            (segment, at)
+            for segment in log.segments[:-1]
+            for at, _ in SegmentReader(segment).batches()
+        ]
         segment, at = places[number]
         path = Path(segment.log_path)
         stored = path.read_bytes()

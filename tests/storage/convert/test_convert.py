@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from storage import Log, LogManager, Record
 from storage.convert.convert import Outcome, convert
 from storage.errors import LogLocked, UnknownTopicOrPartition
+from storage.segment.reader import SegmentReader
 from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import append, opened, values
@@ -39,7 +40,7 @@ def whole(outcome: Outcome) -> int:
 
 
 def codecs(log: Log) -> list[int]:
-    headers = [header for segment in log.segments for _, header in segment.batches()]
+    headers = [header for segment in log.segments for _, header in SegmentReader(segment).batches()]
     assert all(header.magic == 2 for header in headers)
     return [header.codec for header in headers]
 

@@ -25,6 +25,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
+from storage.segment.reader import SegmentReader
 from storage.state import checkpoint_file
 from storage.state.checkpoint_file import read_offsets
 from tests.crash.disk import SimulatedDisk
@@ -131,7 +132,7 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         assert remove is not None
         remove()
         assert len([name for name in os.listdir(tmp_path) if name.endswith("-delete")]) == 1
-        assert segment.read_into(bytearray(10), 0) == 10
+        assert SegmentReader(segment).window(bytearray(10), 0) == 10
         segment.release()
         remove = manager.sweep(manager.clock_ms())
         assert remove is not None

@@ -15,6 +15,7 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.files import Files
+from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_epochs, write_epochs
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values, write_settings
@@ -73,7 +74,7 @@ def test_files_are_renamed_and_go_when_their_delay_is_over(tmp_path: Path) -> No
             left = {int(name.split(".")[0]) for name in names(log, ".deleted")}
             # One that is being read stays until it no longer is.
             assert left == ({0, 2, 4} if moment < now + 500 else {0})
-        assert next(first.batches())[1].base_offset == 0
+        assert next(SegmentReader(first).batches())[1].base_offset == 0
         first.release()
         remove = manager.sweep(now + 502)
         assert remove is not None

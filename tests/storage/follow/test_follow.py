@@ -24,6 +24,7 @@ from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.record.batch import decode
 from storage.record.header import parse_header
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
 from tests.crash.disk import SimulatedDisk
@@ -48,7 +49,7 @@ class Told(LogListener[Log]):
     ) -> None:
         assert segment is log.active
         assert segment.size == position + len(data)
-        assert segment.read_at(position, len(data)) == data
+        assert SegmentReader(segment).read(position, len(data)) == data
         # Each record once, and in order.
         assert int.from_bytes(data[:8], "big") >= self.end
         self.end = log.log_end_offset
@@ -375,19 +376,19 @@ def test_retention(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
     old = follow.log.segments[:2]
-    data = [segment.read_at(0, segment.size) for segment in old]
+    data = [SegmentReader(segment).read(0, segment.size) for segment in old]
     old[1].close_descriptors()
     follow.partition.delete_head(2)
     assert follow.look() == ["removing"]
     follow.check()
     assert [segment for _, segment in follow.log.retired] == list(old)
     # One is open, the other has another name.
-    assert [segment.read_at(0, segment.size) for segment in old] == data
+    assert [SegmentReader(segment).read(0, segment.size) for segment in old] == data
     old[1].close_descriptors()
     follow.partition.remove_deleted()
-    assert old[0].read_at(0, old[0].size) == data[0]
+    assert SegmentReader(old[0]).read(0, old[0].size) == data[0]
     with pytest.raises(SegmentGone):
-        old[1].read_at(0, 1)
+        SegmentReader(old[1]).read(0, 1)
     assert follow.log.release_retired(1 << 62) == []
     assert follow.told.take() == ["removed", "removed"]
     assert follow.log.retired == []
@@ -546,11 +547,11 @@ def test_compaction(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
     old = follow.log.segments[:3]
-    data = [segment.read_at(0, segment.size) for segment in old]
+    data = [SegmentReader(segment).read(0, segment.size) for segment in old]
     follow.partition.clean(3, lambda offset, value: value.startswith(b"b"))
     assert follow.look() == ["swapping", "swapped"]
     follow.check()
-    assert [segment.read_at(0, segment.size) for segment in old] == data
+    assert [SegmentReader(segment).read(0, segment.size) for segment in old] == data
     follow.partition.append(b"more")
     assert follow.look() == ["appended"]
     follow.check()
@@ -618,7 +619,7 @@ def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow
     fill(partition)
     follow.look()
     old = follow.log.segments[:3]
-    data = [segment.read_at(0, segment.size) for segment in old]
+    data = [SegmentReader(segment).read(0, segment.size) for segment in old]
     for segment in follow.log.segments:
         segment.close_descriptors()
     steps = 0
@@ -634,7 +635,7 @@ def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow
     partition.step = lambda: None
     partition.remove_deleted()
     follow.look()
-    assert [segment.read_at(0, segment.size) for segment in old] == data
+    assert [SegmentReader(segment).read(0, segment.size) for segment in old] == data
     follow.check()
 
 
@@ -810,7 +811,7 @@ def test_an_inode_number_that_is_given_again(tmp_path: Path, looks: bool, base: 
     if not looks:
         for segment in follow.log.segments:
             with pytest.raises(SegmentGone):
-                segment.read_at(0, segment.size)
+                SegmentReader(segment).read(0, segment.size)
     assert "truncated" not in follow.look()
     follow.check()
     follow.manager.close()

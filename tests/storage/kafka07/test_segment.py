@@ -17,6 +17,7 @@ from storage.errors import CorruptRecord, OffsetOutOfRange, ReadOnlyFormat
 from storage.files import Files
 from storage.kafka07.segment import Segment07, holds_entries, load_entries
 from storage.record.compression import GZIP, SNAPPY
+from storage.segment.reader import SegmentReader
 from storage.settings.config import LogConfig
 from tests.log_check import check, faults_07
 from tests.storage.old_logs import encode_entry, encode_set
@@ -363,14 +364,14 @@ def test_locate_finds_the_first_id_from_there_on(
         at = round(share * edges[-1])
         for target in {at, max(edge for edge in edges if edge <= at)}:
             expected = next((edge for edge in edges[:-1] if edge >= target), None)
-            found = segment.locate(10**12 + target)
+            found = SegmentReader(segment).locate(10**12 + target)
             if expected is None:
                 assert found is None
             else:
                 assert found is not None
                 assert found[0] == expected
                 assert found[1].base_offset == 10**12 + expected
-    assert segment.locate(0) == next(segment.batches())
+    assert SegmentReader(segment).locate(0) == next(SegmentReader(segment).batches())
     segment.close()
 
 
@@ -388,11 +389,11 @@ def test_what_was_walked_once_is_not_read_again(tmp_path: Path) -> None:
     name = "00000000000000000000.kafka"
     [segment], _ = load_entries(files, str(tmp_path / "p"), [name], LogConfig(), progress=None)
     assert files.read == 0
-    assert segment.locate(110 * 39_999) is not None
+    assert SegmentReader(segment).locate(110 * 39_999) is not None
     assert files.read < 2 * segment.size
     files.read = 0
     for number in (0, 10_000, 39_998):
-        found = segment.locate(110 * number)
+        found = SegmentReader(segment).locate(110 * number)
         assert found is not None
         assert found[0] == 110 * number
     assert files.read < 1 << 19
@@ -406,7 +407,7 @@ def test_locating_in_several_threads(tmp_path: Path) -> None:
 
     def look(first: int) -> None:
         for number in range(first, 20_000, 997):
-            found = segment.locate(110 * number)
+            found = SegmentReader(segment).locate(110 * number)
             if found is None or found[0] != 110 * number:
                 wrong.append(number)
 
@@ -423,6 +424,6 @@ def test_a_file_that_has_become_shorter(tmp_path: Path) -> None:
     segment = segment_of(tmp_path / "p", [encode_entry(bytes(100))] * 10_000)
     os.truncate(segment.log_path, 110 * 5000)
     with pytest.raises(CorruptRecord):
-        segment.locate(110 * 9000)
+        SegmentReader(segment).locate(110 * 9000)
     assert faults_07(segment, segment.next_offset) != []
     segment.close()

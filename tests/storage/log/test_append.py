@@ -22,6 +22,7 @@ from storage.record.compression import codec_number
 from storage.record.control import COMMIT
 from storage.record.header import pack, parse_header
 from storage.record.plain import recompress
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.state.producer_state import MAX_SEQUENCE
 from tests.crash.disk import SimulatedDisk
@@ -39,7 +40,7 @@ class Watcher(LogListener[Log]):
     def appended(
         self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
     ) -> None:
-        assert segment.read_at(position, len(data)) == bytes(data)
+        assert SegmentReader(segment).read(position, len(data)) == bytes(data)
         self.events.append(("appended", log.last_stable_offset))
 
     def stabilized(self, log: Log) -> None:
@@ -91,7 +92,7 @@ def test_what_is_written_without_a_copy_leaves_duplicates_out_too(
         )
         assert found == [Appended(0, 1, repeated), Appended(2, 2, False)]
         assert values(log) == [b"a", b"b", b"c"]
-        headers = [header for _, header in log.active.batches()]
+        headers = [header for _, header in SegmentReader(log.active).batches()]
         assert [header.base_offset for header in headers] == [0, 2]
 
 
@@ -234,7 +235,7 @@ def test_batches_of_any_kind_pass_and_get_new_offsets(tmp_path: Path) -> None:
             (7, 16),
             (17, 17),
         ]
-        found = [header for _, header in log.active.batches()]
+        found = [header for _, header in SegmentReader(log.active).batches()]
         assert [header.codec for header in found] == [1, 4, 0, 0, 0]
         assert log.log_end_offset == 18
         assert [(r.offset, r.value) for r in log.records()] == [
@@ -257,7 +258,7 @@ def test_older_formats_become_v2(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
         put(log, v0, v1)
-        assert [header.magic for _, header in log.active.batches()] == [2, 2]
+        assert [header.magic for _, header in SegmentReader(log.active).batches()] == [2, 2]
         assert [(r.offset, r.timestamp, r.value) for r in log.records()] == [
             (0, -1, b"hello"),
             (1, NOW_MS, b"hello"),
@@ -320,10 +321,10 @@ def test_the_topic_s_settings_hold_for_ready_batches(tmp_path: Path) -> None:
             put(log, GOOD, recompress(batch([os.urandom(400)]), 1))
         compressible = batch([b"x" * 1000])
         put(log, compressible, produced([b"a"], 7, 0, transactional=True), marker(7, COMMIT))
-        assert [header.codec for _, header in log.active.batches()] == [3, 3, 0]
+        assert [header.codec for _, header in SegmentReader(log.active).batches()] == [3, 3, 0]
         manager.change_topic_settings("t", {"compression.type": "uncompressed"})
         put(log, recompress(GOOD, 2))
-        assert [header.codec for _, header in log.active.batches()][-1] == 0
+        assert [header.codec for _, header in SegmentReader(log.active).batches()][-1] == 0
         manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         with pytest.raises(InvalidRecord, match="requires a key"):
             put(log, produced([b"a"], 7, 1), GOOD)
@@ -344,7 +345,7 @@ def test_compression_type(tmp_path: Path, kind: str, codec: int) -> None:
         block = batch([b"x" * 100] * 50)
         log.append(block, now_ns=NOW_NS)
         log.append(bytearray(batch([b"a"]) + batch([b"b", b"c"])), now_ns=NOW_NS)
-        headers = [header for _, header in log.active.batches()]
+        headers = [header for _, header in SegmentReader(log.active).batches()]
         assert [header.codec for header in headers] == [codec] * 3
         assert headers[0].size < len(block) // 4
         assert values(log) == [b"x" * 100] * 50 + [b"a", b"b", b"c"]
@@ -360,7 +361,7 @@ def test_what_grows_by_compression_beyond_the_limit_is_stored_as_it_is(
         log = new_log(manager, compression_type=kind, max_message_bytes=len(block))
         log.append(bytearray(block), now_ns=NOW_NS)
         log.append(batch([b"x" * 9000]), now_ns=NOW_NS)
-        codecs = [header.codec for _, header in log.active.batches()]
+        codecs = [header.codec for _, header in SegmentReader(log.active).batches()]
         assert codecs == [0, codec_number(kind)]
         with pytest.raises(RecordTooLarge):
             log.append(batch([os.urandom(10_001)]), now_ns=NOW_NS)
@@ -379,7 +380,7 @@ def test_log_append_time(tmp_path: Path) -> None:
             (NOW_MS + 5, 1),
             (NOW_MS + 6, 1),
         ]
-        headers = [header for _, header in log.active.batches()]
+        headers = [header for _, header in SegmentReader(log.active).batches()]
         assert [header.attributes for header in headers] == [0xC, 0xC, 0x30]
         assert headers[1].base_timestamp == 5
         assert log.reader.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 6, 1)

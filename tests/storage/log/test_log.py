@@ -20,6 +20,7 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.record.batch import decode
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
@@ -115,7 +116,13 @@ def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
         value = b"x" * (3000 - (len(batch([b"x" * 2000])) - 2000))
         for n in range(5):
             append(log, value, timestamp_ms=NOW_MS + n)
-        assert [position for position, _ in log.active.batches()] == [0, 3000, 6000, 9000, 12000]
+        assert [position for position, _ in SegmentReader(log.active).batches()] == [
+            0,
+            3000,
+            6000,
+            9000,
+            12000,
+        ]
         assert list(log.active.offset_index.entries()) == [(2, 6000), (4, 12000)]
         assert list(log.active.time_index.entries()) == [(NOW_MS + 2, 2), (NOW_MS + 4, 4)]
 
@@ -360,7 +367,7 @@ def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:
         log.log_start_offset = 1
         for segment, value in ((first, b"first"), (second, b"2nd")):
             segment.close_descriptors()
-            assert decode(segment.read_at(0, segment.size), 0)[0].value == value
+            assert decode(SegmentReader(segment).read(0, segment.size), 0)[0].value == value
             log.retired.append((0, segment))
         for path in log.release_retired(1):
             os.unlink(path)
@@ -379,19 +386,19 @@ def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> No
         assert values(log) == [b"2"]
         assert head.log_path.endswith(".log.deleted")
         buffer = bytearray(head.size)
-        assert head.read_into(buffer, 0) == head.size
+        assert SegmentReader(head).window(buffer, 0) == head.size
         head.lease()
         assert log.release_retired(NOW_MS + 999) == []
         unleased = log.release_retired(NOW_MS + 1000)
         assert all(f"{1:020d}" in path for path in unleased)
         for path in unleased:
             os.unlink(path)
-        assert head.read_into(buffer, 0) == head.size
+        assert SegmentReader(head).window(buffer, 0) == head.size
         head.release()
         for path in log.release_retired(NOW_MS + 1000):
             os.unlink(path)
         with pytest.raises(SegmentGone):
-            at_once(head.read_into, buffer, 0)
+            at_once(SegmentReader(head).window, buffer, 0)
         with pytest.raises(SegmentGone):
             head.lease()
         assert not list((tmp_path / "t-0").glob("*.deleted*"))
@@ -411,7 +418,7 @@ def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
         log.flush()
         values(log)
         log.age_descriptors()
-        at_once(log.segments[0].read_into, bytearray(10), 0)
+        at_once(SegmentReader(log.segments[0]).window, bytearray(10), 0)
         log.segments[1].lease()
         log.age_descriptors()
         assert [segment.is_open for segment in log.segments[:4]] == [True, True, False, False]
@@ -447,7 +454,7 @@ def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         append(log, b"b")
-        assert [header.leader_epoch for _, header in log.active.batches()] == [0, 5]
+        assert [header.leader_epoch for _, header in SegmentReader(log.active).batches()] == [0, 5]
 
 
 def test_a_file_that_somebody_makes_in_the_place_of_a_new_segment(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from storage.log.read import plain_batches
 from storage.record.batch import decode, decode_plain
 from storage.record.header import parse_header
 from storage.record.plain import recompress
+from storage.segment.reader import SegmentReader
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened
 
 
@@ -140,7 +141,7 @@ def test_batches_of_any_size_and_codec(
             data = recompress(batch([value]), codec)
             log.appender.append_batches(data, now_ns=NOW_NS)
         assert read(log) == written
-        second = next((at for at, _ in log.active.batches() if at), log.active.size)
+        second = next((at for at, _ in SegmentReader(log.active).batches() if at), log.active.size)
         assert read(log, second) == written[1:]
         assert read(log, 0, second) == written[:1]
 

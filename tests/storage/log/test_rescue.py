@@ -19,6 +19,7 @@ from storage.files import Files
 from storage.log.flush import FlushPlan
 from storage.log.rescue import rescue
 from storage.room import Room
+from storage.segment.reader import SegmentReader
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
@@ -283,12 +284,12 @@ def test_who_reads_goes_on(tmp_path: Path) -> None:
     segments = log.segments
     reader = segments[0]
     reader.lease()
-    before = [segment.read_at(0, segment.size) for segment in segments]
+    before = [SegmentReader(segment).read(0, segment.size) for segment in segments]
     inode = reader.log_stat().st_ino
     fail(log, disk)
     rescue(log, Task(), NOW_MS)
     assert log.segments[:2] == segments
-    assert [segment.read_at(0, segment.size) for segment in segments] == before
+    assert [SegmentReader(segment).read(0, segment.size) for segment in segments] == before
     assert reader.log_stat().st_ino != inode
     reader.release()
     for segment in segments:

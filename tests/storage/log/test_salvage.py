@@ -11,6 +11,7 @@ from storage.index.txn_index import TxnEntry
 from storage.log.salvage import plan_salvage, salvage
 from storage.record.plain import recompress
 from storage.segment.cut import cut_files, purge
+from storage.segment.reader import SegmentReader
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 from tests.storage.recovery.test_recovery import fill
 from tests.storage.transactions import Client
@@ -100,7 +101,7 @@ def test_leader_epochs_are_taken_back_too(tmp_path: Path) -> None:
         salvage(log, NOW_NS)
         assert log.epochs.entries == [(0, 0), (5, 8)]
         append(log, b"next")
-        assert [header.leader_epoch for _, header in log.active.batches()][-1] == 5
+        assert [header.leader_epoch for _, header in SegmentReader(log.active).batches()][-1] == 5
     with opened(tmp_path) as manager:
         assert manager.log("t", 0).epochs.entries == [(0, 0), (5, 8)]
 
@@ -118,7 +119,7 @@ def test_batches_in_a_value_are_not_taken(tmp_path: Path, number: int, at: int) 
         log = manager.create_topic("t", 1).partitions[0]
         for n in range(6):
             append(log, b"%d" % n + (b"y" * 500 + forged(1, 4) if n == number else b""))
-        batches = list(log.active.batches())
+        batches = list(SegmentReader(log.active).batches())
         kept = values(log)
         manager.abandon()
     damage(tmp_path / "t-0" / f"{0:020d}.log", batches[number][0] + at)
@@ -137,7 +138,7 @@ def test_what_nothing_leads_to_is_left_and_said(tmp_path: Path) -> None:
         append(log, b"0")
         append(log, b"1" + forged(1, 4))
         append(log, b"2")
-        position = list(log.active.batches())[1][0]
+        position = list(SegmentReader(log.active).batches())[1][0]
         size = log.active.size
         manager.abandon()
     path = tmp_path / "t-0" / f"{0:020d}.log"

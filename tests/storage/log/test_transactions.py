@@ -19,6 +19,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, values
@@ -34,7 +35,7 @@ class Watcher(LogListener[Log]):
     def appended(
         self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
     ) -> None:
-        assert segment.read_at(position, len(data)) == bytes(data)
+        assert SegmentReader(segment).read(position, len(data)) == bytes(data)
         self.events.append(("appended", log.last_stable_offset))
 
     def stabilized(self, log: Log) -> None:
@@ -214,7 +215,7 @@ def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
             put(log, marker(7, ABORT, coordinator_epoch=2))
         producer.send(b"b")
         at = log.appender.abort_transaction(7, NOW_NS)
-        (header,) = [h for _, h in log.active.batches() if h.base_offset == at]
+        (header,) = [h for _, h in SegmentReader(log.active).batches() if h.base_offset == at]
         assert (header.is_control, header.is_transactional, header.producer_epoch) == (
             True,
             True,

@@ -10,6 +10,7 @@ import pytest
 from storage import Record, encode, paths
 from storage.files import Files
 from storage.recovery.loading import LoadContext, Loaded, finish_index, is_empty, load, reaches
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -45,7 +46,7 @@ def segment(tmp_path: Path) -> Segment:
 
 
 def starts(segment: Segment) -> list[int]:
-    found = [at for at, _ in segment.batches()]
+    found = [at for at, _ in SegmentReader(segment).batches()]
     segment.close_descriptors()
     return found
 

@@ -14,6 +14,7 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.record.header import parse_header
 from storage.record.plain import recompress
+from storage.segment.reader import SegmentReader
 from storage.settings.setting_files import TOPIC_FILE
 from storage.state import book_file
 from storage.state.checkpoint_file import read_offsets
@@ -226,7 +227,7 @@ def test_an_index_that_is_made_anew_before_producers_are_looked_for_stays(
     for _ in range(2):
         with opened(tmp_path) as manager:
             first = manager.log("t", 0).segments[0]
-            assert first.last_batch() is not None
+            assert SegmentReader(first).last_batch() is not None
         assert (tmp_path / "t-0" / f"{0:020d}.index").exists()
     assert "another process" not in caplog.text
 
@@ -460,7 +461,9 @@ def test_compressed_batches(tmp_path: Path, codec: int, clean: bool) -> None:
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert values(log) == lines
-        assert {header.codec for s in log.segments for _, header in s.batches()} == {codec}
+        assert {header.codec for s in log.segments for _, header in SegmentReader(s).batches()} == {
+            codec
+        }
 
 
 def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None:
@@ -478,7 +481,12 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None
         log = manager.log("t", 0)
         assert log.epochs.entries == [(0, 0), (5, 2), (10, 4)]
         append(log, b"next")
-        assert [header.leader_epoch for _, header in log.active.batches()] == [5, 10, 10, 10]
+        assert [header.leader_epoch for _, header in SegmentReader(log.active).batches()] == [
+            5,
+            10,
+            10,
+            10,
+        ]
     checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
     assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
 

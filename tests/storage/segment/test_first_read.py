@@ -15,6 +15,7 @@ from storage import LogManager, Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.segment.first_read import FirstRead
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.storage.logs import NOW_MS, append, opened
@@ -75,7 +76,7 @@ def test_bytes_at_hand_are_checked_without_waiting_and_read_once(tmp_path: Path,
             assert not segment.first_read.whole
             wanted = segment.first_read.to_read(len(read), size)
             buffer = bytearray(min(wanted, len(data) - len(read)))
-            count = at_once(segment.read_into, buffer, len(read))
+            count = at_once(SegmentReader(segment).window, buffer, len(read))
             assert count
             read += buffer[:count]
         assert read == data
@@ -93,7 +94,7 @@ def test_who_reads_anywhere_waits_for_the_disk_once(tmp_path: Path) -> None:
             position = number * batch_size + batch_size // 2
             files.waits = 0
             buffer = bytearray(100)
-            assert segment.read_into(buffer, position) == 100
+            assert SegmentReader(segment).window(buffer, position) == 100
             assert buffer == data[position : position + 100]
             if number != 30:
                 assert files.waits == 2, "one for the batch, and one for what is there now"
@@ -105,15 +106,15 @@ def test_who_begins_anywhere_has_it_checked_in_what_he_reads(tmp_path: Path) -> 
     batch_size = len(data) // BATCHES
     with unread(tmp_path, files) as segment:
         # The index is opened by who may wait.
-        segment.start_before(batch_size * 2)
+        SegmentReader(segment).start_before(batch_size * 2)
         files.waits = 0
         for number in (30, 12, 21, 3, 36):
             batch = number * batch_size
-            start = at_once(segment.start_before, batch + 10)
+            start = at_once(SegmentReader(segment).start_before, batch + 10)
             assert start[0] == batch
             files.read = 0
             buffer = memoryview(bytearray(batch_size + 100))
-            assert at_once(segment.read_from, start, buffer, batch) == batch_size
+            assert at_once(SegmentReader(segment).window, buffer, batch, start) == batch_size
             assert buffer[:batch_size] == data[batch : batch + batch_size]
             assert files.read == len(buffer)
             assert segment.first_read.reached(batch) > batch
@@ -146,11 +147,11 @@ def test_an_index_that_somebody_has_cut_costs_nobody_what_he_reads(
     data = write(tmp_path)
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         segment = manager.topics["t"].partitions[0].segments[0]
-        segment.start_before(len(data) - 1)
+        SegmentReader(segment).start_before(len(data) - 1)
         os.truncate(log_path(tmp_path).with_suffix(".index"), left)
         for position in (len(data) - 100, len(data) // 2, 10):
             buffer = bytearray(50)
-            assert segment.read_into(buffer, position) == 50
+            assert SegmentReader(segment).window(buffer, position) == 50
             assert buffer == data[position : position + 50]
 
 
@@ -158,8 +159,8 @@ def read_through(segment: Segment, batch: int, buffer: bytearray) -> None:
     """Read as who begins in a batch, until its first byte was read."""
     position = -1
     while position <= batch:
-        start = segment.start_before(max(position, batch))
-        position = start[0] + segment.read_from(start, memoryview(buffer), start[0])
+        start = SegmentReader(segment).start_before(max(position, batch))
+        position = start[0] + SegmentReader(segment).window(buffer, start[0], start)
 
 
 def read_on(segment: Segment, buffer: bytearray, data: bytes, until: type[Exception]) -> int:
@@ -167,7 +168,7 @@ def read_on(segment: Segment, buffer: bytearray, data: bytes, until: type[Except
     position = 0
     while True:
         try:
-            count = segment.read_into(buffer, position)
+            count = SegmentReader(segment).window(buffer, position)
         except until:
             return position
         assert count
@@ -205,10 +206,10 @@ def test_what_was_written_here_is_checked_once_it_is_sealed(tmp_path: Path) -> N
     append(log, b"a" * 1000)
     damage(tmp_path)
     # What the page cache has of it is what was written.
-    assert log.active.read_into(bytearray(200), 0) == 200
+    assert SegmentReader(log.active).window(bytearray(200), 0) == 200
     log.roll(NOW_MS)
     with pytest.raises(CorruptRecord):
-        log.segments[0].read_into(bytearray(200), 0)
+        SegmentReader(log.segments[0]).window(bytearray(200), 0)
     manager.abandon()
 
 
@@ -226,9 +227,9 @@ def test_what_was_written_here_is_checked_when_it_comes_back_from_the_disk(tmp_p
     append(log, b"a" * 1000)
     damage(tmp_path)
     with pytest.raises(BlockingIOError):
-        at_once(active.read_into, bytearray(200), 0)
+        at_once(SegmentReader(active).window, bytearray(200), 0)
     with pytest.raises(CorruptRecord):
-        active.read_into(bytearray(200), 0)
+        SegmentReader(active).window(bytearray(200), 0)
     manager.abandon()
 
 

@@ -16,6 +16,7 @@ from storage.errors import CorruptRecord, CutShort, SegmentGone
 from storage.files import Files
 from storage.record._batch import Rebuild
 from storage.segment.damage import Damage
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_times
@@ -85,7 +86,7 @@ def test_what_is_sealed_by_mistake_goes_on(segment: Segment) -> None:
     segment.unseal()
     assert list(segment.time_index.entries()) == before
     put(segment, b"more")
-    assert [at for at, _ in segment.batches()][:-1] == starts
+    assert [at for at, _ in SegmentReader(segment).batches()][:-1] == starts
 
 
 class Full(Files):
@@ -121,12 +122,12 @@ def test_every_offset_is_found(segment: Segment) -> None:
     starts = fill(segment, 12)
     for offset in range(BASE, segment.next_offset):
         start = starts[(offset - BASE) // 2]
-        found = segment.locate(offset)
+        found = SegmentReader(segment).locate(offset)
         assert found is not None
-        assert (found[0], segment.position_of(offset)) == (start, start)
+        assert (found[0], SegmentReader(segment).position_of(offset)) == (start, start)
         assert segment.position_before(offset) <= start
-    assert segment.locate(segment.next_offset) is None
-    last = segment.last_batch()
+    assert SegmentReader(segment).locate(segment.next_offset) is None
+    last = SegmentReader(segment).last_batch()
     assert last is not None
     assert last[0] == starts[-1]
 
@@ -153,7 +154,7 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
         summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
         other.restore(summary, sealed=True)
         assert (other.position_before(offset) > 0) == (damage == 0)
-        found = other.locate(offset)
+        found = SegmentReader(other).locate(offset)
         assert found is not None
         assert found[0] == starts[-1]
         other.close()
@@ -168,20 +169,20 @@ def test_no_read_enters_or_crosses_damage(segment: Segment) -> None:
     place = Damage(starts[2], starts[3], lost.start, lost.stop, "a test")
     segment.damages = (place,)
     buffer = bytearray(segment.size)
-    assert segment.read_into(buffer, 0) == starts[2]
-    assert segment.sound_end(0, segment.size) == starts[2]
+    assert SegmentReader(segment).window(buffer, 0) == starts[2]
+    assert len(SegmentReader(segment).read(0, segment.size)) == starts[2]
     for position in (starts[2], starts[3] - 1):
         with pytest.raises(CorruptRecord, match="a test"):
-            segment.read_into(buffer, position)
+            SegmentReader(segment).window(buffer, position)
         with pytest.raises(CorruptRecord, match="a test"):
-            segment.read_at(position, 1)
-    assert segment.read_into(buffer, starts[3]) == segment.size - starts[3]
-    assert [at for at, _ in segment.batches()] == [*starts[:2], *starts[3:]]
+            SegmentReader(segment).read(position, 1)
+    assert SegmentReader(segment).window(buffer, starts[3]) == segment.size - starts[3]
+    assert [at for at, _ in SegmentReader(segment).batches()] == [*starts[:2], *starts[3:]]
     for offset in lost:
         with pytest.raises(CorruptRecord, match="a test"):
-            segment.locate(offset)
-        assert segment.position_of(offset) == starts[2]
-    assert segment.position_of(lost.stop) == starts[3]
+            SegmentReader(segment).locate(offset)
+        assert SegmentReader(segment).position_of(offset) == starts[2]
+    assert SegmentReader(segment).position_of(lost.stop) == starts[3]
 
 
 def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
@@ -191,7 +192,7 @@ def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
         file.seek(starts[1] + 70)
         file.write(b"?")
     buffer = bytearray(segment.size)
-    assert segment.read_into(buffer, 0) == starts[1]
+    assert SegmentReader(segment).window(buffer, 0) == starts[1]
     (place,) = segment.damages
     assert place[:4] == (starts[1], starts[2], BASE + 2, BASE + 4)
 
@@ -204,7 +205,7 @@ def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
     assert not segment.open_log()
     assert segment.is_lost
     with pytest.raises(CorruptRecord, match="the file is missing"):
-        segment.read_into(bytearray(1), 0)
+        SegmentReader(segment).window(bytearray(1), 0)
 
 
 # -- the end -------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def test_a_lease_keeps_descriptors(segment: Segment) -> None:
     segment.lease()
     assert not segment.close_descriptors()
     assert segment.close_descriptors(own_leases=1)
-    segment.read_at(0, 10)
+    SegmentReader(segment).read(0, 10)
     segment.release()
     assert segment.close_descriptors()
     assert not segment.is_open
@@ -233,12 +234,12 @@ def test_who_reads_what_has_left_goes_on_until_it_is_let_go(
     assert (before, segment.deleted) == (False, True)
     assert names(tmp_path) == {f".log{kind}", f".index{kind}", f".timeindex{kind}"}
     segment.close_descriptors()
-    assert len(segment.read_at(0, segment.size)) == segment.size
+    assert len(SegmentReader(segment).read(0, segment.size)) == segment.size
     left = segment.let_go()
     assert {os.path.basename(path).removeprefix(f"{BASE:020}") for path in left} == names(tmp_path)
     assert left[-1] == segment.log_path, "as long as it is there its names are taken"
     with pytest.raises(SegmentGone):
-        segment.read_at(0, 1)
+        SegmentReader(segment).read(0, 1)
     with pytest.raises(SegmentGone):
         segment.lease()
 

@@ -11,6 +11,7 @@ import pytest
 from storage import Log
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files import Files
+from storage.segment.reader import SegmentReader
 from storage.split.split_reader import read_split
 from tests.storage.logs import NOW_MS, remove_head
 from tests.storage.splitting import (
@@ -93,7 +94,7 @@ def test_a_segment_that_becomes_two_before_it_is_opened(tmp_path: Path) -> None:
         segmented_log(log)
         expected = records(log, 0, 120)
         (split,) = plan(log)
-        (_, _), (second, _), (third, _) = log.segments[1].batches()
+        (_, _), (second, _), (third, _) = SegmentReader(log.segments[1]).batches()
     path = Path(split.directory) / f"{30:020}.log"
     stored = path.read_bytes()
     path.with_suffix(".index").unlink()

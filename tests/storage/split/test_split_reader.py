@@ -9,6 +9,7 @@ import pytest
 from storage import LogManager
 from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.files import Files
+from storage.segment.reader import SegmentReader
 from storage.split.split_reader import Wanted, read_split
 from tests.oracle import Shown
 from tests.storage.logs import NOW_MS, append, write_settings
@@ -130,7 +131,7 @@ def test_a_base_offset_hides_no_record(tmp_path: Path, number: int, bit: int) ->
         splits += [split._replace(to_offset=split.to_offset - 3) for split in splits]
         expected = [read(split) for split in splits]
         path = Path(log.directory) / f"{0:020}.log"
-        position, header = list(log.segments[0].batches())[number]
+        position, header = list(SegmentReader(log.segments[0]).batches())[number]
     stored = bytearray(path.read_bytes())
     stored[position + 7 - bit // 8] ^= 1 << bit % 8
     path.write_bytes(stored)

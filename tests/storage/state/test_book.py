@@ -16,6 +16,7 @@ from storage import LogManager
 from storage.directory.retain import delete_records, remove_now, retain
 from storage.errors import CorruptRecord
 from storage.log.log import Log
+from storage.segment.reader import SegmentReader
 from storage.state.book_file import FILE_NAME
 from storage.task import Task
 from tests.broker_files import start_epochs_at
@@ -327,7 +328,7 @@ def test_the_indexes_end_where_the_log_does_when_a_loss_is_accepted(
         if is_open:
             assert readable(log) == LINES
             os.truncate(log_file(tmp_path, 3), left)
-            segment.check_again(left, segment.size)
+            SegmentReader(segment).check_again(left, segment.size)
         log.accept_loss()
         assert log.losses == []
         whole = LINES[3 : 3 + left // 74]

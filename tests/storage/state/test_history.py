@@ -13,6 +13,7 @@ from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.record.control import COMMIT
 from storage.record.header import size_at
+from storage.segment.reader import SegmentReader
 from storage.task import Task
 from tests.broker_files import BrokerDirectory, start_epochs_at
 from tests.crash.disk import SimulatedDisk
@@ -297,7 +298,7 @@ def test_what_is_written_ahead_holds_before_and_after(tmp_path: Path, is_carried
     history.set_base("values", 0, 0)
     old, follow = history.nonce, history.follow_nonce
     past = history.now.moved(4711, second, {"values": ((0, 0), (second, 50))})
-    version, last, left = history.version, log.active.last_batch(), log.segments[1:]
+    version, last, left = history.version, SegmentReader(log.active).last_batch(), log.segments[1:]
     assert history.save_ahead(history.now, past, left, last, version)
     assert not history.save_ahead(history.now, past, left, None, version), "too late"
     assert (history.nonce, history.base("values")) == (old, (0, 0))

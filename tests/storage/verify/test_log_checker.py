@@ -13,6 +13,7 @@ from storage import Log, LogManager, Record, encode
 from storage.errors import CorruptRecord, TaskCancelled
 from storage.log.listener import LogListener
 from storage.record.control import COMMIT
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.log_checker import LogChecker, checker_facts
@@ -71,7 +72,7 @@ def flip(segment: Segment, position: int) -> None:
 
 def batch_at(segment: Segment, number: int) -> tuple[int, int]:
     """Where a batch lies: its position and size."""
-    found = list(segment.batches())[number]
+    found = list(SegmentReader(segment).batches())[number]
     return found[0], found[1].size
 
 

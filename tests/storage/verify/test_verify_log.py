@@ -11,6 +11,7 @@ import pytest
 
 from storage import Log, LogManager
 from storage.errors import TaskCancelled
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.verify_log import verify_logs
@@ -53,7 +54,7 @@ def faults(log: Log) -> list[str]:
 
 
 def position(segment: Segment, number: int) -> int:
-    return list(segment.batches())[number][0]
+    return list(SegmentReader(segment).batches())[number][0]
 
 
 def test_a_whole_log(log: Log) -> None:

@@ -29,6 +29,7 @@ from storage.log import validator
 from storage.log.log import Log
 from storage.record.header import parse_header
 from storage.record.plain import recompress
+from storage.segment.reader import SegmentReader
 from storage.waiting import at_once
 from tests import oracle
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread, read, write
@@ -54,9 +55,9 @@ def handle(tree: Tree) -> Handle:
 def stored(log: Log) -> list[bytes]:
     """The log's batches without what an append writes into them: base offset, leader epoch."""
     return [
-        bytes(segment.read_at(position, header.size))[16:]
+        bytes(SegmentReader(segment).read(position, header.size))[16:]
         for segment in log.segments
-        for position, header in segment.batches()
+        for position, header in SegmentReader(segment).batches()
     ]
 
 
@@ -98,7 +99,9 @@ def test_the_batches_are_shown_as_they_are_stored(tree: Tree) -> None:
     tree.append("t/0", b"line\n")
     tree.append(B, b"".join(every_kind()[5:]))
     data = b"".join(
-        segment.read_at(0, segment.size) for segment in tree.log().segments if segment.size
+        SegmentReader(segment).read(0, segment.size)
+        for segment in tree.log().segments
+        if segment.size
     )
     assert tree.attributes(node).size == len(data) == tree.log().size
     assert read(reader) == data, "to the log end, open transactions too"
@@ -143,7 +146,7 @@ def test_batches_keep_all_but_their_offsets(tree: Tree, handle: Handle) -> None:
     data = b"".join(made)
     assert write(handle, 0, data) == len(data)
     assert stored(tree.log())[1:] == kept(*made)
-    offsets = [header.base_offset for _, header in tree.log().active.batches()]
+    offsets = [header.base_offset for _, header in SegmentReader(tree.log().active).batches()]
     counts = [parse_header(one).last_offset_delta + 1 for one in made]
     assert offsets == [0, *itertools.accumulate(counts[:-1], initial=1)]
     assert tree.log().last_stable_offset == offsets[12], "where the open transaction begins"
@@ -210,7 +213,7 @@ def test_older_formats_are_converted(tree: Tree, handle: Handle) -> None:
     for start in range(0, len(data), 50):
         write(handle, start, data[start : start + 50])
     assert values(tree.log()) == [b"v0", b"v1", b"v2"] * 3
-    assert {header.magic for _, header in tree.log().active.batches()} == {2}
+    assert {header.magic for _, header in SegmentReader(tree.log().active).batches()} == {2}
     assert [record.offset for record in tree.log().records()] == list(range(9))
 
 
@@ -222,7 +225,7 @@ def test_compression_type_changes_the_codec(tree: Tree, handle: Handle) -> None:
     node = tree.file(B)
     tree.rest()
     write(handle, 80, data[80:])
-    assert [header.codec for _, header in tree.log().active.batches()] == [4, 4]
+    assert [header.codec for _, header in SegmentReader(tree.log().active).batches()] == [4, 4]
     assert stored(tree.log()) == kept(*(recompress(one, 4) for one in made))
     assert tree.notices.attributes == [node.inode]
     assert tree.attributes(node).attr_timeout == 0, "it is shorter than the kernel thinks"
@@ -492,7 +495,7 @@ def test_what_takes_long_is_examined_in_a_worker_thread(
             # What was found is of the settings of then.
             tree.manager.change_topic_settings("t", {"compression.type": "lz4"})
     handle.write(30, made[30:])
-    assert [header.codec for _, header in tree.log().active.batches()] == [3]
+    assert [header.codec for _, header in SegmentReader(tree.log().active).batches()] == [3]
     wrong = damaged(made)
     with pytest.raises(NotExamined):
         handle.write(30, wrong)

@@ -23,6 +23,7 @@ from storage.errors import InvalidRecord, TaskCancelled
 from storage.files import Files
 from storage.owner import request_kinds as kinds
 from storage.owner.request_kinds import ADOPT, encode
+from storage.segment.reader import SegmentReader
 from storage.task import Task
 from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, write
@@ -106,7 +107,7 @@ def test_outcomes_are_lines(tree: Tree) -> None:
 
 def marker_size(tree: Tree) -> int:
     """Of the last batch of the log: the COMMIT marker."""
-    (*_, (_, header)) = tree.log().active.batches()
+    (*_, (_, header)) = SegmentReader(tree.log().active).batches()
     return header.size
 
 
