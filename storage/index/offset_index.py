@@ -1,12 +1,12 @@
-"""``.index``: offset → position of a batch in the segment's log (``OffsetIndex.java``).
+"""`.index`: offset → position of a batch in the segment's log (`OffsetIndex.java`).
 
 Entry, 8 bytes big-endian: relative offset i32 (offset - base offset of the segment), position i32
-(where a batch starts, in bytes).  Offsets and positions strictly rise.  Sparse: most batches have
-no entry, the first of a segment never.  An entry maps the *last* offset of a batch to that batch's
+(where a batch starts, in bytes). Offsets and positions strictly rise. Sparse: most batches have no
+entry, the first of a segment never. An entry maps the *last* offset of a batch to that batch's
 start; older brokers mapped the last offset of a whole append to its start, so a reader scans on
 from the position and never assumes that the offset is in the batch there.
 
-Not here: when an entry is made (``segment``), whether it fits the log (``recovery``).
+Not here: when an entry is made (`segment`), whether it fits the log (`recovery`).
 """
 
 from __future__ import annotations
@@ -45,31 +45,32 @@ class OffsetIndex(SegmentIndex):
         return self.search(_NUMBER, 0, offset - self._base_offset)
 
     def entries_before(self, offset: int) -> bytes:
-        """The entries with a lower offset, packed."""
+        """Return the entries with a lower offset, packed."""
         if offset <= self._base_offset:
             return b""
         return self.data()[: (self._last_up_to(offset - 1) + 1) * self._entry_size]
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """The last (offset, position) with offset ≤ the one asked for, else (base offset, 0)."""
+        """Return the last (offset, position) with an offset ≤ `offset`, else (base offset, 0)."""
         number = self._last_up_to(offset)
         return self.entry(number) if number >= 0 else (self._base_offset, 0)
 
     def upper_bound(self, position: int, fetch_size: int) -> int | None:
-        """The offset of the first entry that lies ``fetch_size`` bytes or more behind ``position``.
+        """Return the offset of the first entry that lies `fetch_size` bytes or more after
+        `position`.
 
-        None where no entry does (``OffsetIndex.fetchUpperBoundOffset``).
+        None: no entry does (`OffsetIndex.fetchUpperBoundOffset`).
         """
         number = self.search(_NUMBER, 4, position + fetch_size - 1) + 1
         return self.entry(number)[0] if number < self.count else None
 
     def at_or_before(self, position: int) -> tuple[int, int] | None:
-        """The last (offset, position) that does not lie behind ``position``, if there is one."""
+        """Return the last (offset, position) at or before `position`, if there is one."""
         number = self.search(_NUMBER, 4, position)
         return self.entry(number) if number >= 0 else None
 
     def behind(self, position: int) -> int | None:
-        """The position of the first entry that lies behind ``position``; None: none does."""
+        """Return the position of the first entry that lies behind `position`; None: none does."""
         number = self.search(_NUMBER, 4, position) + 1
         return self.entry(number)[1] if number < self.count else None
 
@@ -79,7 +80,7 @@ class OffsetIndex(SegmentIndex):
         """Add an entry; its offset is above the last one's.
 
         An append that was begun before the index was full is indexed whole, so a full index takes
-        more.  OSError where the disk refuses; nothing has changed then.
+        more. Errors: OSError where the disk refuses; nothing has changed then.
         """
         last = self.last_entry
         assert last is None or (offset > last[0] and position > last[1]), (offset, position, last)

@@ -1,22 +1,22 @@
-"""What the offset index and the time index of a segment have in common (``AbstractIndex.java``).
+"""The common base of a segment's offset index and time index (`AbstractIndex.java`).
 
-Layout: entries of one size back to back from byte 0, no header, no checksum.  An entry is a pair of
-numbers, one of them an offset, which the file has relative to the segment's base offset.  Both rise
-from one entry to the next, or one of them stays.
+Layout: entries of one size back to back from byte 0, no header, no checksum. An entry is a pair of
+numbers, one of them an offset relative to the segment's base offset. Both rise from one entry to
+the next, or one of them stays.
 
-The file of a segment that is being written is pre-sized to ``max_bytes`` rounded down to whole
-entries: a sparse tail of zeros.  ``trim`` cuts it to what is used.  The count of entries is kept in
+The file of a segment that is being written is pre-sized to `max_bytes` rounded down to whole
+entries: a sparse tail of zeros. `trim` cuts it to the used part. The count of entries is kept in
 memory; on open it is the file's length divided by the entry size, so an index that was never
-trimmed looks full of zeros.
+trimmed seems to be full of zeros.
 
-Reading is ``pread`` and writing is ``pwrite``.  Nothing is mapped: whoever cut the file would end
-the process (SIGBUS), and so would a full disk under a store into a hole.  What look-ups have read
-stays in memory, within a budget of all indexes, until the file is made shorter.
+Reading is `pread` and writing is `pwrite`. Nothing is mapped: if another process truncated the
+file, or the disk were full at a store into a hole, SIGBUS would end this process. Bytes read by
+lookups stay in memory, within a budget of all indexes, until the file is made shorter.
 
-Invariant: entries below ``count`` lie within the file.  Another process may break it.  In a
-directory of others, what is left of the file counts then.  Of an index of ours, ``mend`` makes the
-file anew; until it has done so, look-ups search what is left.  They then lead to a place further
-ahead of what they look for, and so do entries of zeros, where appends have left a hole.
+Invariant: entries below `count` lie within the file. Another process may break it. In a directory
+of another process, the rest of the file counts then. For an index of ours, `mend` rebuilds the
+file; until then lookups search the rest. They then lead to an earlier place than necessary, and so
+do entries of zeros, where appends have left a hole.
 
 One thread changes a file; others may read meanwhile.
 """
@@ -37,8 +37,8 @@ from storage.index._search import entries_up_to
 
 Entry = tuple[int, int]
 
-# Bytes that a search reads at once.  It begins with the last ones: most go there, and those pages
-# are in memory (``AbstractIndex.java``, "warm section").
+# Bytes that a search reads at once. It begins with the last ones: most searches end there, and
+# those pages are in memory (`AbstractIndex.java`, "warm section").
 _SEARCHED_BYTES = 4096
 # Entries that an iterator reads at once.
 _CHUNK_ENTRIES = 8192
@@ -49,10 +49,10 @@ _budget = ByteBudget(64 << 20)
 
 
 class _Memory:
-    """Entries in memory, of one index.
+    """Entries of one index in memory.
 
-    ``first``: those from the file's start on.  ``last``: where the ones behind begin, and they, up
-    to the end.  ``read``: how many bytes searches have read of what is not in ``first``.
+    `first`: those from the file's start on. `last`: the position of the last ones, and their bytes,
+    up to the end. `read`: the bytes that searches have read besides `first`.
     """
 
     __slots__ = ("first", "last", "read", "used")
@@ -69,17 +69,17 @@ class _Memory:
 
 
 class SegmentIndex(ABC):
-    """One open index of the segment that starts at ``base_offset``.
+    """One open index of the segment that starts at `base_offset`.
 
-    ``max_bytes``: the size of the file while it is written.  ``ignore_zero_tail``: entries that are
-    all zero at the end do not count (the index of a writer that lives, or died).  ``mend``: called
-    where a file of ours was cut; it makes the file anew and returns True, or returns False where
-    that cannot be done now.  BlockingIOError where it would wait and may not.
+    `max_bytes`: the size of the file while it is written. `ignore_zero_tail`: entries that are all
+    zero at the end do not count (the index of a living or dead writer). `mend`: called if a file of
+    ours was truncated; it rebuilds the file and returns True, or returns False if that cannot be
+    done now. BlockingIOError if it may not wait.
 
-    A file that is missing is created where ``writable``, else it counts as empty.
+    A missing file is created if `writable`, else it counts as empty.
 
-    ``opener``: opens the file by the flags of ``open(2)``, at every access after ``let_go``, and
-    closes it when nobody has the descriptor any longer.  Else ``close`` closes it.
+    `opener`: opens the file by the flags of `open(2)`, at every access after `let_go`, and closes
+    it after the last use of the descriptor. Else `close` closes it.
     """
 
     layout: ClassVar[Struct]
@@ -110,7 +110,7 @@ class SegmentIndex(ABC):
         self._memory = _Memory()
         self._presized = False
         self._length = 0
-        # Whether another process has cut the file since it was made.
+        # Whether another process has truncated the file since it was made.
         self.is_cut = False
         self.capacity = max_bytes // self._entry_size
         self.count = 0
@@ -118,27 +118,27 @@ class SegmentIndex(ABC):
 
     @abstractmethod
     def _decoded(self, fields: Sequence[int]) -> Entry:
-        """An entry, from its fields in the file."""
+        """Return an entry from its fields in the file."""
 
     @abstractmethod
     def _fault_of_ends(self, first: Entry, last: Entry) -> str | None:
-        """Why a sound index cannot have these as its first and last entry, or None."""
+        """Return why a sound index cannot have these as its first and last entry, or None."""
 
     @abstractmethod
     def _last_up_to(self, offset: int) -> int:
-        """The number of the last entry with an offset ≤ ``offset``, or -1."""
+        """Return the number of the last entry with an offset ≤ `offset`, or -1."""
 
     # -- the file ------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Look at the file again: another process may have made it, extended it or cut it."""
+        """Stat the file again: another process may have made it, extended it or truncated it."""
         self._forget()
         self._presized = False
         if self.fd < 0 and not self._open():
             return
         self._length = self._files.size(self._file())
         count = self._length // self._entry_size
-        # Once, because another thread may be searching.
+        # One assignment, because another thread may be searching.
         self.count = self._used(count) if self._ignore_zero_tail else count
 
     def _open(self) -> bool:
@@ -155,7 +155,7 @@ class SegmentIndex(ABC):
         return True
 
     def _file(self) -> int:
-        """The open file, which another thread may ``let_go`` of meanwhile."""
+        """Return the open file; another thread may call `let_go` meanwhile."""
         fd = self.fd
         if fd < 0 and self._open():
             fd = self.fd
@@ -163,11 +163,11 @@ class SegmentIndex(ABC):
         return fd
 
     def let_go(self) -> None:
-        """Drop the descriptor.  A call that is running keeps it; the next one opens the file."""
+        """Drop the descriptor. A running call keeps it; the next one opens the file."""
         self.fd = -1
 
     def close(self) -> None:
-        """Close the file, of no use afterwards; notice where it was cut."""
+        """Close the file for good; detect a truncation."""
         self.count = 0
         self._forget()
         fd, self.fd = self.fd, -1
@@ -177,7 +177,7 @@ class SegmentIndex(ABC):
                 self._files.close(fd)
 
     def sync(self) -> None:
-        """Make the entries survive a power cut; notice where the file was cut."""
+        """Make the entries survive a power cut; detect a truncation."""
         fd = self.fd
         if fd >= 0:
             self._files.fdatasync(fd)
@@ -189,19 +189,19 @@ class SegmentIndex(ABC):
 
     @property
     def odd_bytes(self) -> int:
-        """Bytes behind the last whole entry: 0 in a sound file."""
+        """Bytes after the last whole entry: 0 in a sound file."""
         return self._length % self._entry_size
 
     def presize(self) -> None:
-        """Extend the file to ``capacity`` entries, sparsely; entries are never cut off."""
+        """Extend the file to `capacity` entries, sparsely; entries are never cut off."""
         self._set_length(max(self.capacity, self.count) * self._entry_size)
         self._presized = True
 
     def trim(self) -> None:
-        """Cut the file to the entries that are used.
+        """Cut the file to the used entries.
 
-        Where another process has cut it, it gets a length that no sound index has: then a start
-        makes it anew, if ``mend`` has not done so before.
+        If another process has truncated it, it gets a length that no sound index has: then a start
+        rebuilds it, if `mend` has not done so before.
         """
         fd = self._file()
         self._look(fd)
@@ -215,9 +215,9 @@ class SegmentIndex(ABC):
         self._presized = False
 
     def rewrite(self, fd: int, entries: bytes) -> None:
-        """Write the file that was cut anew, in place, durably; ``fd``: a descriptor for writing.
+        """Rewrite a truncated file, in place, durably; `fd`: a descriptor for writing.
 
-        OSError.  Any thread: others that do it at the same time write the same.
+        Thread-safe: several threads write the same bytes. Errors: OSError.
         """
         self._files.pwrite(fd, entries, 0)
         self._files.ftruncate(fd, len(entries))
@@ -229,7 +229,7 @@ class SegmentIndex(ABC):
         assert self._writable
         before = self._length
         if length != before:
-            # Another thread that looks at the file now shall not take it for cut.
+            # Another thread must not mistake the file for a truncated one.
             self._length = min(length, before)
             try:
                 self._files.ftruncate(self._file(), length)
@@ -241,10 +241,9 @@ class SegmentIndex(ABC):
     # -- changing ------------------------------------------------------------------------------
 
     def extend(self, entries: bytes | bytearray) -> None:
-        """Write packed entries, which rise, behind the last one, which is below them.
+        """Write packed ascending entries, all above the last one, after it.
 
-        More than ``capacity`` is no error.  OSError where the disk refuses; the count has not
-        changed then.
+        More than `capacity` is no error. Errors: OSError; the count has not changed.
         """
         last = self.last_entry
         assert (
@@ -265,7 +264,7 @@ class SegmentIndex(ABC):
         position = self.count * self._entry_size
         fd = self._file()
         self._files.pwrite(fd, entries, position)
-        # What has unsynced bytes stays open: ``let_go`` may have come before they were written.
+        # A file with unsynced bytes stays open: `let_go` may have come before they were written.
         self.fd = fd
         end = position + len(entries)
         if end > self._length:
@@ -273,16 +272,16 @@ class SegmentIndex(ABC):
         self.count = end // self._entry_size
 
     def truncate_to_offset(self, offset: int) -> None:
-        """Drop the entries with that offset or a higher one; all, whatever the file holds, where
-        ``offset`` is the base offset or lower.
+        """Drop the entries with that offset or a higher one; all of them, whatever the file has, if
+        `offset` is the base offset or lower.
         """
         self.truncate_to(self._last_up_to(offset - 1) + 1 if offset > self._base_offset else 0)
 
     def truncate_to(self, count: int) -> None:
-        """Drop the entries from number ``count`` on.
+        """Drop the entries from number `count` on.
 
-        Of a pre-sized file they become zeros, so that nobody finds them after a crash; the length
-        stays, because another thread may be reading.  A file that is not is cut.
+        In a pre-sized file they become zeros, so that a start does not find them after a crash; the
+        length stays, because another thread may be reading. Another file is cut.
         """
         assert 0 <= count <= self.count
         dropped, self.count = self.count - count, count
@@ -296,7 +295,7 @@ class SegmentIndex(ABC):
     # -- reading -------------------------------------------------------------------------------
 
     def entry(self, number: int) -> Entry:
-        """Entry ``number`` (< ``count``)."""
+        """Return entry `number` (< `count`)."""
         assert 0 <= number < self.count
         at, memory = number * self._entry_size, self._memory
         low, data = memory.last
@@ -310,7 +309,7 @@ class SegmentIndex(ABC):
 
     @property
     def last_entry(self) -> Entry | None:
-        """The last entry; None where there is none, or the file of ours was cut before it."""
+        """The last entry; None: there is none, or the file of ours was truncated before it."""
         if self._last is None and self.count:
             try:
                 self._last = self.entry(self.count - 1)
@@ -320,10 +319,10 @@ class SegmentIndex(ABC):
         return self._last
 
     def sanity(self) -> str | None:
-        """Why this cannot be a sound index, or None; looks at its ends only.
+        """Return why this cannot be a sound index, or None; checks only its ends.
 
-        The index's ``sanityCheck`` in Kafka, and that the last entry lies beyond the first, which
-        an index that was not trimmed fails.
+        Kafka's `sanityCheck` of the index, and that the last entry is above the first, which fails
+        for an untrimmed index.
         """
         if self.odd_bytes:
             return f"its length is not a multiple of {self._entry_size}"
@@ -331,11 +330,11 @@ class SegmentIndex(ABC):
         return None if last is None else self._fault_of_ends(self.entry(0), last)
 
     def data(self) -> bytes:
-        """All entries, packed."""
+        """Return all entries, packed."""
         return self._part(0, self.count)
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry that there is when its turn comes, rising."""
+        """Yield every entry, ascending, as it is when it is read."""
         number = 0
         while number < self.count:
             count = min(self.count - number, _CHUNK_ENTRIES)
@@ -343,17 +342,17 @@ class SegmentIndex(ABC):
             number += count
 
     def _part(self, number: int, count: int) -> bytes:
-        """``count`` packed entries from ``number`` on."""
+        """Return `count` packed entries from `number` on."""
         start, size = number * self._entry_size, count * self._entry_size
         if not size:
             return b""
         return self._pread(start, size)
 
     def search(self, key: Struct, at: int, target: int) -> int:
-        """The number of the last entry whose key is ≤ ``target``, or -1.
+        """Return the number of the last entry whose key is ≤ `target`, or -1.
 
-        ``key`` reads one number of 4 or 8 bytes at byte ``at`` of an entry; it never falls from one
-        to the next.  Of a file that another process has cut, what is left is searched.
+        `key` reads one number of 4 or 8 bytes at byte `at` of an entry; it never falls from one to
+        the next. If another process has truncated the file, the rest is searched.
         """
         if self.is_cut and self._mend is not None:
             self._mend()
@@ -370,11 +369,11 @@ class SegmentIndex(ABC):
         return -1
 
     def _search(self, memory: _Memory, key: Struct, at: int, target: int, count: int) -> int:
-        """``search`` in the first ``count`` entries."""
+        """Search the first `count` entries."""
         size, most = self._entry_size, _SEARCHED_BYTES // self._entry_size
         low, data = memory.last
         if not 0 < count - low <= most or len(data) != (count - low) * size:
-            # A search by another thread, of an older count, may come in between.
+            # A search by another thread, with an older count, may come in between.
             low = (count - 1) // most * most
             data = self._part(low, count - low)
             memory.last = low, data
@@ -386,7 +385,7 @@ class SegmentIndex(ABC):
         if len(data) < high * size:
             data = self._fill(memory, high * size)
         if not data:
-            # A few of them one by one, and the rest at once.
+            # The first steps read single entries, the last step reads the rest at once.
             while high - low > most:
                 middle = (low + high) // 2
                 (number,) = key.unpack(self._pread(middle * size + at, key.size))
@@ -396,7 +395,7 @@ class SegmentIndex(ABC):
         return low + entries_up_to(data, size, at, key.size, high - low, target) - 1
 
     def _fill(self, memory: _Memory, end: int) -> bytes:
-        """Have all bytes before ``end`` in memory; b"" where that is not worth it yet."""
+        """Read all bytes before `end` into memory; return b"" if that does not pay yet."""
         data = memory.first
         if not data and memory.read * _WORTH < end:
             return data
@@ -406,14 +405,14 @@ class SegmentIndex(ABC):
         return data
 
     def _forget(self) -> None:
-        """Drop what is in memory, after ``count`` has changed; a search that has begun keeps it."""
+        """Drop the bytes in memory, after `count` has changed; a running search keeps them."""
         self._last = None
         memory, self._memory = self._memory, _Memory()
         memory.evict()
         _budget.dropped(memory)
 
     def _left(self) -> int:
-        """How many whole entries the file has room for."""
+        """Return the number of whole entries that the file has room for."""
         return self._files.size(self._file()) // self._entry_size
 
     def _pread(self, position: int, size: int) -> bytes:
@@ -421,7 +420,7 @@ class SegmentIndex(ABC):
         if len(data) == size:
             return data
         if self._mend is None:
-            # The next search looks at what is left.
+            # The next search uses the rest.
             self.refresh()
         elif position + size <= self._length:
             self.is_cut = True
@@ -434,12 +433,12 @@ class SegmentIndex(ABC):
         return data
 
     def _used(self, count: int) -> int:
-        """How many of ``count`` entries come before those that are all zero."""
+        """Return the number of entries, of `count`, before those that are all zero."""
         zero = bytes(self._entry_size)
 
         def is_zero(number: int) -> bool:
             entry = self._files.pread(self._file(), self._entry_size, number * self._entry_size)
-            # A file that was cut meanwhile ends there.
+            # A file that was truncated meanwhile ends there.
             return len(entry) < self._entry_size or entry == zero
 
         if count and not is_zero(count - 1):

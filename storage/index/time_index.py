@@ -1,13 +1,13 @@
-"""``.timeindex``: timestamp → offset (``TimeIndex.java``).
+"""`.timeindex`: timestamp → offset (`TimeIndex.java`).
 
 Entry, 12 bytes big-endian: timestamp i64 in ms, relative offset i32 (offset - base offset of the
-segment).  It says that no record up to and including that offset has a larger timestamp.
-Timestamps strictly rise, offsets never fall.  The offset is the last one of the first batch whose
-largest timestamp is the largest so far, not the exact record's.
+segment). It says that no record up to and including that offset has a larger timestamp. Timestamps
+strictly rise, offsets never fall. The offset is the last one of the first batch whose largest
+timestamp is the largest so far, not the exact record's.
 
 The last entry of a sealed segment holds the segment's largest timestamp, which retention uses.
 
-Not here: when an entry is made (``segment``), whether it fits the log (``recovery``).
+Not here: when an entry is made (`segment`), whether it fits the log (`recovery`).
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class TimeIndex(SegmentIndex):
     # -- looking up ----------------------------------------------------------------------------
 
     def lookup(self, timestamp_ms: int) -> tuple[int, int]:
-        """The last (timestamp, offset) with timestamp ≤ the one asked for, else (-1, base)."""
+        """Return the last (timestamp, offset) up to `timestamp_ms`, else (-1, base)."""
         return self._entry_or_none(self.search(_TIMESTAMP, 0, timestamp_ms))
 
     def last_entry_at_or_before_offset(self, offset: int) -> tuple[int, int]:
-        """The last (timestamp, offset) with offset ≤ the one asked for, else (-1, base)."""
+        """Return the last (timestamp, offset) with offset ≤ the one asked for, else (-1, base)."""
         return self._entry_or_none(self._last_up_to(offset))
 
     def _entry_or_none(self, number: int) -> tuple[int, int]:
         return self.entry(number) if number >= 0 else (-1, self._base_offset)
 
     def _last_up_to(self, offset: int) -> int:
-        """The number of the last whole entry with offset ≤ the one asked for, or -1.
+        """Return the number of the last whole entry with offset ≤ the one asked for, or -1.
 
         Entries lie across pages: of one that was being written when the machine stopped the offset
         may be missing, so that it seems to be the base offset.
@@ -74,8 +74,8 @@ class TimeIndex(SegmentIndex):
     def maybe_append(self, timestamp_ms: int, offset: int) -> None:
         """Add an entry where the timestamp is above the last one's (above -1 in an empty index).
 
-        Neither may be below the last one's.  A full index takes more, as ``OffsetIndex.append``
-        says.  OSError where the disk refuses; nothing has changed then.
+        Neither may be below the last one's. A full index takes more, as `OffsetIndex.append` says.
+        Errors: OSError where the disk refuses; nothing has changed then.
         """
         last = self.last_entry
         if last is not None:

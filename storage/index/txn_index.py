@@ -1,16 +1,16 @@
-"""``.txnindex``: the aborted transactions of a segment (``TransactionIndex.java``).
+"""`.txnindex`: the aborted transactions of a segment (`TransactionIndex.java`).
 
 Entry, 34 bytes big-endian: version i16 = 0, producer id i64, first offset of the transaction i64,
-last offset i64 (its ABORT marker's), last stable offset i64 (when the marker was written).  An
-entry lies with the segment that holds the *marker*; the transaction may have begun in an earlier
-one.  Last offsets strictly rise.  The file is made with its first entry: most segments have none.
-An incomplete entry at the end is no entry.
+last offset i64 (its ABORT marker's), last stable offset i64 (when the marker was written). An entry
+lies with the segment of the *marker*; the transaction may have begun in an earlier one. Last
+offsets strictly rise. The file is made with its first entry: most segments have none. An incomplete
+entry at the end does not count.
 
-The entries are few, so they are kept in memory, in a tuple that is replaced as a whole: any thread
-may read them.  One thread changes the file.
+The few entries are kept in memory, in a tuple that is replaced as a whole: any thread may read
+them. One thread changes the file.
 
-Not here: which transactions there are (``state.producer_state``), lookups across segments
-(``log.transactions``).
+Not here: tracking transactions (`state.producer_state`), lookups across segments
+(`log.transactions`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENTRY = Struct(">hqqqq")
 
 
 class TxnEntry(NamedTuple):
-    """One aborted transaction; all offsets are inclusive but the last stable one."""
+    """One aborted transaction; all offsets are inclusive except the last stable one."""
 
     producer_id: int
     first_offset: int
@@ -43,20 +43,20 @@ class TxnEntry(NamedTuple):
 
 
 def encode(entries: Iterable[TxnEntry]) -> bytes:
-    """The bytes of these entries."""
+    """Return the bytes of these entries."""
     return b"".join(_ENTRY.pack(VERSION, *entry) for entry in entries)
 
 
 def decode(data: bytes) -> tuple[TxnEntry, ...]:
-    """The whole entries in ``data``.  Later versions are read as version 0, as Kafka does."""
+    """Return the whole entries in `data`. Later versions are read as version 0, as Kafka does."""
     whole = len(data) // ENTRY_SIZE * ENTRY_SIZE
     return tuple(TxnEntry(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole]))
 
 
 def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | None:
-    """Why these cannot be the entries of a segment of the offsets base..end - 1, or None.
+    """Return why these cannot be the entries of a segment of the offsets base..end - 1, or None.
 
-    ``TransactionIndex.sanityCheck``, and that last offsets rise and lie within the segment.
+    Kafka's `TransactionIndex.sanityCheck`, and that last offsets rise and lie within the segment.
     """
     last = base_offset - 1
     for entry in entries:
@@ -69,10 +69,7 @@ def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | N
 
 
 def _read(files: Files, path: str) -> tuple[int, tuple[TxnEntry, ...]]:
-    """Read a file's size, and its entries up to the first whose last offset does not rise.
-
-    OSError.
-    """
+    """Return a file's size, and its entries while last offsets rise. Errors: OSError."""
     entries: list[TxnEntry] = []
     with files.held_open(path) as fd:
         size = files.size(fd)
@@ -95,12 +92,12 @@ class TxnIndex:
         writable: bool,
         opener: Callable[[int], int] | None = None,
     ) -> None:
-        """Reads the file; a missing one has no entries.  OSError from the disk.
+        """Read the file; a missing one has no entries. Errors: OSError.
 
-        A broker that swaps a segment in renames the log first.  So of a log that is only read the
-        file may still have the name that ends in ``.swap``, or get its own name just now.
+        A broker that swaps a segment in renames the log first. So in a read-only log the file may
+        still have the name that ends in `.swap`, or may be about to get its own.
 
-        ``opener``: as a ``SegmentIndex`` has it.
+        `opener`: as for a `SegmentIndex`.
         """
         self._files = files
         self._opener = opener
@@ -126,29 +123,26 @@ class TxnIndex:
         return self.fd >= 0
 
     def append(self, entry: TxnEntry) -> None:
-        """Add an entry beyond the last one; the first makes the file.
-
-        OSError where the disk refuses: nothing has changed then.
-        """
+        """Add an entry; the first one makes the file. Errors: OSError; nothing has changed."""
         assert self._writable
         assert not self.entries or entry.last_offset > self.entries[-1].last_offset
         fd = self._open()
         self._dirty = True
         end = len(self.entries) * ENTRY_SIZE
         if self._files.size(fd) < end:
-            # Another process has cut it; what it held is in memory.
+            # Another process has truncated it; its entries are in memory.
             self._files.pwrite(fd, encode(self.entries), 0)
-        # Should less than all be written, the file's end is looked at before it counts.
+        # After an incomplete write, the file's end is checked before it counts.
         self._length = max(self._length, end + ENTRY_SIZE)
         self._files.pwrite(fd, encode((entry,)), end)
-        # What has unsynced bytes stays open: another thread may have closed it meanwhile.
+        # A file with unsynced bytes stays open: another thread may have closed it meanwhile.
         self.fd = fd
         self.entries = (*self.entries, entry)
 
     def truncate_to(self, count: int) -> None:
-        """Forget the entries from number ``count`` on.
+        """Drop the entries from number `count` on.
 
-        Where the disk refuses to cut the file, it is cut when it is synced or closed.
+        If the disk refuses to cut the file, it is cut when it is synced or closed.
         """
         assert self._writable
         if count < len(self.entries):
@@ -157,7 +151,7 @@ class TxnIndex:
             self._cut()
 
     def replace(self, entries: tuple[TxnEntry, ...]) -> None:
-        """Make the file hold these entries and nothing else; no file where there are none."""
+        """Replace all entries; without any, the file is removed."""
         assert self._writable
         if entries == self.entries and not self.odd_bytes:
             return
@@ -175,11 +169,11 @@ class TxnIndex:
             self._files.unlink(self.path)
 
     def mark_unsynced(self) -> None:
-        """Have the next flush sync the entries: whoever wrote them was stopped before it had."""
+        """Let the next flush sync the entries: their writer was stopped before its sync."""
         self._dirty = self._dirty or bool(self.entries)
 
     def observe(self, entry: TxnEntry) -> None:
-        """Another process, whose file this is, has written its marker.
+        """Add an entry of another process, which writes this file and has written its marker.
 
         The file, read before or since, may have the entry and later ones; that of a cleaned segment
         may lack it.
@@ -200,11 +194,11 @@ class TxnIndex:
         """Make the entries survive a power cut."""
         if self._dirty:
             fd = self._open()
-            # Not ``_cut``: the owner may be between writing an entry and counting it.
+            # Not `_cut`: the owner may be between writing an entry and counting it.
             self._files.fdatasync(fd)
 
     def close(self) -> None:
-        """Close the file, if it is open; the entries stay known.  It may be used again."""
+        """Close the file, if it is open; the entries stay in memory. It may be used again."""
         if self.fd >= 0:
             self._cut()
             fd, self.fd = self.fd, -1

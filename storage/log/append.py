@@ -1,11 +1,11 @@
-"""Appending to a log: batches are checked and get their offsets before they are written.
+"""Appends to a log: checks batches and assigns their offsets before they are written.
 
 Invariants: a refused append changes nothing; the offsets of one append are dense
-(``UnifiedLog.append``), but for ``append_as_follower`` and ``restore``, which keep those that the
-batches have.
+(`UnifiedLog.append`), except in `append_as_follower` and `restore`, which keep the offsets of the
+batches.
 
-Not here: the rules for batches (``validator``) and producers (``producer_state``), writing and
-rolling (``log``).
+Not here: the rules for batches (`validator`) and producers (`producer_state`), writing and rolling
+(`log`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Assigned = tuple[bytearray, list[BatchEntry]]
 
 
 class Appended(NamedTuple):
-    """One batch that was given to ``append_batches``, and its offsets in the log.
+    """One batch of `append_batches`, and its offsets in the log.
 
-    ``duplicate``: its producer had written it before; nothing was written, and the offsets are the
+    `duplicate`: its producer had written it before; nothing was written, and the offsets are the
     earlier ones.
     """
 
@@ -51,8 +51,8 @@ class Appended(NamedTuple):
 
 
 def check_last_offset(first: int, last_offset: int) -> None:
-    """InvalidRecord where a log would end behind the largest possible offset."""
-    # In 64 bits what is too large is negative.
+    """Check that a log does not exceed the largest possible offset. Errors: InvalidRecord."""
+    # In 64 bits a larger offset is negative.
     if not first <= last_offset < paths.MAX_OFFSET:
         raise InvalidRecord(
             f"no offsets left from offset {first} on: a log ends at {paths.MAX_OFFSET}"
@@ -60,7 +60,7 @@ def check_last_offset(first: int, last_offset: int) -> None:
 
 
 class Appender:
-    """Appends to one log.  Offsets count records, sizes are in bytes."""
+    """Appends to one log. Offsets count records, sizes are in bytes."""
 
     def __init__(self, log: LogCore, epochs: LeaderEpochs, durability: Durability) -> None:
         self._log = log
@@ -74,27 +74,25 @@ class Appender:
         self._is_special = config.is_compacted or rewrites(config)
 
     def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
-        """Append batches that were made here, with new offsets; returns the first one.
+        """Append batches that were made here, with new offsets; return the first one.
 
-        ``batches``: uncompressed v2 batches without producers, back to back; base offsets and
-        leader epoch are written into them in place, where the topic's compression.type and
-        message.timestamp.type leave them as they are.  ``now_ns``: wall time in ns.
-        ``defer_flush``: the caller looks at ``flush_due`` itself.
-
-        Errors as ``assign``, and OSError from the disk; nothing is appended then.
+        `batches`: uncompressed v2 batches without producers, back to back; base offsets and leader
+        epoch are written into them in place, unless the topic's compression.type and
+        message.timestamp.type change them. `now_ns`: wall time in ns. `defer_flush`: the caller
+        checks `flush_due` itself. Errors: those of `assign`, and OSError from the disk; nothing is
+        appended.
         """
         first = self.append_assigned(self.assign(batches, now_ns=now_ns), now_ns=now_ns)
         self._flush_if_due(defer_flush)
         return first
 
     def assign(self, batches: bytearray, *, now_ns: int) -> Assigned:
-        """Check batches for ``append`` and give them the offsets that follow the log end.
+        """Check batches for `append` and assign the offsets that follow the log end.
 
-        They stay valid until the next append.  So the batches of several logs can be checked before
-        any is written.
-
-        RecordTooLarge over max.message.bytes, InvalidTimestamp, InvalidRecord for a record without
-        a key in a compacted topic; LogClosed, ReadOnlyLog, OSError after a failed fsync.
+        They stay valid until the next append. So the batches of several logs can be checked before
+        any is written. Errors: RecordTooLarge over max.message.bytes, InvalidTimestamp,
+        InvalidRecord for a record without a key in a compacted topic; LogClosed, ReadOnlyLog,
+        OSError after a failed fsync.
         """
         log = self._log
         log.check_writable()
@@ -117,9 +115,9 @@ class Appender:
         return batches, entries
 
     def append_assigned(self, assigned: Assigned, *, now_ns: int) -> int:
-        """Append what ``assign`` has returned; returns the first offset.  OSError from the disk.
+        """Append the result of `assign`; return the first offset. Errors: OSError from the disk.
 
-        The caller looks at ``flush_due``.
+        The caller checks `flush_due`.
         """
         batches, entries = assigned
         first = self._log.log_end_offset
@@ -142,17 +140,16 @@ class Appender:
     ) -> list[Appended]:
         """Append whole batches from elsewhere, of any format and kind, with new offsets.
 
-        ``validator.admitted`` has the rules for a batch, ``producer_state`` those for a producer's
-        next one: a duplicate is not written again, an old epoch and a gap in the sequences are
-        refused.  A gap is let through where the producer's previous batch in the log came from the
-        same caller: ``trusted`` is the caller's memory, by producer id the last offset of the last
-        batch that it appended; this method updates it.  ``checked``: the result of ``admitted`` for
-        these batches and the current settings, if the caller has it: that takes as long as decoding
-        them, and may run in any thread.  ``in_place``: ``batches``, a bytearray, are as ``checked``
-        has them, and may be changed: they are written without a copy.
-
-        InvalidRecord and its kinds (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
-        InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
+        `validator.admitted` has the rules for a batch, `producer_state` those for a producer's next
+        one: a duplicate is not written again, an old epoch and a gap in the sequences are refused.
+        A gap is accepted if the producer's previous batch in the log came from the same caller:
+        `trusted` is the caller's memory, by producer id the last offset of the last batch that it
+        appended; this method updates it. `checked`: the result of `admitted` for these batches and
+        the current settings, if the caller has it: that takes as long as decoding them, and is
+        thread-safe. `in_place`: `batches`, a bytearray, are as `checked` has them, and may be
+        changed: they are written without a copy. Errors: InvalidRecord and its kinds
+        (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, InvalidTimestamp),
+        RecordTooLarge, OSError; nothing is appended.
         """
         log = self._log
         log.check_writable()
@@ -161,7 +158,7 @@ class Appender:
         parts: list[Buffer] = []
         size = 0
         update = ProducerUpdate(log.producers)
-        # What the caller's memory is if all is appended; without a memory no gap is let through.
+        # The caller's memory if all is appended; without a memory no gap is accepted.
         memory = None if trusted is None else dict(trusted)
         if checked is None:
             checked = admitted(batches, log.config, now_ns // 1_000_000)
@@ -196,7 +193,7 @@ class Appender:
     def _duplicate(
         self, update: ProducerUpdate, batch: ProducerBatch, trusted: dict[int, int] | None
     ) -> Appended | None:
-        """The earlier append of this batch, or None; refuses what its producer may not write."""
+        """Return the earlier append of this batch, or None; check the producer's rules."""
         if not batch.counts:
             return None
         producer = update.get(batch.producer_id)
@@ -206,26 +203,25 @@ class Appender:
                 if trusted is not None and earlier is producer.batches[-1]:
                     trusted[batch.producer_id] = earlier.last_offset
                 return Appended(earlier.first_offset, earlier.last_offset, True)
-            # A batch of another caller, or one that only a snapshot knows, breaks the chain.
+            # A batch of another caller, or one that only a snapshot has, breaks the chain.
             follows = trusted is not None and trusted.get(batch.producer_id) == producer.last_offset
             producer.check(batch, follows=follows)
         if trusted is not None:
             if batch.marker_type < 0:
                 trusted[batch.producer_id] = batch.last_offset
             elif producer is None or (follows and batch.producer_epoch != producer.epoch):
-                # The chain goes on, though a new epoch has no batch yet.
+                # The chain continues, though a new epoch has no batch yet.
                 trusted[batch.producer_id] = -1
         return None
 
     def abort_transaction(self, producer_id: int, now_ns: int) -> int:
-        """Write the ABORT marker of an open transaction; returns its offset.
-
-        InvalidTxnState where the producer is unknown or has none open; OSError from the disk.
+        """Write the ABORT marker of an open transaction; return its offset. Errors: InvalidTxnState
+        if the producer is unknown or has none open; OSError from the disk.
         """
         return self._end_transaction(producer_id, ABORT, now_ns)
 
     def commit_transaction(self, producer_id: int, now_ns: int) -> int:
-        """Write the COMMIT marker of an open transaction; errors as ``abort_transaction``."""
+        """Write the COMMIT marker of an open transaction. Errors: those of `abort_transaction`."""
         return self._end_transaction(producer_id, COMMIT, now_ns)
 
     def _end_transaction(self, producer_id: int, kind: int, now_ns: int) -> int:
@@ -256,7 +252,8 @@ class Appender:
     ) -> None:
         """Append batches that keep their offsets, which must not lie below the log end.
 
-        Gaps of offsets and of sequences are allowed (``UnifiedLog.appendAsFollower``).  OSError.
+        Gaps of offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). Errors:
+        OSError.
         """
         log = self._log
         log.check_writable()
@@ -280,21 +277,19 @@ class Appender:
     def restore(
         self, batches: Buffer, *, now_ns: int, checked: Iterable[Admitted] | None = None
     ) -> None:
-        """Append whole batches from elsewhere with the offsets, epochs and producers that they
-        have.  A new log begins at the first one's.
+        """Append whole batches from elsewhere with their offsets, epochs and producers. A new log
+        begins at the first one's.
 
-        ``validator.admitted`` has the rules for a batch, for settings that are ``as_they_are``;
-        each must lie behind the one before, gaps are allowed.  ``checked``: as in
-        ``append_batches``.  The caller looks at ``flush_due``.
-
-        InvalidRecord, RecordTooLarge: nothing is appended.  OSError: what is appended are the
-        batches before a gap that one segment cannot have.
+        `validator.admitted` has the rules for a batch, for settings that are `as_they_are`; each
+        must follow the previous one, gaps are allowed. `checked`: as in `append_batches`. The
+        caller checks `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended.
+        OSError: the batches before a gap that one segment cannot have are appended.
         """
         log = self._log
         log.check_writable()
         if checked is None:
             checked = admitted(batches, as_they_are(log.config), now_ns // 1_000_000)
-        # What one segment can have, each with the base offset of a segment that can have it.
+        # Batches for one segment, each list with the base offset of a segment that can have it.
         parts: list[tuple[int, bytearray, list[BatchEntry]]] = []
         end = log.log_end_offset
         for data, header, _ in checked:
@@ -319,7 +314,7 @@ class Appender:
 def _producer_batch(
     header: BatchHeader, base_offset: int, position: int, marker: Marker | None
 ) -> ProducerBatch:
-    """The producer's facts of a v2 batch at ``position`` (in bytes of what is appended)."""
+    """Return the producer's fields of a v2 batch at `position` (in bytes of the append)."""
     return ProducerBatch(
         base_offset,
         base_offset + header.last_offset_delta,

@@ -1,15 +1,16 @@
-"""What of a log is on the disk, and the flush that brings it there.
+"""The flush of a log, and the part of it that is on the disk.
 
-A flush has three steps, so that its fsyncs can run in a thread that may wait: the owner's thread
-starts it, any thread runs it, the owner's thread finishes it.  A slow disk then delays neither
-readers nor appends to other logs.
+A flush has three steps, so that its fsyncs can run in a thread that may wait: the log thread starts
+it, any thread runs it, the log thread finishes it. A slow disk then delays neither readers nor
+appends to other logs.
 
-Plans of one log run one at a time.  Linux reports a failed write once per open file: while one
+Plans of one log run one at a time. Linux reports a failed write once per open file: while one
 plan's thread is about to note the failure, the fsync of another would succeed and prove nothing.
 
-Invariant: the recovery point moves only over what every fsync has confirmed (``UnifiedLog.flush``).
+Invariant: the recovery point moves only over records that every fsync has confirmed
+(`UnifiedLog.flush`).
 
-Not here: when to flush (``manager.due_flushes``), the repair after a failed fsync (``rescue``).
+Not here: when to flush (`manager.due_flushes`), the repair after a failed fsync (`rescue`).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from storage.task import OnLogThread, directly
 
 
 class Durability:
-    """Up to where a log is on the disk, and whether its files hold what was written to them.
+    """The part of a log that is on the disk, and whether its files can be trusted.
 
-    ``recovery_point``: everything below this offset is on the disk.  ``point_counts``: whether a
-    checkpoint may name the recovery point.  If a checkpoint names it, the next start treats a gap
-    between segments behind it as loss.  A log that came without such a line, or that is checked as
-    a whole, may have gaps that a cleaner left: no checkpoint names its recovery point until this
-    process has flushed the log.  ``unflushed_since_ms``: since when there is something to flush, by
-    the monotonic clock, or None.  ``flush_error``: why the files cannot be trusted, or None.
+    `recovery_point`: everything below this offset is on the disk. `point_counts`: whether a
+    checkpoint may have the recovery point. If a checkpoint has it, the next start treats a gap
+    between segments above it as loss. A log that came without such a line, or that is checked as a
+    whole, may have gaps that a cleaner left: no checkpoint has its recovery point until this
+    process has flushed the log. `unflushed_since_ms`: since when there is something to flush, by
+    the monotonic clock, or None. `flush_error`: why the files cannot be trusted, or None.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Durability:
         self.point_counts = point_counts or recovery_point == log.log_end_offset
         self.unflushed_since_ms: int | None = None
         self.flush_error: OSError | None = None
-        # Up to where other logs have to be on the disk before this one is (``flush_after``).
+        # The offsets up to which other logs have to be flushed before this one (`flush_after`).
         self._after: dict[Durability, int] = {}
-        # A worker's thread holds it while it runs a plan; the owner's never waits for it.
+        # Held by a worker thread while it runs a plan; the log thread never waits for it.
         self.running = threading.Lock()
-        # The plans are numbered as they start; of those that ran, the last one's number.
+        # The number of the last plan that started, and of the last one that ran.
         self.plans_started = 0
         self.newest_synced = 0
-        # How often names in the directory have changed, and how many changes a flush has synced.
+        # The number of changes of names in the directory, and of those that a flush has synced.
         self.directory_changes = 0
         self._directory_synced = 0
 
@@ -82,19 +83,21 @@ class Durability:
 
     @property
     def flush_due(self) -> bool:
-        """Whether flush.messages asks for a flush now."""
+        """Whether flush.messages requires a flush now."""
         log = self._log
         return log.log_end_offset - self.recovery_point >= log.config.flush_messages
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether flush.ms asks for a flush now, by the monotonic clock, or an fsync has failed."""
+        """Return whether flush.ms requires a flush now (monotonic clock), or an fsync has
+        failed.
+        """
         since_ms = self.unflushed_since_ms
         return since_ms is not None and (
             self.flush_error is not None or now_ms - since_ms >= self._log.config.flush_ms
         )
 
     def mark_unflushed(self) -> None:
-        """Have the next flush write what there is, whether anything was appended or not."""
+        """Let the next flush write, even if nothing was appended."""
         if self.unflushed_since_ms is None and not self._log.closed:
             self.unflushed_since_ms = self._log.monotonic_ms()
             self._log.became_unflushed()
@@ -102,7 +105,7 @@ class Durability:
     # -- flushing ------------------------------------------------------------------------------
 
     def start_flush(self) -> FlushPlan:
-        """Plan the flush of everything appended so far.  The caller must ``finish`` it."""
+        """Plan the flush of everything appended so far. The caller must `finish` it."""
         log = self._log
         log.check_writable()
         since = self._since_flush
@@ -111,13 +114,11 @@ class Durability:
         return FlushPlan(log, self, since, self._start_before())
 
     def flush_after(self, other: Durability, offset: int) -> None:
-        """Have each flush wait until the other log is on the disk up to ``offset``: what was
-        appended here speaks of records there.
-        """
+        """Require other records to be flushed first, because records here refer to them."""
         self._after[other] = max(self._after.get(other, 0), offset)
 
     def _start_before(self) -> list[FlushPlan]:
-        """Plan the flushes of the logs that have to be on the disk before this one."""
+        """Plan the flushes of the logs that have to be flushed before this one."""
         self._after = {each: offset for each, offset in self._after.items() if each.lacks(offset)}
         plans: list[FlushPlan] = []
         try:
@@ -130,13 +131,13 @@ class Durability:
         return plans
 
     def flush_before(self, on_log_thread: OnLogThread = directly) -> None:
-        """Flush the logs that have to be on the disk before this one, in a worker thread."""
+        """Flush the logs that have to be flushed before this one. Runs on a worker thread."""
         for each, offset in list(self._after.items()):
             if each.lacks(offset):
                 each.flush(on_log_thread)
 
     def lacks(self, offset: int) -> bool:
-        """Whether records below ``offset`` are not on the disk yet, and still can be."""
+        """Return whether records below `offset` still have to be flushed."""
         return not self._log.closed and self.recovery_point < min(offset, self._log.log_end_offset)
 
     @property
@@ -150,8 +151,8 @@ class Durability:
         ]
 
     def sync_at_once(self) -> None:
-        """Have everything appended so far on the disk before what comes next; the owner's thread
-        waits for it.  The recovery point stays.  OSError, CorruptRecord as ``FlushPlan.run``.
+        """Sync all appended records on the log thread, which waits for it. The recovery point
+        stays. Errors: OSError, CorruptRecord as in `FlushPlan.run`.
         """
         self._log.active.open_all()
         with self.fsyncs():
@@ -170,9 +171,8 @@ class Durability:
             raise
 
     def flush(self, on_log_thread: OnLogThread = directly) -> None:
-        """Sync what is behind the recovery point, and move it.
-
-        `on_log_thread`: in a worker thread.
+        """Sync the log from the recovery point on, and move it; in a worker with
+        `on_log_thread`.
         """
         plan = on_log_thread(self.start_flush)
         try:
@@ -181,9 +181,9 @@ class Durability:
             on_log_thread(plan.finish)
 
     def flushed_to(self, offset: int) -> None:
-        """Move the recovery point: everything below ``offset`` is durable.
+        """Move the recovery point: everything below `offset` is durable.
 
-        Does nothing after a failed fsync: ``rescue`` begins at the recovery point.
+        Does nothing after a failed fsync: `rescue` begins at the recovery point.
         """
         assert offset <= self._log.log_end_offset
         if self.flush_error is not None:
@@ -197,9 +197,9 @@ class Durability:
     # -- distrust ------------------------------------------------------------------------------
 
     def mark_distrusted(self, error: OSError) -> None:
-        """Note that the files do not hold what was written, also in a file for the next start.
+        """Record, also in a file for the next start, that the files may lack written bytes.
 
-        Any thread; the owner's then calls ``mark_unflushed``.
+        Thread-safe; then call `mark_unflushed` on the log thread.
         """
         self.flush_error = error
         path = os.path.join(self._log.directory, paths.UNSYNCED)
@@ -208,7 +208,7 @@ class Durability:
             files.close(files.open(path, os.O_WRONLY | os.O_CREAT))
 
     def distrust(self, error: OSError) -> None:
-        """Refuse appends until ``rescue`` has written the files anew."""
+        """Refuse appends until `rescue` has rewritten the files."""
         self.mark_distrusted(error)
         self.mark_unflushed()
 
@@ -222,21 +222,21 @@ class Durability:
 
     @property
     def why_distrusted(self) -> str:
-        """``flush_error`` for people."""
+        """`flush_error` for users."""
         error = self.flush_error
         if isinstance(error, CutShort):
             return f"{error.strerror} ({error.filename})"
         return f"fsync failed ({error})"
 
     def check_trusted(self) -> None:
-        """OSError after a failed fsync."""
+        """Check that no fsync has failed. Errors: OSError."""
         if self.flush_error is not None:
             reason = f"{self.why_distrusted}; appends are refused until the data is on the disk"
             raise OSError(errno.EIO, reason, self._log.directory)
 
 
 class FlushPlan:
-    """One flush.  ``finish`` must follow ``run``, also when that raised."""
+    """One flush. `finish` must follow `run`, also after an error."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class FlushPlan:
         segments: list[Segment],
         before: Sequence[FlushPlan],
     ) -> None:
-        """``before``: the flushes that come first."""
+        """`before`: the flushes that come first."""
         self._log = log
         self._before = before
         self._durability = durability
@@ -265,17 +265,16 @@ class FlushPlan:
     def run(self) -> None:
         """Sync every segment from the recovery point on, snapshots, epochs, the directory.
 
-        Waits while another plan of the log runs.  Where one that started later has succeeded, it
-        has synced all that this one would, and newer epochs.
+        Waits while another plan of the log runs. If one that started later has succeeded, it has
+        synced all bytes of this one, and newer epochs.
 
-        After a failed fsync the log takes nothing more until ``rescue`` is done: the kernel has
-        dropped what it could not write, so that a later fsync which succeeds would prove nothing.
-        A checkpoint that could not be replaced is written anew, and the fsync of a directory
-        repeated: its names are in the file system's journal, which ends at such an error.
-
-        OSError, also where the fsync of another plan has failed.  CorruptRecord where the file of a
-        sealed segment is gone: all else is flushed, and the next flush goes on without it.  Where a
-        flush that comes first raises, nothing of this one is done.
+        After a failed fsync the log takes no appends until `rescue` is done: the kernel has dropped
+        the bytes that it could not write, so that a later fsync which succeeds would prove nothing.
+        A checkpoint that could not be replaced is written again, and the fsync of a directory
+        repeated: its names are in the file system's journal, which ends at such an error. Errors:
+        OSError, also if the fsync of another plan has failed. CorruptRecord if the file of a sealed
+        segment was deleted: all else is flushed, and the next flush continues without it. If a
+        flush that comes first raises, this one has not begun.
         """
         for plan in self._before:
             plan.run()
@@ -314,7 +313,7 @@ class FlushPlan:
             raise gone
 
     def _sync_snapshot(self, offset: int) -> None:
-        """Sync a snapshot, which may be all that is known of some producers."""
+        """Sync a snapshot, which may be the only record of some producers."""
         files = self._log.files
         try:
             fd = files.open(self._durability.snapshots.path(offset), os.O_RDONLY)

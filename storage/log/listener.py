@@ -1,9 +1,9 @@
-"""What a log tells its listeners.
+"""The calls of a log to its listeners.
 
 A log knows nothing of views, indexes of text or mounts, but calls these methods, synchronously, on
-the thread that changed it.  What must be written down before the past changes (``removing``,
-``swapping``) is written down when the method returns; after ``preparing`` another thread has done
-that before.
+the thread that changed it. State that must be durable before records are removed or replaced
+(`removing`, `swapping`) is durable when the method returns; after `preparing` another thread has
+written it before.
 
 A listener may read the log; it may not change it, must be quick, and raises nothing.
 """
@@ -25,52 +25,52 @@ class LogListener(Generic[L]):
     def appended(
         self, log: L, segment: Segment, position: int, data: bytes | bytearray | memoryview
     ) -> None:
-        """Whole batches are in ``segment`` from byte ``position``, and the log end has moved.
+        """Whole batches are in `segment` from byte `position`, and the log end has moved.
 
-        ``data`` is valid during the call only.
+        `data` is valid during the call only.
         """
 
     def stabilized(self, log: L) -> None:
-        """The last stable offset has passed data that an open transaction held back.
+        """The last stable offset has passed records of a transaction that has ended.
 
-        Comes after ``appended`` of the marker that ended it.
+        Comes after `appended` of the marker that ended it.
         """
 
     def rolled(self, log: L, sealed: Segment, active: Segment) -> None:
-        """``sealed`` gets no more appends; ``active``, empty, is now the last segment."""
+        """`sealed` gets no more appends; `active`, empty, is now the last segment."""
 
     def preparing(
         self, log: L, old: Sequence[Segment], new: Sequence[Segment], log_start: int
     ) -> Callable[[], None] | None:
-        """``old``, a head of the log, is about to be removed, or replaced by ``new``; both can be
-        read.  The log start will be ``log_start``; where ``old`` is empty, only that changes.
+        """`old`, a head of the log, is about to be removed, or replaced by `new`; both can be read.
+        The log start will be `log_start`; if `old` is empty, only that changes.
 
-        Returns what another thread can do before, where it waits for the disk, so that
-        ``removing``, ``swapping`` or ``log_start_moved`` have nothing left to wait for; or None.
-        It raises StorageError or OSError where the past must not change.
+        Return a function for another thread that waits for the disk, so that `removing`, `swapping`
+        or `log_start_moved` need not wait; or None. It raises StorageError or OSError if the change
+        must not happen.
         """
         return None
 
     def change_ended(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """What ``preparing`` has told of is carried out, or will never be.  In any thread."""
+        """The change announced by `preparing` was carried out, or will never be. Thread-safe."""
 
     def damaged(self, log: L, segment: Segment) -> None:
-        """Some batches that could be read were found damaged (``segment.damages``)."""
+        """Some batches that could be read were found damaged (`segment.damages`)."""
 
     def removing(self, log: L, segments: Sequence[Segment]) -> None:
         """These segments, a head of the log, are about to leave it; they can still be read."""
 
     def removed(self, log: L, segment: Segment) -> None:
-        """The files of a segment that had left the log are gone."""
+        """The files of a removed segment were deleted."""
 
     def swapping(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """``new`` is about to replace ``old``; both can be read."""
+        """`new` is about to replace `old`; both can be read."""
 
     def swapped(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """``new`` has replaced ``old``, which can be read until it is removed.
+        """`new` has replaced `old`, which can be read until it is removed.
 
-        Of another process's log ``old`` may not have been read to its end: a segment's
-        ``next_offset`` is before the next one's base then, and ``new`` has the rest of it.
+        In another process's log `old` may not have been read to its end: a segment's `next_offset`
+        is then before the next one's base, and `new` has the rest of it.
         """
 
     def log_start_moved(self, log: L) -> None:
@@ -82,9 +82,9 @@ class LogListener(Generic[L]):
     def truncated(
         self, log: L, old: Sequence[Segment], new: Sequence[Segment], offset: int
     ) -> None:
-        """Another process, whose log this is, has cut it back and perhaps gone on elsewhere.
+        """Another process, whose log this is, has truncated it and perhaps appended other records.
 
-        ``new``, the last segments now, have replaced ``old``.  What the first one of ``old`` holds
-        below ``offset`` is in the first one of ``new`` too; the rest of ``old`` is lost, and
-        reading it may find anything.
+        `new`, the last segments now, have replaced `old`. The records of the first one of `old`
+        below `offset` are in the first one of `new` too; the rest of `old` is lost, and reading it
+        may return any bytes.
         """

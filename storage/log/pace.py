@@ -1,18 +1,18 @@
-"""How fast appends to a log are, and whose turn it is to change it.
+"""Detects slow disks, and queues the appends to their logs.
 
-An append waits for the disk where a page that it writes into has to be read back, or where too much
-is unwritten already; nobody can tell beforehand.  So after an append that took longer than
-``SLOW_NS`` the log is slow, until ``FAST`` appends in a row were faster.  Whoever appends to a slow
-log takes a turn, in another thread: the owner does not wait for the disk (``aside``).  While
-anybody queues for turns, nobody changes the log out of turn.
+An append waits for the disk if a page that it writes into has to be read back, or if too many pages
+are dirty already; this cannot be predicted. So after an append that took longer than `SLOW_NS` the
+log is slow, until `FAST` appends in a row were faster. An append to a slow log takes a turn, in
+another thread: the log thread does not wait for the disk (`aside`). While any call is queued, no
+call changes the log out of turn.
 
-The two checks raise OutOfTurn before anything has changed; the owner then queues for the turn and
-calls again.  A function that changes several logs checks all of them first.
+The two checks raise OutOfTurn before anything has changed; the log thread then queues for the turn
+and calls again. A function that changes several logs checks all of them first.
 
-A program that does nothing but append waits for each append in any case: there no log is ever slow
-(``LogManager.take_turns``).
+A program that only appends waits for each append in any case: there no log is ever slow
+(`LogManager.take_turns`).
 
-Not here: who queues, and in which order (``kafkafs.fuse.turns``).
+Not here: the order of the queue (`kafkafs.fuse.turns`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 SLOW_NS = 10_000_000
-"""Nanoseconds that an append to a log that is not slow takes at most."""
+"""The longest time of an append to a fast log, in nanoseconds."""
 FAST = 8
-"""Appends in a row that a slow log has to take in less than that, to be slow no longer."""
+"""Faster appends in a row after which a slow log is fast again."""
 
 
 class OutOfTurn(Exception):  # noqa: N818 - no error: the caller queues, and calls again
     """A log is changed in turn, and it is not the caller's: nothing has changed.
 
-    ``paces``: of the logs whose turn the caller has to have.
+    `paces`: of the logs whose turn the caller needs.
     """
 
     def __init__(self, paces: Iterable[Pace]) -> None:
@@ -42,18 +42,18 @@ class OutOfTurn(Exception):  # noqa: N818 - no error: the caller queues, and cal
 
 
 class Turn(Protocol):
-    """``thread``: the one that has the turn, in the owner's place; 0 while it waits ``aside``."""
+    """`thread`: the one that has the turn, in place of the log thread; 0 while it waits `aside`."""
 
     thread: int
 
     def aside(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        """Call a function that waits for the disk, while the owner goes on."""
+        """Call a function that waits for the disk, while the log thread continues."""
         ...
 
 
 class Pace:
-    """See the module.  ``name``: the log's.  ``turn``: the turn of who may change it, or None.
-    ``in_turn``: whether it is slow, or anybody queues.
+    """The queue of one log. `name`: the log's. `turn`: the present turn, or None. `in_turn`:
+    whether the log is slow, or a call is queued.
     """
 
     __slots__ = ("_fast", "_queued", "_slow", "in_turn", "name", "turn")
@@ -72,26 +72,24 @@ class Pace:
         return self.turn is not None and self.turn.thread == get_ident()
 
     def check_turn(self) -> None:
-        """OutOfTurn where others queue.  Whoever changes the log calls it first."""
+        """Check that no call is queued, before a change of the log. Errors: OutOfTurn."""
         if self._queued and not self.is_callers:
             raise OutOfTurn([self])
 
     def check_pace(self) -> None:
-        """OutOfTurn where others queue or the log is slow.  Who is about to append calls it first,
-        so that it waits elsewhere.
-        """
+        """Check that no call is queued and the log is fast, before an append. Errors: OutOfTurn."""
         if self.in_turn and not self.is_callers:
             raise OutOfTurn([self])
 
     def aside(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        """Call a function that waits for the log's disk; in turn, the owner goes on meanwhile."""
+        """Call a function that waits for the log's disk; in turn, the log thread continues."""
         turn = self.turn
         if turn is None or turn.thread != get_ident():
             return function(*arguments)
         return turn.aside(function, *arguments)
 
     def took(self, ns: int) -> None:
-        """An append took so long, in nanoseconds."""
+        """Note the duration of an append, in nanoseconds."""
         if ns > SLOW_NS:
             self._slow, self._fast = True, 0
         elif self._slow:
@@ -100,7 +98,7 @@ class Pace:
         self._changed()
 
     def queue(self) -> None:
-        """Somebody queues for a turn, or has it; until ``leave``."""
+        """Note that a call is queued for a turn, or has it, until `leave`."""
         self._queued += 1
         self._changed()
 
@@ -109,7 +107,7 @@ class Pace:
         self._changed()
 
     def forget(self) -> None:
-        """The log is not slow."""
+        """Treat the log as fast again."""
         self._slow = False
         self._changed()
 
@@ -118,7 +116,7 @@ class Pace:
 
 
 def check_paces(paces: Iterable[Pace]) -> None:
-    """``check_pace`` of several logs: OutOfTurn names all whose turn the caller has to have."""
+    """Check several logs (`check_pace`). Errors: OutOfTurn with all turns that the caller needs."""
     wanted = [pace for pace in paces if pace.in_turn and not pace.is_callers]
     if wanted:
         raise OutOfTurn(wanted)

@@ -1,13 +1,13 @@
-"""Which partition a record goes to, as Kafka's own producer has it.
+"""Chooses the partition of a record, as Kafka's own producer does.
 
-A record with a key, also an empty one, goes by the key's hash (``KafkaProducer.partition``,
-``BuiltInPartitioner.partitionForKey``: ``toPositive(murmur2(key)) % partitions``).  The count of
+A record with a key, also an empty one, goes by the key's hash (`KafkaProducer.partition`,
+`BuiltInPartitioner.partitionForKey`: `toPositive(murmur2(key)) % partitions`). The count of
 partitions is that of the topic, so a new partition gets some of the old ones' keys from then on.
 
-A record without a key (null) goes where the one before it went, until ``STAY_BYTES`` of such
+A record without a key (null) goes to the partition of the previous one, until `STAY_BYTES` of such
 records are there, then to another partition, chosen at random (KIP-480, KIP-794).
 
-Pure but for its memory of where records without a key go.
+Pure except for its memory of the partition of records without a key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.record._route import route
 from storage.record.header import Buffer
 
 STAY_BYTES = 16384
-"""``batch.size`` of a producer by default."""
+"""The default `batch.size` of a producer."""
 
 
 def next_sticky_partition(
@@ -29,7 +29,7 @@ def next_sticky_partition(
     before: int,
     choose: Callable[[Sequence[int]], int] = random.choice,
 ) -> int:
-    """The next partition for records without a key, after ``before``."""
+    """Return the next partition for records without a key, after `before`."""
     others = list(partitions)
     if before in partitions and len(others) > 1:
         others.remove(before)
@@ -37,37 +37,36 @@ def next_sticky_partition(
 
 
 class Sticky(NamedTuple):
-    """The partition of records without a key, and how many bytes more it gets."""
+    """The partition of records without a key, and the remaining bytes for it."""
 
     partition: int = -1
     left: int = 0
 
 
 class Routed(NamedTuple):
-    """Record batches by partition, and the partitioner's ``sticky`` once they are appended."""
+    """Record batches by partition, and the partitioner's `sticky` once they are appended."""
 
     batches: dict[int, bytearray]
     sticky: Sticky
 
 
 class Partitioner:
-    """Chooses the partitions of one topic.  ``choose`` picks one of several numbers."""
+    """Chooses the partitions of one topic. `choose` picks one of several numbers."""
 
     def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
         self._choose = choose
         self.sticky = Sticky()
-        # The number of partitions that were last given, and the count that keys go by.
+        # The number of partitions at the last call, and the count for keys.
         self._known = 0
         self._count = 0
 
     def route(self, batches: Buffer, partitions: Collection[int], max_batch_bytes: int) -> Routed:
-        """Split batches that were made here over ``partitions``.
+        """Split batches that were made here over `partitions`.
 
-        Each partition's batches are within ``max_batch_bytes`` and keep the order.  Nothing is
-        remembered: the caller sets ``sticky`` to the answer's when the records are in the logs.
-
-        UnknownTopicOrPartition where ``partitions`` is empty, or lacks the one of a key: a copied
-        directory need not hold all of a topic.
+        Each partition's batches are within `max_batch_bytes` and keep the order. Nothing is
+        remembered: the caller sets `sticky` to the answer's when the records are in the logs.
+        Errors: UnknownTopicOrPartition if `partitions` is empty, or lacks the one of a key: a
+        copied directory need not have all of a topic.
         """
         if not partitions:
             raise UnknownTopicOrPartition("the topic has no partitions")

@@ -1,14 +1,14 @@
-"""Takes back what is valid behind a damaged place.
+"""Recovers the valid batches after a damaged range.
 
-Recovery ends a log at its first damaged batch, as Kafka does, and keeps what it cuts in ``*.cut``
-files.  Salvage searches those files, when it is called, for batches of the log by the rule of
-``batch_check``: the batch at a segment's start, or where an index or the damaged batch's own length
-leads, and those that follow it with right CRCs and rising offsets.  What looks like a batch inside
-of a user's value is left.  Batches that begin at or above the log end are appended with their
-offsets.  What was damaged becomes a gap of offsets, as compaction leaves them.
+Recovery ends a log at its first damaged batch, as Kafka does, and keeps the bytes that it cuts in
+`*.cut` files. Salvage searches those files, on demand, for batches of the log by the rule of
+`batch_check`: the batch at a segment's start, or at the position in an index or by the damaged
+batch's own length, and the following ones with correct CRCs and ascending offsets. Apparent batches
+inside of a user's value are skipped. Batches that begin at or above the log end are appended with
+their offsets. Damaged ones become gaps of offsets, as after compaction.
 
 Invariants: nothing is invented, reordered or written twice (a second run finds every batch below
-the log end); the ``*.cut`` files stay until ``cut.purge``.
+the log end); the `*.cut` files stay until `cut.purge`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from storage.task import Task
 
 @dataclass(slots=True)
 class Salvaged:
-    """One file of bytes that were cut off: how many were appended again, and why the rest is left.
+    """One `.cut` file: the number of records that were appended again, and why others were not.
 
-    ``left``: a line for each part of the file that is left; ``damaged``: how many bytes of that
+    `left`: a line for each part of the file that is left; `damaged`: the bytes of these parts that
     the log does not have.
     """
 
@@ -49,7 +49,7 @@ class Salvaged:
     left: list[str] = field(default_factory=list)
 
     def lines(self, verb: str) -> list[str]:
-        """The figures in a line, and one for each part that is left."""
+        """Return the figures in a line, and one for each part that is left."""
         return [
             f"{self.path}: {verb} {counted(self.records, 'record')} in "
             f"{counted(self.batches, 'batch')}, "
@@ -60,10 +60,10 @@ class Salvaged:
 
 @dataclass(slots=True)
 class _CutBytes:
-    """Bytes ``start`` to ``end`` of the file at ``path``, cut off the segment ``base_offset``.
+    """Bytes `start` to `end` of the file at `path`, cut off the segment `base_offset`.
 
-    Callers read by positions in that segment's log: the first of these bytes was at ``position``
-    there.  ``index``: the path that its offset index has, if there is one.
+    Callers read by positions in that segment's log: the first of these bytes was at `position`
+    there. `index`: the path of its offset index, if there is one.
     """
 
     files: Files
@@ -90,9 +90,9 @@ class _CutBytes:
 
 
 def salvage(log: Log, now_ns: int) -> list[Salvaged]:
-    """Append the valid batches of every ``*.cut`` file and flush.  OSError from the disk.
+    """Append the valid batches of every `*.cut` file and flush. Errors: OSError from the disk.
 
-    A log whose end was lost takes them, and is whole again where they reach as far as it did.
+    A log whose end was lost takes them, and is whole again if they extend to its former end.
     """
     lost_end, log.lost_end = log.lost_end, 0
     outcome = []
@@ -111,9 +111,9 @@ def salvage(log: Log, now_ns: int) -> list[Salvaged]:
 
 
 def plan_salvage(log: Log) -> list[Salvaged]:
-    """What ``salvage`` would do after a recovery.  OSError.
+    """Return the result that `salvage` would have after a recovery. Errors: OSError.
 
-    ``log``: opened to be read, and checked as a whole, so that it ends where it would be cut.
+    `log`: opened to be read, and checked as a whole, so that it ends where it would be cut.
     """
     outcome = []
     end = log.log_end_offset
@@ -125,9 +125,9 @@ def plan_salvage(log: Log) -> list[Salvaged]:
 
 
 def plan_cuts(log: Log) -> list[str]:
-    """A line for each file of which a recovery would cut something off.  OSError.
+    """Return a line for each file that a recovery would cut. Errors: OSError.
 
-    ``log``: as for ``plan_salvage``.
+    `log`: as for `plan_salvage`.
     """
     return [
         f"{source.path}: would truncate {source.end - source.start} bytes at position "
@@ -137,7 +137,7 @@ def plan_cuts(log: Log) -> list[str]:
 
 
 def count_behind(log: Log, damage: CorruptRecord) -> int:
-    """Count the records of a log behind damage in it, by the rule of ``salvage``.  OSError."""
+    """Count the records of a log after damage in it, by the rule of `salvage`. Errors: OSError."""
     return sum(
         header.records_count
         for source in _from_position(log, damage.path or "", damage.position or 0)
@@ -147,7 +147,7 @@ def count_behind(log: Log, damage: CorruptRecord) -> int:
 
 
 def _from_position(log: Log, path: str, position: int) -> Iterator[_CutBytes]:
-    """A log's bytes from a position in the file at ``path`` to its end."""
+    """Yield a log's bytes from a position in the file at `path` to its end."""
     for segment in log.segments:
         start = position if segment.log_path == path else 0
         is_behind = segment.log_path >= path and not segment.is_lost
@@ -166,15 +166,15 @@ def _set_aside(log: Log) -> Iterator[_CutBytes]:
         position = name.split(".")[2]
         index = os.path.join(log.directory, name.replace(paths.LOG, paths.INDEX, 1))
         size = log.files.file_stat(path).st_size
-        # A whole segment's name may have a number against others of its name: less than a header's
-        # size, where no batch can be cut.
+        # The name of a whole segment may have a number to be unique: less than a header's size,
+        # where no batch can be cut.
         start = int(position) if position.isdecimal() else 0
         yield _CutBytes(log.files, path, 0, size, base, start if start > HEADER_SIZE else 0, index)
 
 
 def _to_be_cut(log: Log) -> Iterator[_CutBytes]:
-    """The bytes in a log's files that are no part of it: after its end, and after the last batch of
-    each segment.  The log was opened to be read.
+    """Yield the bytes in a log's files that are not part of it: after its end, and after the last
+    batch of each segment. The log was opened to be read.
     """
     sizes = {segment.base_offset: segment.size for segment in log.segments}
     first = min(sizes)
@@ -193,7 +193,7 @@ def _to_be_cut(log: Log) -> Iterator[_CutBytes]:
 def _batches(
     log: Log, source: _CutBytes, log_end: int, salvaged: Salvaged
 ) -> Iterator[tuple[bytes, BatchHeader]]:
-    """The batches to append; counts them, and names what is left."""
+    """Yield the batches to append; count them, and list the parts that are left."""
     with log.files.held_open(source.path) as source.fd:
         end = source.size()
         largest = max(log.config.max_message_bytes, 1 << 20)
@@ -237,7 +237,7 @@ def _batches(
 
 
 def _first_offset(data: bytes, header: BatchHeader) -> int:
-    """A batch's first offset; -1 of a wrapper that is damaged inside."""
+    """Return a batch's first offset; -1 for a wrapper that is damaged inside."""
     try:
         return first_offset(data, header)
     except CorruptRecord:

@@ -1,8 +1,8 @@
-"""The snapshots of a log's producers (Kafka's ``ProducerStateManager.takeSnapshot``).
+"""The snapshots of a log's producers (Kafka's `ProducerStateManager.takeSnapshot`).
 
-A snapshot holds what is known of the producers up to an offset, so that a start need not read the
-log before it.  There is one where each segment begins, and the newest one.  A file that was torn
-fails its checksum and counts as absent.
+A snapshot has the state of the producers up to an offset, so that a start need not read the log
+before it. There is one at each segment's base, and the newest one. A torn file fails its checksum
+and counts as absent.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from storage.log.core import LogCore
 
 
 class ProducerSnapshots:
-    """``newest_offset``: up to which offset the newest snapshot reaches; -1: there is none.
+    """The snapshots of one log. `newest_offset`: of the newest one; -1: there is none.
 
-    ``unsynced``: the offsets of snapshots that the next flush makes durable.
+    `unsynced`: the offsets of snapshots that the next flush makes durable.
     """
 
     def __init__(self, log: LogCore, newest_offset: int, unsynced: Collection[int]) -> None:
@@ -27,17 +27,16 @@ class ProducerSnapshots:
         self.unsynced = set(unsynced)
 
     def path(self, offset: int) -> str:
-        """The path of the snapshot of the producers up to ``offset``."""
+        """Return the path of the snapshot of the producers up to `offset`."""
         return os.path.join(self._log.directory, paths.file_name(offset, paths.SNAPSHOT))
 
     def write(self, offset: int, state: bytes) -> None:
-        """Write the (encoded) state of the producers up to ``offset``, the log's end.  OSError."""
+        """Write the (encoded) producers' state up to `offset`, the log's end. Errors: OSError."""
         self._write(self.path(offset), state)
         self.unsynced.add(offset)
 
     def set_newest(self, offset: int) -> str | None:
-        """Note the newest snapshot; returns the path of the one before it, where that can be
-        removed.
+        """Note the newest snapshot; return the path of the previous one if that can be removed.
 
         Snapshots at a segment's base stay.
         """
@@ -47,10 +46,10 @@ class ProducerSnapshots:
         return self.path(before)
 
     def start(self) -> Callable[[], None] | None:
-        """Encode the state of the producers now; returns a function that writes it (any thread).
+        """Encode the state of the producers now; return a thread-safe function that writes it.
 
-        None where the log has not grown since the last snapshot.  After a crash a log with such a
-        snapshot need not be read from its segment's start.
+        Return None if the log has not grown since the last snapshot. After a crash a log with such
+        a snapshot need not be read from its segment's start.
         """
         log, offset = self._log, self._log.log_end_offset
         if log.read_only or log.closed or offset == self.newest_offset:
@@ -75,7 +74,7 @@ class ProducerSnapshots:
         return write
 
     def write_last(self) -> None:
-        """Write a snapshot at the log's end and remove those without use, as the log is closed."""
+        """Write a snapshot at the end of a closing log, and remove the useless ones."""
         log, end = self._log, self._log.log_end_offset
         self.write(end, log.producers.encode())
         self.newest_offset = end
@@ -92,7 +91,7 @@ class ProducerSnapshots:
         try:
             files.pwrite(fd, data, 0)
         except OSError:
-            # What reads the directory meanwhile shall not take the rest for damage.
+            # A reader of the directory must not take the rest for damage.
             with contextlib.suppress(OSError):
                 files.unlink(path)
             raise

@@ -1,16 +1,15 @@
-"""From batches that are to be appended to those that a log stores (``LogValidator.java``).
+"""Converts batches that are to be appended to the stored form (`LogValidator.java`).
 
-Rules, each from the topic's settings: the codec (compression.type), who sets the time
-(message.timestamp.type) and how far it may be off, keys in a compacted topic, the largest batch.
-Everything else about a batch is kept.
+Rules, each from the topic's settings: the codec (compression.type), the source of timestamps
+(message.timestamp.type) and their bounds, keys in a compacted topic, the largest batch. All other
+fields are stored unchanged.
 
-``rewritten`` is for batches that we have just made: uncompressed v2, sound, without a producer.
-``admitted`` is for bytes from anywhere.  It follows a follower's rules with new offsets: batches of
+`rewritten` is for batches that we have just made: uncompressed v2, sound, without a producer.
+`admitted` is for bytes from anywhere. It follows a follower's rules with new offsets: batches of
 any format, of any codec, control batches, empty and sparse ones pass, but each must be whole and
 sound in every byte.
 
-Pure.  Not here: offsets (``append``), producers' sequences and transactions
-(``state.producer_state``).
+Pure. Not here: offsets (`append`), producers' sequences and transactions (`state.producer_state`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ MAX_TOGETHER_BYTES = 256 << 20
 
 
 class Admitted(NamedTuple):
-    """A batch of format v2, ready but for its offset; ``marker``, if it ends a transaction."""
+    """A batch of format v2 without its offset; `marker`, if it ends a transaction."""
 
     data: bytes | bytearray | memoryview
     header: BatchHeader
@@ -61,7 +60,7 @@ class Admitted(NamedTuple):
 
 
 def rewrites(config: LogConfig) -> bool:
-    """Whether batches without a producer are stored otherwise than they are made."""
+    """Return whether settings change batches without a producer."""
     return (
         config.compression_type not in ("producer", "uncompressed")
         or config.message_timestamp_type == "LogAppendTime"
@@ -70,11 +69,10 @@ def rewrites(config: LogConfig) -> bool:
 
 
 def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
-    """Sound uncompressed batches back to back, as the topic's settings want them stored.
+    """Return sound uncompressed batches, back to back, in the form of the topic's settings.
 
-    A batch stays as it is where only compressing it would make it larger than max.message.bytes.
-
-    InvalidTimestamp where a record is too old.
+    A batch stays unchanged if only its compression would make it larger than max.message.bytes.
+    Errors: InvalidTimestamp if a record is too old.
     """
     stored = bytearray()
     at = 0
@@ -91,7 +89,7 @@ def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
 
 
 def as_they_are(config: LogConfig) -> LogConfig:
-    """The settings with which batches are stored as they are: they keep their codecs and times."""
+    """Return settings with which batches are stored unchanged: they keep their codecs and times."""
     return replace(
         config,
         compression_type="producer",
@@ -104,13 +102,12 @@ def as_they_are(config: LogConfig) -> LogConfig:
 def admitted(
     batches: Buffer, config: LogConfig, now_ms: int, *, keeps_fitting: bool = False
 ) -> Iterator[Admitted]:
-    """Whole batches of any format back to back, checked and as the topic's settings want them.
+    """Yield whole batches of any format, checked and in the form of the topic's settings.
 
-    ``keeps_fitting``: a batch that fits into max.message.bytes only as it is keeps its codec; else
-    it is refused, as a broker does.
-
-    InvalidRecord with the reason where one is cut off or breaks a rule, or where they have become
-    more than MAX_TOGETHER_BYTES, InvalidTimestamp, RecordTooLarge.
+    `keeps_fitting`: a batch that fits into max.message.bytes only unchanged keeps its codec; else
+    it is refused, as a broker does. Errors: InvalidRecord with the reason for an incomplete or
+    invalid batch, or if they have become more than MAX_TOGETHER_BYTES; InvalidTimestamp,
+    RecordTooLarge.
     """
     at = number = stored = 0
     while at < len(batches):
@@ -136,7 +133,7 @@ def admitted(
 
 
 def check_keys(batches: Buffer, position: int, size: int) -> Columns:
-    """InvalidRecord where a record of these plain batches has no key; the other columns."""
+    """Check the keys of these plain batches; return the other columns. Errors: InvalidRecord."""
     columns = decode_columns(batches, position, size, values=False)
     assert columns.keys is not None
     if columns.keys.nulls:
@@ -145,7 +142,7 @@ def check_keys(batches: Buffer, position: int, size: int) -> Columns:
 
 
 def check_not_ahead(max_timestamp: int, config: LogConfig, now_ms: int) -> None:
-    """InvalidTimestamp where the largest timestamp of a batch lies too far ahead."""
+    """Check that a batch's largest timestamp is not too far ahead. Errors: InvalidTimestamp."""
     if max_timestamp - now_ms > config.message_timestamp_after_max_ms:
         raise InvalidTimestamp(
             f"timestamp {max_timestamp} is {max_timestamp - now_ms} ms in the future, more "
@@ -154,7 +151,7 @@ def check_not_ahead(max_timestamp: int, config: LogConfig, now_ms: int) -> None:
 
 
 def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
-    """The batch at ``at`` in format v2, and its size as it is."""
+    """Return the batch at `at` in format v2, and its stored size."""
     header = parse_header(batches, at)
     if header.magic < MAGIC:
         made, size = plain_forms.with_room(
@@ -171,7 +168,7 @@ def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
 def _admit(
     batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool, limit: int
 ) -> Admitted:
-    """The batch, which decompresses to at most `limit` bytes (TooLarge)."""
+    """Return the batch, which decompresses to at most `limit` bytes. Errors: TooLarge."""
     header = parse_header(batch)
     made, _ = plain(batch, 0, len(batch), limit)
     if header.codec >= len(CODECS):
@@ -192,7 +189,7 @@ def _admit(
         _check_times(made, header, config, now_ms)
         if config.message_timestamp_type == "CreateTime":
             check_not_ahead(header.max_timestamp, config, now_ms)
-    # Compressing it otherwise needs the room for a plain form again.
+    # Another compression needs the room for a plain form again.
     del made
     stored = _as_configured(batch, config, now_ms)
     if keeps_fitting and len(stored) > config.max_message_bytes:
@@ -205,7 +202,7 @@ def _admit(
 
 
 def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None:
-    """CorruptRecord unless offsets rise within the batch's bounds; checks keys, too."""
+    """Check that offsets rise within the batch's bounds, and its keys. Errors: CorruptRecord."""
     if config.is_compacted:
         check_keys(made, 0, len(made))
     decode_columns(made, 0, len(made), keys=False, values=False, offsets=False, timestamps=False)
@@ -220,7 +217,7 @@ def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None
 
 
 def _check_times(made: Buffer, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """InvalidTimestamp where a record of this plain batch is too old (``LogValidator``)."""
+    """Check the ages of a plain batch's records (`LogValidator`). Errors: InvalidTimestamp."""
     limit = config.message_timestamp_before_max_ms
     if limit == LONG_MAX or config.message_timestamp_type != "CreateTime":
         return
@@ -235,7 +232,7 @@ def _check_times(made: Buffer, header: BatchHeader, config: LogConfig, now_ms: i
 
 
 def _as_configured(batch: Buffer, config: LogConfig, now_ms: int) -> bytes | bytearray:
-    """The batch in the topic's codec and with the append time, if the topic wants that."""
+    """Return the batch with the topic's codec and, if it is set, the append time."""
     kind = config.compression_type
     stored: bytes | bytearray
     if kind == "producer":
@@ -251,7 +248,7 @@ def _as_configured(batch: Buffer, config: LogConfig, now_ms: int) -> bytes | byt
 
 
 def _stamp(batch: bytearray, attributes: int, now_ms: int) -> None:
-    """Set the append time for all records; their deltas stay as they are (``LogValidator``)."""
+    """Set the append time for all records; their deltas are unchanged (`LogValidator`)."""
     assert len(batch) >= HEADER_SIZE
     struct.pack_into(">h", batch, ATTRIBUTES_POSITION, attributes | APPEND_TIME_BIT)
     struct.pack_into(">q", batch, MAX_TIMESTAMP_POSITION, now_ms)

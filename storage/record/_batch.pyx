@@ -81,9 +81,9 @@ def refusal(int fault, long long position, bytes header=b""):
 def assign_offsets(bytearray data not None, long long first_offset, int leader_epoch):
     """Write base offsets and the leader epoch into the batches in `data`, in place.
 
-    The first batch begins at `first_offset`, each next one at the end of the previous one. The CRC does not
-    cover the two fields (UnifiedLog.append, LogValidator). Returns one tuple for each batch: its
-    position in `data`, its size in bytes, its last offset, its largest timestamp in ms.
+    The first batch begins at `first_offset`, each next one at the end of the previous one. The CRC
+    does not cover the two fields (UnifiedLog.append, LogValidator). Returns one tuple for each
+    batch: its position in `data`, its size in bytes, its last offset, its largest timestamp in ms.
 
     Raises CorruptRecord, with the position in `data`, if `data` is not whole v2 batches back to
     back; `data` is then unchanged.

@@ -152,9 +152,9 @@ def route(
     """Split the batches in `data` over `count` partitions by key.
 
     Records without a key go to partition `stuck_to` until it has got `stays` bytes of them. Then
-    `next_partition(partition before)` returns another partition, which gets `stay_bytes` of them. A batch,
-    its header included, has at most `max_batch_bytes`, except a single record that was larger
-    before.
+    `next_partition(partition before)` returns another partition, which gets `stay_bytes` of them. A
+    batch, its header included, has at most `max_batch_bytes`, except a single record that was
+    larger before.
 
     Returns ({partition: batches back to back}, stuck_to, stays). Raises CorruptRecord, with the
     position in `data`, if `data` is not sound, uncompressed batches.

@@ -1,16 +1,16 @@
-"""Batches whose base offset is wrong, which no CRC covers, in a log that is loaded.
+"""Finds batches with a wrong base offset, which no CRC covers, in a log that is loaded.
 
-Such a batch is whole: it was not torn, and what follows it is good.  So it is damage in its place,
-in a segment that was not flushed too, where a batch with a wrong CRC ends the log.  It shows
+Such a batch is whole: it was not torn, and the following ones are sound. So it is damage in its
+place, also in an unflushed segment, where a batch with a wrong CRC ends the log. It is detected
 
-- at the batch behind it: offsets do not rise.  If the records of the earlier of the two fit between
-  the offsets of the batches on either side, the earlier one is wrong, else the later one (as in
-  ``batch_check``);
-- if it is the last batch, at a limit that no batch lies across: the offset at which the log ended
-  when it was flushed last, or at which the next segment begins.  Behind what was flushed nothing
-  shows it.
+- by the next batch: offsets do not rise. If the records of the earlier of the two fit between the
+  offsets of the batches on either side, the earlier one is wrong, else the later one (as in
+  `batch_check`);
+- if it is the last batch, by a limit that no batch crosses: the offset at which the log ended when
+  it was flushed last, or at which the next segment begins. After the flushed part it is not
+  detected.
 
-Not here: walking through the log (``loading``).
+Not here: walking through the log (`loading`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from storage.record.header import FRAME_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITIO
 from storage.segment.damage import Damage
 
 Read = Callable[[int, int], bytes]
-"""Bytes of the log: so many from a position, fewer at its end."""
+"""Returns bytes of the log: a number from a position, fewer at its end."""
 
 
 def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: bool) -> Damage | None:
-    """The batch whose wrong base offset has stopped a walk, or that lies across ``limit``.
+    """Return the batch whose wrong base offset has stopped a walk, or that crosses `limit`.
 
-    ``limit``: the offset at which the segment ends if it ``is_sealed``, else one at which a batch
+    `limit`: the offset at which the segment ends if it `is_sealed`, else one at which a batch
     ended; None: unknown.
     """
     if rebuild.fault is not None:
@@ -49,7 +49,7 @@ def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: boo
 
 
 def _in_order(read: Read, rebuild: Rebuild, limit: int | None) -> Damage | None:
-    """The wrong one of two batches, where the second one's offsets do not continue."""
+    """Return the wrong one of two batches, if the second one's offsets do not continue."""
     at, next_offset = rebuild.position, rebuild.next_offset
     batch = _batch(read, at)
     walked = walk_batches(batch, len(batch), rebuild.base_offset, next_offset, paths.MAX_OFFSET)
@@ -76,7 +76,7 @@ def _base(batch: bytes) -> int:
 
 
 def _batch(read: Read, position: int) -> bytes:
-    """The batch there; b"" where it is not whole, or of no known format."""
+    """Return the batch there; b"" if it is not whole, or of no known format."""
     frame = read(position, FRAME_SIZE)
     is_known = len(frame) == FRAME_SIZE and frame[MAGIC_POSITION] <= MAGIC
     size = size_at(frame, 0) if is_known else 0

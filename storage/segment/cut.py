@@ -1,12 +1,12 @@
-"""What recovery takes out of a log is kept beside it, as ``*.cut``, until somebody purges it.
+"""Keeps the bytes that recovery removes from a log beside it, as `*.cut`, until they are purged.
 
-``BASE.log.POSITION.cut`` holds the bytes from a position of a segment's log to its end,
-``BASE.log.cut`` (and ``.index.cut``, …) is a whole segment that lay behind a damaged one.  Kafka
-ignores the suffix; it would have deleted both.
+`BASE.log.POSITION.cut` has the bytes from a position of a segment's log to its end, `BASE.log.cut`
+(and `.index.cut`, …) is a whole segment that followed a damaged one. Kafka ignores the suffix; it
+would have deleted both.
 
 Invariant: the copy is durable before the log is cut.
 
-``purge`` removes these files, and small files that ``bad_file`` has set aside.
+`purge` removes these files, and small files that `bad_file` has renamed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A part of a log that recovery set aside: the file, where it lay, how much of it, why.
+    """A part of a log that recovery set aside: the file, its former place, its size, the reason.
 
-    ``ends_log``: whether the log ends there; else no record of it lay in what was set aside.
+    `ends_log`: whether the log ends there; otherwise it had no record of the log.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Cut:
 
 
 def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason: str) -> Cut:
-    """Copy the bytes from ``position`` on beside the log, make that durable, then cut them off."""
+    """Copy the bytes from `position` on beside the log, make that durable, then cut them off."""
     kept = _unused_name(files, f"{path}.{position}{paths.CUT}")
     target = files.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
@@ -62,7 +62,7 @@ def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason:
 
 
 def cut_end(files: Files, fd: int, path: str, size: int) -> None:
-    """Cut off what was never of the log: the file keeps the time of its last append."""
+    """Truncate bytes that are not part of the log, keeping the mtime."""
     mtime_ns = files.descriptor_stat(fd).st_mtime_ns
     files.ftruncate(fd, size)
     with contextlib.suppress(PermissionError):  # only a file's owner may set its time
@@ -78,7 +78,7 @@ def _unused_name(files: Files, path: str) -> str:
 
 
 def cut_files(files: Files, directory: str) -> list[str]:
-    """The paths of everything that was cut out of a partition's log, in log order."""
+    """Return the paths of everything that was cut out of a partition's log, in log order."""
     names = [
         name
         for name, is_directory in files.scan(directory)
@@ -98,7 +98,7 @@ def _log_order(name: str) -> tuple[int, int, str]:
 
 
 def set_aside_files(files: Files, directory: str) -> list[str]:
-    """Return the paths of what was set aside, small files too (``bad_file``).  OSError."""
+    """Return the paths of all files that were set aside (also by `bad_file`). Errors: OSError."""
     bad = [
         name
         for name, kind in files.listing(directory)
@@ -108,7 +108,7 @@ def set_aside_files(files: Files, directory: str) -> list[str]:
 
 
 def purge(files: Files, directory: str) -> list[str]:
-    """Remove for good what was set aside; returns the paths.  OSError."""
+    """Remove all files that were set aside; return the paths. Errors: OSError."""
     removed = set_aside_files(files, directory)
     for path in removed:
         files.unlink(path)

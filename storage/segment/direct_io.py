@@ -1,11 +1,11 @@
-"""Reads a file as it is on the disk.
+"""Reads a file from the disk, not from the page cache.
 
-The page cache would answer from memory what was written a while ago, and would drop pages that
-others read for those that are read once.  So the file is read with O_DIRECT: the kernel writes its
-dirty pages back, reads from the disk, and leaves the cache as it is.  On a file system without it
-(EINVAL) the file is read through the cache.
+The page cache would answer from memory with bytes that were written a while ago, and would drop
+other processes' pages for bytes that are read once. So the file is read with O_DIRECT: the kernel
+writes its dirty pages back, reads from the disk, and leaves the cache unchanged. On a file system
+without it (EINVAL) the file is read through the cache.
 
-What the disk refuses to read (EIO) reads as zeros: no checksum fits them.
+Bytes that the disk cannot read (EIO) become zeros: no checksum matches them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from functools import partial
 
 from storage.files import Files
 
-#: What O_DIRECT wants positions, sizes and memory to be multiples of, on any disk.
+#: The multiple that O_DIRECT requires of positions, sizes and memory, on any disk.
 BLOCK = 4096
 _ROOM = 1 << 20
 
 
 class DirectFile:
-    """One file, open for reading.  For one thread; ``close`` it.  OSError."""
+    """One file, open for reading. Not thread-safe; `close` it. Errors: OSError."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -40,26 +40,28 @@ class DirectFile:
         self._files.close(self._fd)
 
     def settle(self) -> None:
-        """Wait until all that was written is on the disk."""
+        """Wait until all written bytes are on the disk."""
         self._files.fdatasync(self._fd)
 
     def read(self, position: int, size: int) -> memoryview:
-        """``size`` bytes from ``position``, valid until the next call; fewer at the file's end."""
+        """Return `size` bytes from `position`, valid until the next call; fewer at the file's
+        end.
+        """
         start = position - position % BLOCK
         length = -(-(position + size - start) // BLOCK) * BLOCK
         if length > len(self._room):
             self._room = mmap.mmap(-1, length)
         view = memoryview(self._room)
-        # Once: behind the end of a file that is growing there may be more by now.
+        # Once: after the end of a growing file there may be more bytes now.
         count = fill_readable(partial(self._files.preadv_once, self._fd), view[:length], start)
         return view[position - start : max(min(position - start + size, count), position - start)]
 
 
 def fill_readable(fill: Callable[[memoryview, int], int], view: memoryview, position: int) -> int:
-    """Fill ``view`` from ``position`` of a file; what the disk refuses to read (EIO) becomes zeros.
+    """Fill `view` from `position` of a file; bytes that the disk cannot read (EIO) become zeros.
 
-    ``fill(view, position)`` reads, and returns the count of bytes, fewer than the view's size only
-    at the file's end.  Returns how many bytes of the view the file has.  OSError.
+    `fill(view, position)` reads, and returns the count of bytes, fewer than the view's size only at
+    the file's end. Return the number of bytes of the view that the file has. Errors: OSError.
     """
     try:
         return fill(view, position)
