@@ -33,9 +33,9 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     Kafka 0.7 have byte positions instead of offsets: these positions become the offsets.
 
     convert removes the old files only when the new files are on the disk. So if convert is killed,
-    nothing is lost: run the command again. convert needs as much free disk space as the largest
-    segment has. For a log of Kafka 0.7, it needs as much as the largest partition has. convert does
-    not change damaged logs and tiered topics of a broker, but prints their names.
+    nothing is lost: run the command again. The free disk space must be at least the size of the
+    largest segment, or for a log of Kafka 0.7, of the largest partition. convert does not change
+    damaged logs and tiered topics of a broker, but prints their names.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

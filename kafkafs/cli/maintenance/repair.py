@@ -105,8 +105,8 @@ def command(
 ) -> None:
     """Read every byte of a data directory, and print what would repair it. --apply repairs it.
 
-    The directory must not be in use. Only with --salvage or --indexes, and without --apply, repair
-    also runs while the directory is in use.
+    The directory must not be in use. There is one exception: without --apply, repair --salvage and
+    repair --indexes only read, and also run while it is in use.
 
     repair cuts off the same bytes that a mount would cut off after a crash, and also bytes after
     the last batch of any segment. It stores these bytes, except zeros, in *.cut files beside the
@@ -128,16 +128,17 @@ def command(
     opened, repair names this partition, and repairs the others.
 
     --indexes checks every entry of the .index, .timeindex and .txnindex files, and rebuilds the
-    files that differ from the logs. A mount finds only missing files and obvious mistakes.
-    --indexes also rebuilds producer snapshots that are missing or cannot be read. If a log is
-    damaged, repair the log first: until then, --indexes does not change its indexes.
+    files that differ from the logs. This finds more than a mount, which notices only missing files
+    and obvious mistakes. --indexes also rebuilds producer snapshots that are missing or cannot be
+    read. If a log is damaged, repair the log first: until then, --indexes does not change its
+    indexes.
 
-    With --indexes, you can give FILE, a file of a segment. DATA can then also be the directory of
-    one partition.
+    With --indexes, DATA can also be the directory of one partition. To check the indexes of one
+    segment only, give one of its files as FILE.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index. If
-    repair finds nothing but *.cut files of an earlier repair, the status is 1 with --salvage, and 0
-    without.
+    the logs are whole and only *.cut files of an earlier repair exist, the status is 0. With
+    --salvage it is 1, because batches can be restored.
 
     Exit status 3: a partition cannot be opened, or damage or a loss remains after --apply. With
     --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the

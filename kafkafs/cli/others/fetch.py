@@ -87,11 +87,11 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     """Write messages to standard output, in the format of a Kafka 0.7 server's answer to a fetch.
     The directory may be in use.
 
-    OFFSET is a number, earliest or latest. BYTES limits the size of all messages of the partition
-    together, so the last message can be incomplete. But the first message is always complete, even
-    if it is larger than BYTES. If you name one partition, the response is a MessageSetSend of
-    Kafka's source code. If you name several partitions, it is a MultiMessageSetSend. You can also
-    give MOUNT/TOPIC/PARTITION:OFFSET:BYTES.
+    OFFSET is a number, earliest or latest. After BYTES bytes, the response for a partition is cut,
+    so its last message can be incomplete. The first message is always complete, even if it is
+    larger than BYTES. If you name one partition, the response is a MessageSetSend of Kafka's source
+    code. If you name several partitions, it is a MultiMessageSetSend. You can also give
+    MOUNT/TOPIC/PARTITION:OFFSET:BYTES.
 
     A message is the value of a record. fetch leaves out control records, and the records of aborted
     and open transactions. Messages have no offsets, so fetch prints the number of messages and the
