@@ -372,14 +372,14 @@ class LogFollower:
         segments = self.log.segments
         head = [base for base in self._bases(found) if base < segments[count].base_offset]
         old = segments[:count]
-        if head and self._is_still_listed(old, found) and self._can_hold(old, found):
+        if head and self._has_hidden_bytes(old, found) and self._can_hold(old, found):
             return False
         if head or count:
             end = segments[count].base_offset
             self._replace_head(count, self._load_head(head, end, found, segments))
         return True
 
-    def _is_still_listed(self, segments: Sequence[Segment], found: Listing) -> bool:
+    def _has_hidden_bytes(self, segments: Sequence[Segment], found: Listing) -> bool:
         """Return whether a replaced segment has bytes that are not stable yet.
 
         Readers were not shown those bytes; they get them from the old segment after the
@@ -392,7 +392,7 @@ class LogFollower:
 
     def _can_hold(self, segments: Sequence[Segment], found: Listing) -> bool:
         """Return whether replaced segments have no hidden bytes, or can still be read."""
-        if not self._is_still_listed(segments, found):
+        if not self._has_hidden_bytes(segments, found):
             return True
         for segment in segments:
             if self._is_kept(segment, found):
