@@ -179,8 +179,8 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
 
     sources = task.on_log_thread(lease)
     try:
-        # Off the log thread, since it may wait. No transaction that is open below the first
-        # uncleanable offset can be aborted any more.
+        # Off the log thread, since it may wait. No transaction is open below the first uncleanable
+        # offset that could still be aborted.
         sources.read_aborted(log)
         yield sources
     finally:

@@ -1,5 +1,4 @@
-"""A parsed condition: the partitions, offsets and times for which it may be true, and a predicate
-for records.
+"""A parsed condition: its possible partitions, offsets and times, and its predicate for records.
 
 SQL's logic has three values: a comparison with null is neither true nor false, and neither is its
 negation. A condition has no `not` above other parts: the parser pushes it down to the comparisons,

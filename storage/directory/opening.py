@@ -108,7 +108,7 @@ def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) ->
     try:
         adoptions = Adoptions.load(loader.files, loader.path)
     except CorruptCheckpoint:
-        return there  # ``adopt.recover`` says so
+        return there  # `adopt.recover` reports it
     topics = needs(adoptions)
     if topics is None or not topics <= there:
         return there

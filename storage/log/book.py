@@ -1,7 +1,7 @@
-"""Keeps the book of an open log: what it must hold (`state.book_file` has the file and its rule).
+"""Updates the book of an open log, the list of its sealed segments (`state.book_file`).
 
-A claim is taken back, durably, before its file goes away; claims for files that have come are
-written with the next checkpoint and when the log is closed.
+A claim is withdrawn, durably, before its file is removed; claims for new files are written with the
+next checkpoint and when the log is closed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from storage.state.book_file import BookContent, Claim
 
 
 class Book:
-    """The book of an open log. Any thread may call it."""
+    """The book of an open log. Thread-safe."""
 
     def __init__(self, log: LogCore, recorded: BookContent | None) -> None:
-        """`recorded`: what the file says; None: none is kept."""
+        """`recorded`: the file's content; None: there is no book."""
         self._log = log
         self._is_kept = recorded is not None and not log.read_only
         recorded = recorded or BookContent()
-        # Held while the file and what it claims change.
+        # Held while the file and its claims change.
         self._lock = threading.Lock()
         self._claims = recorded.claims
-        # Segments that are about to leave the log: how many `let_go` of each have not ended.
+        # Segments that are about to leave the log, with the number of their unfinished `let_go`.
         self._leaving: Counter[Segment] = Counter()
         # The log's segments (each change makes another tuple) and its start when last saved.
         self._saved: tuple[Segment, ...] | None = None
@@ -38,10 +38,10 @@ class Book:
             self._saved = log.segments
 
     def save(self) -> None:
-        """Claim every sealed segment that stays, durably; do nothing where nothing has changed.
+        """Claim every sealed segment that stays, durably; do nothing if nothing has changed.
 
-        On a full disk the older claims stay, or none, where a segment of theirs went away as the
-        log was opened, or was given up. Errors: OSError from the disk.
+        On a full disk the older claims stay, or none, if a claimed segment was removed or given up
+        at the opening. Errors: OSError from the disk.
         """
         log = self._log
         with self._lock:
@@ -57,10 +57,10 @@ class Book:
                         self._drop()
 
     def let_go(self, segments: Iterable[Segment]) -> None:
-        """Take back the claims for these segments, durably, until `keep` or until they leave the
+        """Withdraw the claims for these segments, durably, until `keep` or until they leave the
         log.
 
-        Waits for nothing where nothing was claimed of them. Errors: OSError: nothing has changed.
+        Does not wait for segments without a claim. Errors: OSError; nothing has changed.
         """
         gone = list(segments)
         with self._lock:
@@ -79,7 +79,7 @@ class Book:
                 raise
 
     def keep(self, segments: Iterable[Segment]) -> None:
-        """End `let_go`. The next `save` claims those of the segments that the log still has."""
+        """End `let_go`. The next `save` claims these segments again if the log still has them."""
         with self._lock:
             self._leaving.subtract(segments)
             self._leaving = +self._leaving
@@ -98,7 +98,7 @@ class Book:
             try:
                 log.files.replace_if_room(path, data)
             except FileNotFoundError:
-                # The topic has been deleted meanwhile.
+                # The topic was deleted meanwhile.
                 if not log.closed:
                     raise
         self._claims, self._log_start = claims, log_start

@@ -1,4 +1,4 @@
-"""The log as its parts know it; ``log.Log`` imports them, so they cannot import it."""
+"""The interface of a log for its parts, which `log.Log` imports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LogCore(Protocol):
     read_only: bool
     closed: bool
     segments: tuple[Segment, ...]
-    # Segments that have left the log and can still be read, each with when it may go.
+    # Removed segments that can still be read, each with the time of its release.
     retired: list[tuple[int, Segment]]
     producers: ProducerState
     log_start_offset: int

@@ -1,8 +1,8 @@
 """The leader epochs of a log, each with the base offset of its first batch (Kafka's
-``LeaderEpochFileCache``).
+`LeaderEpochFileCache`).
 
-They change in memory; the next flush writes them to ``leader-epoch-checkpoint``.  Until then a
-recovery reads them off the batches.
+They change in memory; the next flush writes them to `leader-epoch-checkpoint`. Until then a
+recovery takes them from the batches.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from storage.state import checkpoint_file
 
 
 class LeaderEpochs:
-    """``entries``: (epoch, offset), both rising; a change makes another list.
+    """The leader epochs of one log. `entries`: (epoch, offset), both rising; a change makes another
+    list.
 
-    ``latest``: the epoch that appends carry, 0 where there is none yet.  ``is_unflushed``: the file
-    lacks the last change.
+    `latest`: the epoch of new batches, 0 without any. `is_unflushed`: the file lacks the last
+    change.
     """
 
     def __init__(self, entries: list[tuple[int, int]]) -> None:
@@ -48,11 +49,11 @@ class LeaderEpochs:
             self.is_unflushed = True
 
     def write(self, files: Files, directory: str, entries: list[tuple[int, int]]) -> None:
-        """Write ``entries`` as they were when the flush began.  Any thread; OSError."""
+        """Write `entries` as they were when the flush began. Thread-safe. Errors: OSError."""
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         checkpoint_file.write_epochs(files, path, entries)
 
     def written(self, entries: list[tuple[int, int]]) -> None:
-        """Note that ``entries`` are durable."""
+        """Note that `entries` are durable."""
         if entries == self.entries:
             self.is_unflushed = False

@@ -1,8 +1,8 @@
-"""The batches of a staged file: read, checked, and made those of a producer's transaction.
+"""Reads and checks the batches of a staged file, and writes a producer's transaction into them.
 
-A mebibyte or so at a time, by whole batches.  Any thread: no log is touched.
+Works on about a mebibyte at a time, by whole batches. Thread-safe: no log is touched.
 
-Not here: appending them (``adopt``).
+Not here: appending them (`adopt`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ _Data = TypeVar("_Data", bytearray, memoryview)
 
 
 def _rising(first: int, count: int) -> bytes:
-    """``count`` offsets from ``first`` on, in the form in which decoded columns hold them."""
+    """Return `count` offsets from `first` on, in the form of decoded columns."""
     return array("q", range(first, first + count)).tobytes()
 
 
-# The offsets of any batch that a task stages, made once: making them takes longer than comparing.
+# The offsets of any batch that a task stages, made once, because making them takes longer than
+# comparing.
 _RISING_COUNT = 1 << 13
 _RISING = _rising(0, _RISING_COUNT)
 
 
 class Stamped(NamedTuple):
-    """Batches that lack only their offsets; ``staged_size``: their bytes in the staged file."""
+    """Batches without offsets; `staged_size`: their bytes in the staged file."""
 
     data: bytearray
     batches: list[Admitted]
@@ -52,7 +53,7 @@ class Stamped(NamedTuple):
 
 
 class StagedBatches:
-    """``size``: the bytes that were announced; ``config``: the topic's."""
+    """The batches of one file. `size`: its announced bytes; `config`: the topic's."""
 
     def __init__(self, files: Files, path: str, size: int, config: LogConfig) -> None:
         self._files = files
@@ -61,9 +62,10 @@ class StagedBatches:
         self._config = config
 
     def check(self, now_ns: Callable[[], int]) -> Iterator[int]:
-        """Read everything, and refuse what an append would; yields the size of each part.
+        """Read all batches, and check them as an append does; yield the size of each part.
 
-        InvalidRecord and its kinds, CorruptRecord, RecordTooLarge, with path and position; OSError.
+        Errors: InvalidRecord and its kinds, CorruptRecord, RecordTooLarge, with path and position;
+        OSError.
         """
         with self._opened() as fd:
             read = Buffered(partial(self._files.preadv, fd)).read
@@ -75,7 +77,9 @@ class StagedBatches:
     def stamped(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
     ) -> Generator[Stamped]:
-        """The batches as appended, with sequences from ``sequence`` on.  Errors as ``check``."""
+        """Yield the batches for the append, with sequences from `sequence` on. Errors: those of
+        `check`.
+        """
         items = self._stamp(producer_id, producer_epoch, sequence, now_ns)
         return _ahead(items) if self._size > _CHUNK_BYTES else items
 
@@ -93,7 +97,7 @@ class StagedBatches:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """The file, with as many bytes as were announced."""
+        """Open the file, and check its size."""
         files = self._files
         with files.held_open(self._path, os.O_RDONLY | os.O_NOFOLLOW) as fd:
             size = files.size(fd)
@@ -103,15 +107,15 @@ class StagedBatches:
             yield fd
 
     def _read(self, fd: int, position: int, size: int) -> bytearray:
-        """A part of the file, in a new buffer: the one before it may still be appended."""
+        """Return a part of the file, in a new buffer: the previous one may still be appended."""
         data = bytearray(size)
         del data[self._files.preadv(fd, data, position) :]
         return data
 
     def _windows(self, read: Callable[[int, int], _Data]) -> Iterator[tuple[int, _Data, int]]:
-        """Position of a window, the window, and the size of the whole batches that it begins with.
+        """Yield the position of a window, the window, and the size of its whole batches.
 
-        ``read`` as for ``Walk``.
+        `read`: as for `Walk`.
         """
         walk = Walk(read, 0, self._size, _CHUNK_BYTES)
         for data in walk:
@@ -138,7 +142,7 @@ class StagedBatches:
 
 
 def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
-    """The same items, each made in another thread while the one before it is appended."""
+    """Yield the same items, each made in another thread while the previous one is appended."""
 
     def one() -> Stamped | None:
         return next(items, None)
@@ -158,7 +162,7 @@ def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
 
 
 def _check(chunk: memoryview, config: LogConfig, now_ms: int) -> None:
-    """Refuse what an append would."""
+    """Check batches as an append does."""
     _, _, largest, max_timestamp, codecs = survey_staged(chunk)
     if largest > config.max_message_bytes:
         raise RecordTooLarge(largest, config.max_message_bytes)
@@ -176,7 +180,7 @@ def _check(chunk: memoryview, config: LogConfig, now_ms: int) -> None:
 
 
 def _check_offsets(chunk: memoryview, offsets: bytearray) -> None:
-    """InvalidRecord unless the offsets of a batch's records rise from its own by one."""
+    """Check that a batch's offsets rise from its base offset by one. Errors: InvalidRecord."""
     at = done = 0
     while at < len(chunk):
         header = parse_header(chunk, at)
@@ -192,9 +196,9 @@ def _check_offsets(chunk: memoryview, offsets: bytearray) -> None:
 
 
 def _changes(codecs: int, config: LogConfig) -> bool:
-    """Whether the topic stores the batches in another form than they have in the staged file.
+    """Return whether the topic stores the batches in another form than the staged one.
 
-    ``codecs``: the codecs of the batches, a bit each.
+    `codecs`: the codecs of the batches, a bit each.
     """
     kind = config.compression_type
     wanted = 1 << CODECS.index(kind) if kind in CODECS else 1
@@ -206,7 +210,7 @@ def _changes(codecs: int, config: LogConfig) -> bool:
 
 
 def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
-    """The batches as the topic stores them."""
+    """Return the batches in the topic's form."""
     if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
         return chunk
     stored = admitted(chunk, config, now_ms, keeps_fitting=True)
@@ -214,7 +218,7 @@ def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
 
 
 def _admitted(data: bytearray) -> Iterator[Admitted]:
-    """Each batch, whole and sound, on its own."""
+    """Yield each batch, whole and sound, on its own."""
     at = 0
     view = memoryview(data)
     while at < len(data):

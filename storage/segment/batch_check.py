@@ -1,19 +1,19 @@
-"""Reads a part of a segment's log, batch by batch, and finds what is damaged in it.
+"""Reads a part of a segment's log, batch by batch, and finds damage in it.
 
-A batch is sound when it lies inside the log, its CRC is right, and its offsets are above those
-before it and below where the segment ends.  No CRC covers a base offset: where one is below the
-offset that comes next, the batch before it may be the wrong one.  That one is wrong if its records
-fit nowhere but between the batches on either side of it.
+A batch is sound if it lies inside the log, its CRC is right, and its offsets are above those of
+earlier batches and below the segment's end. No CRC covers a base offset: if one is below the next
+expected offset, the previous batch may be the wrong one. That one is wrong if its records only fit
+between the batches on either side of it.
 
-Bytes behind a damaged batch count as the log's only where something says that a batch begins there:
+Bytes after a damaged batch count as the log's only if there is evidence that a batch begins there:
 an offset index, the damaged batch's own length, or the length at which that batch's CRC is right.
-And from there on batch must follow on batch, with right CRCs and rising offsets, up to the next
-position that an index names, or to the end.  A damaged one on that way is passed over by its own
-length.  Whatever else looks like a batch may be in a user's value.
+From there on, consecutive batches with correct CRCs and ascending offsets must follow, up to the
+next position in an index, or to the end. A damaged one between them is skipped by its own length.
+Any other apparent batch may be in a user's value.
 
-The check reads what is wrong once more after ``settle``: only what is wrong then, too, is damage.
+Wrong bytes are read once more after `settle`: only if they are wrong again, they are damage.
 
-Any thread may check a segment that it has a lease of.
+Any thread may check a segment under a lease.
 """
 
 from __future__ import annotations
@@ -41,35 +41,37 @@ from storage.segment.damage import Damage
 from storage.segment.direct_io import DirectFile
 from storage.task import Task
 
-# So that no thread waits long for this one, which judges a chunk at a time.
+# Small enough that other threads do not wait long for the check of a chunk.
 _CHUNK_BYTES = 256 * 1024
 _LEAST_BYTES = 4096
 _SEARCHES = 16
-#: A batch that is larger than this is not read whole just to be known as one.
+#: Larger batches are not read whole only to recognise them.
 CHECKED_BYTES = 16 * 1024 * 1024
 
 Named = Callable[[int], int | None]
-"""The first place behind a position where an index says that a batch begins."""
+"""Returns the first position after another one at which an index has a batch."""
 
 
 class Source(Protocol):
     """The log's bytes."""
 
     def read(self, position: int, size: int) -> memoryview:
-        """``size`` bytes from ``position``, valid until the next call; fewer at the file's end."""
+        """Return `size` bytes from `position`, valid until the next call; fewer at the file's
+        end.
+        """
         ...
 
     def settle(self) -> None:
-        """Let the next read return what is there now, with nothing of it half written."""
+        """Let the next read return the present bytes, none of them half written."""
         ...
 
 
 class Part(NamedTuple):
-    """Bytes ``position`` to ``end`` of the log of the segment ``base_offset``, where whole batches
-    begin and end, the first one not below ``next_offset`` and all below ``limit``.
+    """Bytes `position` to `end` of the log of the segment `base_offset`, where whole batches begin
+    and end, the first one not below `next_offset` and all below `limit`.
 
-    ``largest``: bytes of the largest batch that there should be.  ``named``: where an index says
-    that batches begin.  ``may_be_torn``: the end may have been cut by a kill or a full disk.
+    `largest`: bytes of the largest expected batch. `named`: the positions of batches in an index.
+    `may_be_torn`: a kill or a full disk may have cut the end.
     """
 
     base_offset: int
@@ -83,7 +85,7 @@ class Part(NamedTuple):
 
 
 def check_part(source: Source, part: Part, task: Task) -> Check:
-    """Check all of a part; ``task`` counts the bytes.  OSError, TaskCancelled."""
+    """Check all of a part; `task` counts the bytes. Errors: OSError, TaskCancelled."""
     check = Check(source, part)
     while check.position < part.end:
         before = check.position
@@ -93,7 +95,7 @@ def check_part(source: Source, part: Part, task: Task) -> Check:
 
 
 def check_file(files: Files, path: str, part: Part, task: Task) -> Check:
-    """Check a part of a file as it is on the disk (``direct_io``).  As ``check_part``."""
+    """Check a part of a file on the disk (`direct_io`). Errors: those of `check_part`."""
     source = DirectFile(files, path)
     try:
         return check_part(source, part, task)
@@ -102,9 +104,9 @@ def check_file(files: Files, path: str, part: Part, task: Task) -> Check:
 
 
 def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | None:
-    """The header of the batch at ``position``, where a sound one lies there before ``end``.
+    """Return the header of the batch at `position`, if a sound one lies there before `end`.
 
-    Of a batch of more than 16 MiB only the header is read.  OSError.
+    If a batch has more than 16 MiB, only the header is read. Errors: OSError.
     """
     try:
         header = parse_header(source.read_at(position, max(min(HEADER_SIZE, end - position), 0)))
@@ -120,10 +122,10 @@ def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | No
 
 
 class Check:
-    """A walk through a part.  All before ``position`` is sound, or in ``damages``.
+    """A walk through a part. All before `position` is sound, or in `damages`.
 
-    ``next_offset`` is behind the last batch before ``position``.  A damage at the part's end has
-    the next offset -1, as nothing there tells it.
+    `next_offset` follows the last batch before `position`. Damage at the part's end has the next
+    offset -1, which is not known.
     """
 
     def __init__(self, source: Source, part: Part) -> None:
@@ -132,37 +134,37 @@ class Check:
         self.position = part.position
         self.next_offset = part.next_offset
         self.damages: list[Damage] = []
-        # The last sound batch: where it begins, and the next offset before it.
+        # The last sound batch: its position, and the next offset before it.
         self._last: tuple[int, int] | None = None
         self._suspect = -1
-        # Bytes of the batch that is next, where that is known to be larger than a read.
+        # Bytes of the next batch, if it is known to be larger than a read.
         self._needed = 0
-        # Bytes of the next read: few behind damage, as damage may follow on damage.
+        # Bytes of the next read: few after damage, which may be followed by more.
         self._ahead = _CHUNK_BYTES
-        # What a chain has passed over before this position is not tried in other ways again.
+        # Bytes before this position that a chain has skipped are not tried in other ways.
         self._linked = part.position
         # Position -> size at which a damaged batch's CRC is right; and the bytes that may be
-        # searched for more of them, so that a log of many damaged batches takes no longer.
+        # searched for more of them, so that a log with many damaged batches takes no longer.
         self._proofs: dict[int, int] = {}
         self._searchable = _SEARCHES * (part.largest + part.end - part.position)
 
     def to(self, end: int) -> None:
-        """Check all before ``end``."""
+        """Check all before `end`."""
         while self.position < end:
             self.step(end)
-        # Whether the base offset of the last batch is wrong shows at the batch behind it.
+        # The next batch shows whether the base offset of the last one is wrong.
         while self._last is not None and self._falls():
             self.step()
 
     def _falls(self) -> bool:
-        """Whether the batch at ``position`` has a base offset below the next one."""
+        """Return whether the batch at `position` has a base offset below the next one."""
         frame = self._source.read(self.position, min(FRAME_SIZE, self._part.end - self.position))
         base = int.from_bytes(frame[:8], "big", signed=True)
         is_whole = len(frame) == FRAME_SIZE
         return is_whole and frame[MAGIC_POSITION] <= MAGIC and base < self.next_offset
 
     def step(self, until: int | None = None) -> None:
-        """Go on by one read, which goes little beyond ``until``, or over damage."""
+        """Continue by one read, which goes little beyond `until`, or skips damage."""
         part, start = self._part, self.position
         size = self._ahead if until is None else min(self._ahead, until - start + _LEAST_BYTES)
         size = min(max(size, self._needed), part.end - start)
@@ -189,9 +191,9 @@ class Check:
                 self._needed = needed
 
     def _fault(self, reason: str, is_sized: bool) -> None:
-        """Read again what is wrong at ``position``; if it still is, add it to ``damages``, pass it.
+        """Read wrong bytes at `position` again; if they are still wrong, add and skip the damage.
 
-        ``is_sized``: the batch's size is right, and its offsets are wrong.
+        `is_sized`: the batch's size is right, and its offsets are wrong.
         """
         position, next_offset = self.position, self.next_offset
         if self._suspect != position:
@@ -207,7 +209,7 @@ class Check:
         self._ahead = _LEAST_BYTES
 
     def _blames_last(self) -> bool:
-        """Make the last batch damage where its base offset is wrong, not that of the next one."""
+        """Make the last batch damage if its base offset is wrong, not that of the next one."""
         assert self._last is not None
         start, before = self._last
         base = self._base_at(self.position)
@@ -229,9 +231,9 @@ class Check:
     # -- behind damage -------------------------------------------------------------------------
 
     def _resume(self, position: int, next_offset: int, is_sized: bool) -> tuple[int, int]:
-        """Where the next sound batch begins, and its first offset; (the end, -1) where none does.
+        """Return the position of the next sound batch, and its first offset; (the end, -1): none.
 
-        ``is_sized``: the size of the damaged batch at ``position`` is right.
+        `is_sized`: the size of the damaged batch at `position` is right.
         """
         part = self._part
         for size in (self._proven(position, part.end), self._claimed(position)):
@@ -249,14 +251,14 @@ class Check:
         return part.end, -1
 
     def _claimed(self, position: int) -> int:
-        """The size that a batch says it has; 0 where it cannot be that."""
+        """Return the size in a batch's header; 0 if it is impossible."""
         left = self._part.end - position
         frame = self._source.read(position, min(FRAME_SIZE, left))
         size = size_at(frame, 0) if len(frame) == FRAME_SIZE else 0
         return size if SMALLEST_SIZE[0] + LOG_OVERHEAD <= size <= left else 0
 
     def _proven(self, position: int, end: int) -> int:
-        """A size at which a batch's CRC is right, whatever its size field says; 0: none is."""
+        """Return a size at which a batch's CRC is right, independent of its size field; 0: none."""
         if position not in self._proofs and position >= self._linked and self._searchable > 0:
             size = min(self._part.largest, end - position)
             found = proven_size(self._source.read(position, size), 0)
@@ -269,11 +271,11 @@ class Check:
     def _chain(
         self, position: int, next_offset: int, *, is_trusted: bool = False
     ) -> tuple[int, int] | None:
-        """Find the first sound batch from ``position`` on; returns its position and first offset.
+        """Find the first sound batch from `position` on; return its position and first offset.
 
-        (The end, -1) where ``position`` is the part's end, or no sound batch lies before it.  None
-        where batches do not follow on one another up to the next position that an index names.
-        ``is_trusted``: take the first sound batch, whatever follows it.
+        Return (the end, -1) if `position` is the part's end, or no sound batch lies before it; None
+        if consecutive batches do not extend to the next position in an index. `is_trusted`: take
+        the first sound batch, whatever follows it.
         """
         part, wanted = self._part, _LEAST_BYTES
         first: tuple[int, int] | None = None

@@ -536,7 +536,7 @@ class Settings:
         """Check that settings fit together, also by `check`. Errors: InvalidConfig."""
         least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
         try:
-            if least > most:  # ``LogConfig.validateValues``
+            if least > most:  # `LogConfig.validateValues`
                 reason = f"min.compaction.lag.ms={least} is above max.compaction.lag.ms={most}"
                 raise InvalidConfig(reason)
             self._check(config)
