@@ -1,19 +1,19 @@
 """One partition's log: its segments, its offsets, and how its past changes.
 
-The segments are a tuple in order of base offset; the last one is active.  The tuple is replaced as
-a whole (copy-on-write), so that another thread reads a consistent one.
+The segments are a tuple in order of base offset; the last one is active. The tuple is replaced as a
+whole (copy-on-write), so that another thread reads a consistent one.
 
 Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end; an append
 is in the file before a listener hears of it.
 
-One thread owns a log: it alone appends and changes what the log consists of.  In any thread:
-``FlushPlan.run``, reads that hold a segment's lease, and methods that say so.
+One thread owns a log: it alone appends and changes what the log consists of. In any thread:
+`FlushPlan.run`, reads that hold a segment's lease, and methods that say so.
 
-A log has parts, each in a module: ``appender`` (``append``), ``reader`` (``read``),
-``transactions``, ``snapshots`` of its producers, ``epochs``, ``durability`` (``flush``), ``book``.
+A log has parts, each in a module: `appender` (`append`), `reader` (`read`), `transactions`,
+`snapshots` of its producers, `epochs`, `durability` (`flush`), `book`.
 
-Not here: which segments go (``retention``, ``compaction``), what a crash left (``recovery``), other
-partitions (``manager``).
+Not here: which segments go (`retention`, `compaction`), what a crash left (`recovery`), other
+partitions (`manager`).
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ RENAMED_AT_ONCE = 32
 class LogGroup:
     """What the logs of one data directory share.
 
-    ``listeners``: who hears of changes of any of them; ``unflushed``: the logs that have something
-    to flush; ``retiring``: the logs that have retired segments.
+    `listeners`: who hears of changes of any of them; `unflushed`: the logs that have something to
+    flush; `retiring`: the logs that have retired segments.
     """
 
     monotonic_ms: Callable[[], int] = clock.monotonic_ms
-    # Takes the time of appends; None: nobody takes turns (``pace``), and no log is slow.
+    # Takes the time of appends; None: nobody takes turns (`pace`), and no log is slow.
     pace_ns: Callable[[], int] | None = None
     counters: LogCounters = field(default_factory=LogCounters)
     listeners: list[LogListener[Log]] = field(default_factory=list)
@@ -77,13 +77,13 @@ class LogGroup:
 
 
 def in_turns(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
-    """Yields ``segments`` in parts whose files the owner can rename in one turn."""
+    """Yields `segments` in parts whose files the owner can rename in one turn."""
     for at in range(0, len(segments), RENAMED_AT_ONCE):
         yield segments[at : at + RENAMED_AT_ONCE]
 
 
 class Log:
-    """One partition's log.  Offsets count records, sizes are in bytes, times in ms since 1970."""
+    """One partition's log. Offsets count records, sizes are in bytes, times in ms since 1970."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class Log:
 
     @property
     def name(self) -> str:
-        """``topic/partition``."""
+        """`topic/partition`."""
         return f"{self.topic}/{self.partition}"
 
     @property
@@ -232,14 +232,14 @@ class Log:
         return self.log_end_offset == 0 and not self.lost_end
 
     def segments_from(self, offset: int) -> Sequence[Segment]:
-        """The segment that holds ``offset``, or would, and those behind it."""
+        """Return the segment that holds `offset`, or would, and those behind it."""
         segments = self.segments
         number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         return segments[max(number, 0) :]
 
     @property
     def size(self) -> int:
-        """Bytes of all ``.log`` files."""
+        """Bytes of all `.log` files."""
         return sum(segment.size for segment in self.segments)
 
     @property
@@ -248,7 +248,9 @@ class Log:
         return self._history or self.load_history()
 
     def load_history(self) -> History:
-        """Read the history, if that has not been done; a writable one is written, too.  OSError."""
+        """Read the history, if that has not been done; a writable one is written, too. Errors:
+        OSError.
+        """
         if self._history is None:
             self._history = History.load(
                 self.files,
@@ -284,17 +286,17 @@ class Log:
     # -- appending ----------------------------------------------------------------------------
 
     def became_unflushed(self) -> None:
-        """``Durability`` calls this when there is something to flush."""
+        """`Durability` calls this when there is something to flush."""
         self._group.unflushed.add(self)
 
     def became_flushed(self) -> None:
-        """``Durability`` calls this when all is flushed."""
+        """`Durability` calls this when all is flushed."""
         self._group.unflushed.discard(self)
 
     def check_writable(self) -> None:
         """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost.
 
-        OutOfTurn as ``Pace.check_turn``.
+        OutOfTurn as `Pace.check_turn`.
         """
         if self.pace.in_turn:
             self.pace.check_turn()
@@ -329,11 +331,11 @@ class Log:
         now_ns: int,
         update: ProducerUpdate | None = None,
     ) -> None:
-        """Write batches that have their offsets, from ``first`` on, behind the log end.
+        """Write batches that have their offsets, from `first` on, behind the log end.
 
-        ``entries``: one for each batch.  ``update``: of batches that have producers.
+        `entries`: one for each batch. `update`: of batches that have producers. Errors:
         InvalidRecord where no offset is left, OSError from the disk, CorruptRecord as
-        ``Transactions.append``: nothing is written then.
+        `Transactions.append`: nothing is written then.
         """
         last_offset = entries[-1][2]
         check_last_offset(first, last_offset)
@@ -386,7 +388,7 @@ class Log:
                 listener.stabilized(self)
 
     def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        """Call a function that waits for the disk under ``segment``, as ``Pace.aside``."""
+        """Call a function that waits for the disk under `segment`, as `Pace.aside`."""
         if not self.pace.in_turn:
             return function(*arguments)
         segment.lease()
@@ -398,12 +400,12 @@ class Log:
     # -- rolling -------------------------------------------------------------------------------
 
     def _segment_for(self, first: int, last_offset: int, now_ns: int, *, rolls: bool) -> Segment:
-        """The segment that batches from ``first`` to ``last_offset`` are about to begin."""
+        """Return the segment that batches from `first` to `last_offset` are about to begin."""
         if rolls:
             self.check_active()
         if last_offset - self.durability.recovery_point > MAX_OFFSET_SPAN:
             # Recovery sees no loss in a gap before what no segment from there on can have
-            # (``loading``): nothing between may be lost once this is there.  It is a matter of two
+            # (`loading`): nothing between may be lost once this is there. It is a matter of two
             # billion offsets that are not flushed, so this may wait.
             self.aside(self.active, self.durability.sync_at_once)
         if rolls:
@@ -416,7 +418,9 @@ class Log:
         return self.active
 
     def _draw_roll_time(self) -> int:
-        """How long the active segment may span, in ms; the jitter is drawn once per segment."""
+        """Return how long the active segment may span, in ms; the jitter is drawn once per
+        segment.
+        """
         config = self.config
         limit = config.segment_ms
         if config.is_compacted:
@@ -425,7 +429,7 @@ class Log:
         return limit - (random.randrange(bound) if bound > 0 else 0)
 
     def _should_roll(self, active: Segment, batches: bytearray, entries: list[BatchEntry]) -> bool:
-        """``LogSegment.shouldRoll``, for an active segment that holds something."""
+        """`LogSegment.shouldRoll`, for an active segment that holds something."""
         config = self.config
         size = active.size + len(batches)
         if size > config.segment_bytes or size > MAX_SEGMENT_BYTES:
@@ -440,9 +444,9 @@ class Log:
         return waited > self._roll_after_ms
 
     def has_outgrown(self, now_ms: int) -> bool:
-        """Whether the active segment is larger or older than the settings allow.
+        """Return whether the active segment is larger or older than the settings allow.
 
-        The next append rolls it then.  ``now_ms``: wall clock.
+        The next append rolls it then. `now_ms`: wall clock.
         """
         active = self.active
         if not active.size:
@@ -456,16 +460,17 @@ class Log:
     def roll(self, now_ms: int) -> bool:
         """Close the active segment and begin a new one at the log end.
 
-        False where the active segment is empty already.  OSError from the disk: nothing changed.
+        False where the active segment is empty already. Errors: OSError from the disk: nothing
+        changed.
         """
         self.check_writable()
         self.check_active()
         return self.close_active(now_ms)
 
     def close_active(self, now_ms: int) -> bool:
-        """``roll``, also while the log takes no appends or its active segment's file was cut.
+        """`roll`, also while the log takes no appends or its active segment's file was cut.
 
-        OutOfTurn as ``Pace.check_pace``.
+        OutOfTurn as `Pace.check_pace`.
         """
         self.pace.check_pace()
         if not self.active.size:
@@ -517,7 +522,7 @@ class Log:
         return max(self.durability.recovery_point, self.lost_end)
 
     def note_lost_end(self, flushed_end: int) -> None:
-        """Refuse appends: the log was flushed up to ``flushed_end`` and ends before it."""
+        """Refuse appends: the log was flushed up to `flushed_end` and ends before it."""
         assert flushed_end > self.log_end_offset
         self.lost_end = flushed_end
         self._has_lost_end = True
@@ -570,9 +575,9 @@ class Log:
         """The log's entry in the checkpoint of log starts.
 
         None if the first segment's base offset equals the log start (also the one that is intended:
-        ``pending_log_starts``), no segment is retired and no rename is unsynced: a restart then
-        finds the log start without an entry.  An entry of a broker's topic stays, and changes only
-        when the log start moves.
+        `pending_log_starts`), no segment is retired and no rename is unsynced: a restart then finds
+        the log start without an entry. An entry of a broker's topic stays, and changes only when
+        the log start moves.
         """
         if self.checkpointed_start is not None:
             return max([self.checkpointed_start, *self.pending_log_starts])
@@ -581,7 +586,7 @@ class Log:
         return None if start == self.segments[0].base_offset and certain else start or None
 
     def raise_log_start(self, offset: int) -> None:
-        """Records below ``offset`` are deleted (``UnifiedLog.maybeIncrementLogStartOffset``).
+        """Records below `offset` are deleted (`UnifiedLog.maybeIncrementLogStartOffset`).
 
         Segments that hold nothing else stay until retention removes them.
         """
@@ -602,7 +607,7 @@ class Log:
             listener.log_start_moved(self)
 
     def _start_at(self, offset: int) -> None:
-        """Move the log start up to ``offset``, and with it the recovery point and the epochs."""
+        """Move the log start up to `offset`, and with it the recovery point and the epochs."""
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             if self.checkpointed_start is not None:
@@ -612,24 +617,24 @@ class Log:
         self.epochs.truncate_from_start(self.log_start_offset)
 
     def prepare_removal(self, count: int, *, log_start: int = 0) -> Callable[[], None]:
-        """``prepare_replacement`` for the first ``count`` segments, which will leave the log (0:
-        only its start moves).
+        """`prepare_replacement` for the first `count` segments, which will leave the log (0: only
+        its start moves).
 
-        ``log_start``: the log start afterwards, where it is not the first segment's or as it is.
+        `log_start`: the log start afterwards, where it is not the first segment's or as it is.
         """
         return self.prepare_replacement(self.segments[:count], (), log_start=log_start)
 
     def prepare_replacement(
         self, old: Sequence[Segment], new: Sequence[Segment], *, log_start: int = 0
     ) -> Callable[[], None]:
-        """Prepare that ``new`` takes the place of ``old``, segments from the log's head on.
+        """Prepare that `new` takes the place of `old`, segments from the log's head on.
 
-        Both can be read, ``new`` under whatever names its files have by now.  The owner calls this
-        and gets a function that writes down what readers were shown.  Any thread may call that
-        function; afterwards the change itself waits for nothing.  Call it before any rename or
-        checkpoint that a restart would act on.  Where it raises OSError or StorageError, the caller
-        must not change the past now.  Who gives a prepared change up calls ``end_change``; a change
-        that was not prepared is written down when it is carried out.
+        Both can be read, `new` under whatever names its files have by now. The owner calls this and
+        gets a function that writes down what readers were shown. Any thread may call that function;
+        afterwards the change itself waits for nothing. Call it before any rename or checkpoint that
+        a restart would act on. Where it raises OSError or StorageError, the caller must not change
+        the past now. Who gives a prepared change up calls `end_change`; a change that was not
+        prepared is written down when it is carried out.
         """
         first = (*new, *self.segments[len(old) :])[0].base_offset
         start = max(self.log_start_offset, first, log_start)
@@ -644,15 +649,15 @@ class Log:
         return write_all
 
     def end_change(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """A change that was prepared is over: no restart would carry it out.  Any thread."""
+        """A change that was prepared is over: no restart would carry it out. Any thread."""
         for listener in self.listeners:
             listener.change_ended(self, old, new)
 
     def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
-        """Take the first ``count`` segments (never the active one) out of the log; returns them.
+        """Take the first `count` segments (never the active one) out of the log; returns them.
 
-        The log start moves to the next segment.  The caller renames their files at once
-        (``mark_detached``); ``release_retired`` releases them file.delete.delay.ms after ``now_ms``
+        The log start moves to the next segment. The caller renames their files at once
+        (`mark_detached`); `release_retired` releases them file.delete.delay.ms after `now_ms`
         (monotonic).
         """
         self.check_writable()
@@ -682,11 +687,11 @@ class Log:
             segment.leave(paths.DELETED)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
-        """Put ``new`` segments in the place of ``old``, sealed ones in a row.
+        """Put `new` segments in the place of `old`, sealed ones in a row.
 
-        Readers may stay in the old ones until file.delete.delay.ms after ``now_ms`` (monotonic).
-        The caller then renames the old files (``mark_detached``), syncs the directory, and renames
-        the files of ``new`` (``finish_replacement``).
+        Readers may stay in the old ones until file.delete.delay.ms after `now_ms` (monotonic). The
+        caller then renames the old files (`mark_detached`), syncs the directory, and renames the
+        files of `new` (`finish_replacement`).
         """
         self.check_writable()
         first = self.segments.index(old[0])
@@ -715,7 +720,7 @@ class Log:
         self.retired = [*self.retired, *((due_ms, segment) for segment in segments)]
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
-        """Release retired segments whose delay is over, ``most`` at a time; the paths to remove."""
+        """Release retired segments whose delay is over, `most` at a time; the paths to remove."""
         doomed: list[str] = []
         left = len(self.retired) if most is None else most
         waiting: list[tuple[int, Segment]] = []
@@ -793,7 +798,7 @@ class Log:
             self._history.relocate(directory)
 
     def retire(self, due_ms: int) -> None:
-        """Refuse appends, as the topic was deleted; reads go on until ``due_ms``."""
+        """Refuse appends, as the topic was deleted; reads go on until `due_ms`."""
         self.closed = True
         self.deleting = False
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
@@ -810,7 +815,7 @@ class Log:
         return not (self.cleaning or any(segment.leased for segment in segments))
 
     def release_all(self, most: int | None = None) -> bool:
-        """Release a deleted partition's segments, ``most`` at a time; False while any is left or
+        """Release a deleted partition's segments, `most` at a time; False while any is left or
         read.
         """
         left = [segment for _, segment in self.retired]
@@ -862,10 +867,10 @@ class Log:
     # -- faults --------------------------------------------------------------------------------
 
     def note_damage(self, segment: Segment, found: Iterable[Damage], now_ms: int) -> int:
-        """Note damaged places of ``segment``; returns how many were not known before.
+        """Note damaged places of `segment`; returns how many were not known before.
 
-        Reading them fails from now on.  Nothing is appended behind them: the log rolls where
-        ``segment`` is the active one.  OSError where it cannot: call it again.
+        Reading them fails from now on. Nothing is appended behind them: the log rolls where
+        `segment` is the active one. Errors: OSError where it cannot: call it again.
         """
         if self.closed:
             return 0

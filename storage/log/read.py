@@ -1,8 +1,8 @@
 """Reading a log: by offset, by time, record by record, for either isolation.
 
-A consumer of isolation ``read_committed`` (the default here) gets what lies below the last stable
-offset, without the records of aborted transactions; ``read_uncommitted`` goes to the log end.
-Neither shows control records (``UnifiedLog.read``, ``UnifiedLog.fetchOffsetByTimestamp``).
+A consumer of isolation `read_committed` (the default here) gets what lies below the last stable
+offset, without the records of aborted transactions; `read_uncommitted` goes to the log end. Neither
+shows control records (`UnifiedLog.read`, `UnifiedLog.fetchOffsetByTimestamp`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WINDOW_BYTES = 64 * 1024
 
 
 class Reader:
-    """Reads one log.  Offsets count records, timestamps are in ms since 1970."""
+    """Reads one log. Offsets count records, timestamps are in ms since 1970."""
 
     def __init__(self, log: LogCore, transactions: Transactions) -> None:
         self._log = log
@@ -53,12 +53,12 @@ class Reader:
         *,
         isolation: Isolation = "read_committed",
     ) -> bytes:
-        """Whole segment bytes from the batch that holds ``offset``, at most ``max_bytes``.
+        """Whole segment bytes from the batch that holds `offset`, at most `max_bytes`.
 
-        The first batch is returned whole even if it is larger, and may begin before ``offset``; the
-        last one may be cut; no read crosses a segment (``LocalLog.read``, ``LogSegment.read``).
-        Nothing lies at or above the isolation's bound, and nothing is left out below it: the reader
-        skips control batches and aborted ones.  Empty from the bound on.  OffsetOutOfRange outside
+        The first batch is returned whole even if it is larger, and may begin before `offset`; the
+        last one may be cut; no read crosses a segment (`LocalLog.read`, `LogSegment.read`). Nothing
+        lies at or above the isolation's bound, and nothing is left out below it: the reader skips
+        control batches and aborted ones. Empty from the bound on. Errors: OffsetOutOfRange outside
         of log start..log end.
         """
         self._check_within(offset)
@@ -81,10 +81,10 @@ class Reader:
     def records(
         self, offset: int | None = None, isolation: Isolation = "read_committed"
     ) -> Iterator[Record]:
-        """Every record from ``offset`` (default: the log start) to the isolation's bound as it is.
+        """Every record from `offset` (default: the log start) to the isolation's bound as it is.
 
-        Control records are left out, with ``read_committed`` aborted ones too.  OffsetOutOfRange
-        as ``read``; CorruptRecord where a batch is damaged.
+        Control records are left out, with `read_committed` aborted ones too. Errors:
+        OffsetOutOfRange as `read`; CorruptRecord where a batch is damaged.
         """
         at = self._log.log_start_offset if offset is None else offset
         end = self._bound(isolation)
@@ -96,8 +96,8 @@ class Reader:
     def batches(
         self, start: int, end: int, isolation: Isolation = "read_committed"
     ) -> Iterator[tuple[Buffer, BatchHeader]]:
-        """The batches with records from ``start`` to before ``end`` in plain form; as
-        ``plain_batches`` and ``records``.  The first and the last may have others, too.
+        """Yield the batches with records from `start` to before `end` in plain form; as
+        `plain_batches` and `records`. The first and the last may have others, too.
         """
         self._check_within(start)
         end = min(end, self._bound(isolation))
@@ -126,15 +126,15 @@ class Reader:
     def offset_for_timestamp(
         self, timestamp_ms: int, isolation: Isolation = "read_committed"
     ) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record with a timestamp ≥ ``timestamp_ms``, or None.
+        """(timestamp, offset) of the first record with a timestamp ≥ `timestamp_ms`, or None.
 
-        Only the first segment that can hold it is searched (``UnifiedLog.searchOffsetInLocalLog``,
-        ``LogSegment.findOffsetByTimestamp``); a record at or above the isolation's bound is none.
-        As in Kafka, control records and aborted ones count.  Segments below the log start that are
+        Only the first segment that can hold it is searched (`UnifiedLog.searchOffsetInLocalLog`,
+        `LogSegment.findOffsetByTimestamp`); a record at or above the isolation's bound is none. As
+        in Kafka, control records and aborted ones count. Segments below the log start that are
         still to be deleted are passed over.
 
         In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
-        written at or before ``timestamp_ms`` (0.7.2: ``Log.getOffsetsBefore``).
+        written at or before `timestamp_ms` (0.7.2: `Log.getOffsetsBefore`).
         """
         if not self._log.segments[0].holds_batches:
             for segment in reversed(self._log.segments):
@@ -172,7 +172,7 @@ class Reader:
     def _find(
         self, reader: SegmentReader, at: int, header: BatchHeader, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
-        """The first record of a batch that is not too old; as `find_record`."""
+        """Return the first record of a batch that is not too old; as `find_record`."""
         data = reader.read(at, header.size)
         try:
             made, _ = reader.shared_form(data, 0, len(data), at)
@@ -185,9 +185,9 @@ class Reader:
 def plain_batches(
     segment: Segment, position: int, end: int
 ) -> Iterator[tuple[Buffer, BatchHeader]]:
-    """The plain form and its header of each batch from ``position``, a batch's start, to ``end``.
+    """Yield the plain form and its header of each batch from `position`, a batch's start, to `end`.
 
-    The header has the magic of the stored batch, 0 for an entry of Kafka 0.7.
+    The header has the magic of the stored batch, 0 for an entry of Kafka 0.7. Errors:
     CorruptRecord, with path and position in the log, where a batch is damaged.
     """
     walk = Walk(SegmentReader(segment).read, position, end, _WINDOW_BYTES)

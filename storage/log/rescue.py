@@ -1,28 +1,28 @@
 """The repair of a log after a failed fsync, or after another process has cut its active file: write
 what the page cache still holds to new files.
 
-Linux marks the pages that it could not write as clean.  A later fsync of the file then succeeds and
-proves nothing, and any time the page may be dropped and read back as it is on the disk.  So the old
+Linux marks the pages that it could not write as clean. A later fsync of the file then succeeds and
+proves nothing, and any time the page may be dropped and read back as it is on the disk. So the old
 files are never trusted again:
 
 1. The active segment is closed, so that nothing changes any more; appends are refused meanwhile.
 2. The log of every segment from the recovery point on is copied to a new file, as it can be read
-   now, and the new file is fsynced and read back from the disk.  Batches whose CRC is wrong there
+   now, and the new file is fsynced and read back from the disk. Batches whose CRC is wrong there
    are lost, and nothing else: no reader is shown them, and a line names their offsets.
 3. The indexes are made anew from that file, the snapshots of producers are written once more.
-4. When all of them are durable it is decided: ``paths.UNSYNCED`` says up to which offset the log is
-   on the disk, with what it has lost.  From then on a start goes on with the next step.
+4. When all of them are durable it is decided: `paths.UNSYNCED` says up to which offset the log is
+   on the disk, with what it has lost. From then on a start goes on with the next step.
 5. The new files take the old ones' names, one by one: each has the bytes of the old one, at their
-   places.  Readers go on: positions, and what is shown, stay, but for what is lost.
+   places. Readers go on: positions, and what is shown, stay, but for what is lost.
 6. All is flushed, and where anything is lost the checkpoints are written: by older ones a start
    would end the log there.
 
 Where that fails, everything is as before: the log takes nothing, and the caller tries again.
 
-The page cache outlives the process, and no start could tell that an fsync had failed before it.  So
-``paths.UNSYNCED`` lies in the partition's directory from then on until step 6 is done: the next
-start does the same, and does not end the log at damage that whole batches follow.  Until step 4 it
-need not be durable: with the machine the cache is gone, and recovery finds what is on the disk.
+The page cache outlives the process, and no start could tell that an fsync had failed before it. So
+`paths.UNSYNCED` lies in the partition's directory from then on until step 6 is done: the next start
+does the same, and does not end the log at damage that whole batches follow. Until step 4 it need
+not be durable: with the machine the cache is gone, and recovery finds what is on the disk.
 
 Not here: when it is tried again.
 """
@@ -70,7 +70,9 @@ class _Copied(NamedTuple):
 def rescue(
     log: Log, task: Task, now_ms: int, write_checkpoints: Callable[[], None] = lambda: None
 ) -> None:
-    """Repair ``log`` after a failed fsync; a worker's thread.  OSError, StorageError: try again."""
+    """Repair `log` after a failed fsync; a worker's thread. Errors: OSError, StorageError: try
+    again.
+    """
     segments = task.on_log_thread(lambda: _begin(log, now_ms))
     if segments is None:
         return
@@ -110,7 +112,9 @@ def decided(files: Files, directory: str) -> int:
 
 
 def finish(files: Files, directory: str, names: Iterable[str]) -> None:
-    """Rename the new files of a decided rescue to the old ones; ``names``: all files.  OSError."""
+    """Rename the new files of a decided rescue to the old ones; `names`: all files. Errors:
+    OSError.
+    """
     for name in names:
         if name.endswith(_NEW) and paths.base_offset_of(name) is not None:
             path = os.path.join(directory, name)

@@ -1,15 +1,15 @@
 """A log's transactions: which are open, which were aborted, up to where the log is stable.
 
 The last stable offset is the first one of the oldest open transaction (there are no replicas), and
-each segment knows how many of its bytes lie below it.  As the log replaces its tuple of segments,
+each segment knows how many of its bytes lie below it. As the log replaces its tuple of segments,
 this module replaces the aborted transactions as a whole, so that another thread reads consistent
 ones.
 
 Invariants: an aborted transaction is known before the last stable offset passes its records; a
 segment's stable size is never ahead of the last stable offset.
 
-Not here: what producers may do (``producer_state``), how a restart finds all this (``replay``), the
-markers that end transactions (``append``).
+Not here: what producers may do (`producer_state`), how a restart finds all this (`replay`), the
+markers that end transactions (`append`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from storage.state.producer_state import ProducerUpdate
 
 
 class Transactions:
-    """The transactions of one log.  Offsets count records."""
+    """The transactions of one log. Offsets count records."""
 
     def __init__(self, log: LogCore) -> None:
         self._log = log
-        # A cache: (segments, aborted).  ``aborted`` has (first, last offset) of every aborted
+        # A cache: (segments, aborted). `aborted` has (first, last offset) of every aborted
         # transaction, by producer, in rising order; it is valid while the log's tuple of segments
-        # is this one.  The version changes with each transaction added or taken back.
+        # is this one. The version changes with each transaction added or taken back.
         self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
         self._aborted_version = 0
         self._aborted_lock = threading.Lock()
@@ -41,11 +41,11 @@ class Transactions:
     # -- which were aborted --------------------------------------------------------------------
 
     def aborted(self) -> list[TxnEntry]:
-        """Every aborted transaction, in the order of the markers.  Any thread.  OSError."""
+        """Every aborted transaction, in the order of the markers. Any thread. Errors: OSError."""
         return [entry for segment in self._log.segments for entry in segment.aborted]
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """Whether a transaction that this producer wrote ``offset`` in has been aborted.
+        """Return whether a transaction that this producer wrote `offset` in has been aborted.
 
         Any thread; the first call reads the transaction indexes (OSError).
         """
@@ -99,7 +99,7 @@ class Transactions:
     ) -> int:
         """Append batches of producers to the active segment; returns their position.
 
-        The transactions that they abort are in the index before the batches are in the log.
+        The transactions that they abort are in the index before the batches are in the log. Errors:
         OSError from the disk, CorruptRecord where a marker leaves a transaction open whose begin
         cannot be read: nothing is appended.
         """
@@ -129,7 +129,7 @@ class Transactions:
         return position
 
     def store_producers(self, segment: Segment, position: int, update: ProducerUpdate) -> None:
-        """Store the new state of producers: their batches are in ``segment`` at ``position``."""
+        """Store the new state of producers: their batches are in `segment` at `position`."""
         for aborted in update.aborted:
             self._remember_aborted(aborted)
         for facts in update.batches:
@@ -145,9 +145,9 @@ class Transactions:
     def update_stable_sizes(self, undecided: int | None, log_end: int) -> bool:
         """After an append: set the stable sizes where the first undecided offset has changed.
 
-        ``undecided``, ``log_end``: the first undecided offset and the log end before the append.
-        Returns whether the append has made bytes stable beside those that ``Log.write`` marks: an
-        open transaction that held them back has ended, or they lie between ``log_end`` and a
+        `undecided`, `log_end`: the first undecided offset and the log end before the append.
+        Returns whether the append has made bytes stable beside those that `Log.write` marks: an
+        open transaction that held them back has ended, or they lie between `log_end` and a
         transaction that the append has opened.
         """
         now = self._log.producers.first_undecided_offset
@@ -159,8 +159,8 @@ class Transactions:
     def stabilize(self, *, known: bool = True) -> None:
         """Work out every segment's stable size anew.
 
-        ``known``: segments before one that is stable are stable, too.  Reads the log where it is
-        not known where the oldest open transaction begins (OSError, CorruptRecord).
+        `known`: segments before one that is stable are stable, too. Reads the log where it is not
+        known where the oldest open transaction begins (OSError, CorruptRecord).
         """
         place = self._first_unstable()
         for segment in reversed(self._log.segments):
@@ -182,7 +182,7 @@ class Transactions:
         return None if undecided is None else self._place_of(undecided)
 
     def _place_of(self, offset: int) -> tuple[Segment, int] | None:
-        """Segment and position of the first batch that reaches ``offset``, if there is one.
+        """Segment and position of the first batch that reaches `offset`, if there is one.
 
         Reads the log where that is not known.
         """

@@ -1,20 +1,19 @@
 """Loads one segment from its files, after any stop, so that the log can trust it.
 
 After a clean stop loading trusts a sealed segment whose indexes' last entries fit the log, and
-reads the last segment only from its last index entry on.  After any other stop it reads everything
+reads the last segment only from its last index entry on. After any other stop it reads everything
 from the recovery point on, checks the CRCs and writes the index entries anew.
 
-A segment that was not flushed ends at the first batch that is torn or damaged.  Loading copies what
-lies behind to ``BASE.log.POSITION.cut``.  Zeros up to the file's end are no damage, and loading
-removes them.  A file ends in zeros if it was allocated ahead (preallocate), or if its length
-reached the disk and its bytes did not.  Two kinds of damage stay in their place and do not end the
-segment: a whole batch with a wrong base offset (``misplaced``), and what a failed fsync has lost
-(``rescue``).
+A segment that was not flushed ends at the first batch that is torn or damaged. Loading copies what
+lies behind to `BASE.log.POSITION.cut`. Zeros up to the file's end are no damage, and loading
+removes them. A file ends in zeros if it was allocated ahead (preallocate), or if its length reached
+the disk and its bytes did not. Two kinds of damage stay in their place and do not end the segment:
+a whole batch with a wrong base offset (`misplaced`), and what a failed fsync has lost (`rescue`).
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index holds nothing
-beyond the offset from which on the log was read (``replay`` adds that).
+beyond the offset from which on the log was read (`replay` adds that).
 
-Not here: the other segments (``recovery``), producers (``replay``).
+Not here: the other segments (`recovery`), producers (`replay`).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _MOST_REMEMBERED = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """Where and how a partition is loaded.  Offsets count records; ``now_ms`` is wall time."""
+    """Where and how a partition is loaded. Offsets count records; `now_ms` is wall time."""
 
     files: Files
     directory: str
@@ -76,7 +75,7 @@ class LoadContext:
     holes_to: int = 0
     producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
-    # Segments whose files' names end in ``.swap``; where nothing may be changed they keep it.
+    # Segments whose files' names end in `.swap`; where nothing may be changed they keep it.
     swapped: frozenset[int] = frozenset()
     # Up to where the book's claims count; None: a broker's log has none.
     booked_to: int | None = None
@@ -88,7 +87,7 @@ class LoadContext:
     may_end: bool = True
 
     def segment(self, base: int, *, writable: bool = False) -> Segment:
-        """The segment's files, and nothing that is in them."""
+        """Return the segment's files, and nothing that is in them."""
         segment = Segment(self.files, self.directory, base, self.config, writable=writable)
         if base in self.swapped:
             segment.note_renamed_to(paths.SWAP)
@@ -97,10 +96,10 @@ class LoadContext:
 
 @dataclass(slots=True)
 class Scan:
-    """What loading has read of a segment's log: from ``position``, a batch of ``offset``, on.
+    """What loading has read of a segment's log: from `position`, a batch of `offset`, on.
 
-    ``producers``: the batches of producers there, with positions in the log; None where they are
-    too many to be remembered.  ``first_abort``: the offset of the first ABORT marker among them.
+    `producers`: the batches of producers there, with positions in the log; None where they are too
+    many to be remembered. `first_abort`: the offset of the first ABORT marker among them.
     """
 
     position: int
@@ -121,12 +120,12 @@ class Scan:
 
 @dataclass(slots=True)
 class Loaded:
-    """A segment and how it was found.  ``damaged``: it ends before its file does, or too early.
+    """A segment and how it was found. `damaged`: it ends before its file does, or too early.
 
-    ``torn``: only because the last write was not finished: all that was ever acknowledged is there,
-    unless the machine went down.  ``scan``: None where its files were trusted.  ``index``: the new
-    content of a flushed segment's offset index, to be written by ``finish_index``.  ``end``: the
-    offset after its last batch; None: that batch was not read.
+    `torn`: only because the last write was not finished: all that was ever acknowledged is there,
+    unless the machine went down. `scan`: None where its files were trusted. `index`: the new
+    content of a flushed segment's offset index, to be written by `finish_index`. `end`: the offset
+    after its last batch; None: that batch was not read.
     """
 
     segment: Segment
@@ -147,10 +146,10 @@ def load(
     present: set[str],
     claimed_size: int | None = None,
 ) -> Loaded:
-    """Load one segment; ``following`` is the base offset of the next one, None for the last.
+    """Load one segment; `following` is the base offset of the next one, None for the last.
 
-    ``present``: the names of the files that there are.  ``claimed_size``: the bytes that the log
-    has written down for it; None: unknown.  OSError from the disk; LogWouldEnd.
+    `present`: the names of the files that there are. `claimed_size`: the bytes that the log has
+    written down for it; None: unknown. Errors: OSError from the disk; LogWouldEnd.
     """
     loading = _Loading(context, base, following, present, claimed_size)
     try:
@@ -163,9 +162,9 @@ def load(
 class _Loading:
     """Loads one segment.
 
-    ``trusted``: the index entry from which on the log is read, or None: it is read from the start.
-    (Offset, position, largest timestamp so far, its offset.)  ``places``: the damaged places that
-    the walk passes.
+    `trusted`: the index entry from which on the log is read, or None: it is read from the start.
+    (Offset, position, largest timestamp so far, its offset.) `places`: the damaged places that the
+    walk passes.
     """
 
     def __init__(
@@ -219,7 +218,7 @@ class _Loading:
             self._refuse_gap(end, following)
 
     def _may_lack_end(self) -> bool:
-        """Whether a sealed segment may have been flushed before it was sealed.
+        """Return whether a sealed segment may have been flushed before it was sealed.
 
         Then its time index may lack the last entry, and its files may not have their final lengths.
         It may be so where the recovery point lies at the segment's end.
@@ -228,7 +227,9 @@ class _Loading:
         return not context.clean and context.log_start < context.recovery_point == self.following
 
     def _refuse_gap(self, end: int | None, following: int) -> None:
-        """CorruptRecord where what lies before the next segment is still to appear, or was lost."""
+        """Errors: CorruptRecord where what lies before the next segment is still to appear, or was
+        lost.
+        """
         context, segment = self.context, self.segment
         if context.config.is_compacted or context.may_have_gaps:
             return
@@ -276,7 +277,7 @@ class _Loading:
         return paths.file_name(self.segment.base_offset, kind) in self.present
 
     def _indexes_fit(self) -> bool:
-        """Whether the last entries are possible (stricter than Kafka's sanity check)."""
+        """Return whether the last entries are possible (stricter than Kafka's sanity check)."""
         segment, base, size = self.segment, self.segment.base_offset, self.size
         upper = base + 2**31 if self.following is None else self.following
         if segment.offset_index.sanity() is not None or segment.time_index.sanity() is not None:
@@ -309,10 +310,10 @@ class _Loading:
         return active or size == 0 or (self.first is not None and largest < 0)
 
     def _largest_at_end(self) -> int:
-        """The largest timestamp from the last batch that the offset index names on.
+        """Return the largest timestamp from the last batch that the offset index names on.
 
         Nobody has checked the index of a directory that is only read, and one that was cut to some
-        of its entries is as sound as a whole one: only the log can tell.  -1: no batch there has a
+        of its entries is as sound as a whole one: only the log can tell. -1: no batch there has a
         timestamp, or none is sound.
         """
         return self._read_end().max_timestamp
@@ -329,13 +330,14 @@ class _Loading:
     # -- bytes after the last batch -----------------------------------------------------------
 
     def find_own_size(self) -> int:
-        """The bytes of a sealed log without what follows its last batch; changes nothing."""
+        """Return the bytes of a sealed log without what follows its last batch; changes nothing."""
         self._look()
         with self.files.held_open(self.segment.log_path) as self.fd:
             return self._own_size(self._read_end())
 
     def _own_size(self, rebuild: Rebuild) -> int:
-        """The bytes of the log without what follows its last batch; ``rebuild`` has read its end.
+        """Return the bytes of the log without what follows its last batch; `rebuild` has read its
+        end.
 
         It ends where no offset is missing and no batch follows, or where the log has written down
         that it ends.
@@ -351,7 +353,7 @@ class _Loading:
         return self.size
 
     def _size_without_garbage(self) -> int:
-        """``_own_size`` of a sealed log that was flushed; removes zeros after it.
+        """`_own_size` of a sealed log that was flushed; removes zeros after it.
 
         Reads the end of the log where the file has not the size that was written down for it.
         """
@@ -369,8 +371,7 @@ class _Loading:
         return size
 
     def _drop_garbage(self, size: int, used: int, *, may_cut: bool) -> None:
-        """Remove what follows the last batch, which ends at ``size``; ``used``: where zeros
-        begin.
+        """Remove what follows the last batch, which ends at `size`; `used`: where zeros begin.
 
         Anything but zeros stays where the log may not be cut, and is named.
         """
@@ -401,10 +402,10 @@ class _Loading:
         return self.files.pread(self.fd, size, position)
 
     def _find_trusted(self) -> tuple[int, int, int, int] | None:
-        """The last index entry that was flushed.
+        """Return the last index entry that was flushed.
 
         The time entry that was written with an offset entry covers everything up to that batch
-        (``LogSegment.append``).
+        (`LogSegment.append`).
         """
         segment = self.segment
         limit = self.last_offset_entry[0] if self.last_offset_entry else -1
@@ -429,7 +430,7 @@ class _Loading:
         """Read what the indexes do not vouch for, write its entries anew, cut what is damaged.
 
         A sealed segment that had been flushed is never cut: damage there is the disk's, hits its
-        own records only, and what follows it is good.  ``storage.log.salvage`` is for that.
+        own records only, and what follows it is good. `storage.log.salvage` is for that.
         """
         files, segment, result = self.files, self.segment, self.result
         writable, following = self.context.writable, self.following
@@ -491,8 +492,8 @@ class _Loading:
             segment.first_read.add(place.start, place.end, place.next_offset)
 
     def _is_out_of_reach(self, following: int) -> bool:
-        """Whether no segment that begins where this one ends could have the first batch of the
-        segment ``following``: then nothing needs to lie between (``Log.write``).
+        """Return whether no segment that begins where this one ends could have the first batch of
+        the segment `following`: then nothing needs to lie between (`Log.write`).
         """
         try:
             with self.files.held_open(self.context.segment(following).log_path) as fd:
@@ -540,7 +541,7 @@ class _Loading:
         self._walk(self.size)
 
     def _walk(self, end: int) -> None:
-        """Read from the trusted entry on to ``end``, or to the first fault but ``places``."""
+        """Read from the trusted entry on to `end`, or to the first fault but `places`."""
         base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
         if self.trusted is None:
             self.scan = Scan(0, base)
@@ -563,8 +564,9 @@ class _Loading:
         read_on(self.context, self.rebuild, self.fd, end, self.scan.take)
 
     def _misplaced(self) -> Damage | None:
-        """The batch whose wrong base offset has stopped the walk, or should have
-        (``misplaced``)."""
+        """Return the batch whose wrong base offset has stopped the walk, or should have
+        (`misplaced`).
+        """
         is_sealed = self.following is not None
         limit = self.following if is_sealed else self.context.flushed_end
         return misplaced(self._read_at, self.rebuild, limit, is_sealed=is_sealed)
@@ -581,7 +583,9 @@ class _Loading:
         return [place for place in found if place.next_offset >= 0]
 
     def _used(self, start: int) -> int:
-        """Where the last byte from ``start`` on that is not zero ends; ``start`` where all are."""
+        """Return where the last byte from `start` on that is not zero ends; `start` where all
+        are.
+        """
         for first, end in reversed([*self.files.data_ranges(self.fd, start, self.size)]):
             while end > first:
                 at = max(first, end - _CHUNK_BYTES)
@@ -592,10 +596,10 @@ class _Loading:
         return start
 
     def _is_torn(self, position: int, used: int) -> bool:
-        """Whether the batch at ``position`` was being written when its writer was killed.
+        """Return whether the batch at `position` was being written when its writer was killed.
 
-        The kernel takes a write page by page.  So it ends with the file, or where the file had been
-        made longer before, at ``used``, in an earlier page than its own last one.
+        The kernel takes a write page by page. So it ends with the file, or where the file had been
+        made longer before, at `used`, in an earlier page than its own last one.
         """
         head = self._read_at(position, HEADER_SIZE)
         if used - position < HEADER_SIZE or len(head) < HEADER_SIZE:
@@ -619,11 +623,11 @@ class _Loading:
         segment.time_index.trim()
 
     def _begin_indexes(self) -> bytes:
-        """As ``_write_indexes``, for a flushed segment, which a start after a crash does not read.
+        """As `_write_indexes`, for a flushed segment, which a start after a crash does not read.
 
-        Until ``finish_index`` the offset index has a length that no sound index has.  So a start
-        after a kill in between sees that the indexes do not fit, and makes them anew.  Returns the
-        new content of the offset index.
+        Until `finish_index` the offset index has a length that no sound index has. So a start after
+        a kill in between sees that the indexes do not fit, and makes them anew. Returns the new
+        content of the offset index.
         """
         segment, rebuild, first_untrusted = self.segment, self.rebuild, self._first_untrusted
         # (A read of one that is not there would make it.)
@@ -639,7 +643,7 @@ class _Loading:
 
 
 def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
-    """The header at ``position``, or None where there is none."""
+    """Return the header at `position`, or None where there is none."""
     try:
         return parse_header(files.pread(fd, HEADER_SIZE, position))
     except CorruptRecord:
@@ -649,7 +653,9 @@ def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
 def own_size(
     context: LoadContext, base: int, following: int, present: set[str], claimed_size: int
 ) -> int:
-    """The bytes of a sealed segment's log without what follows its last batch.  OSError."""
+    """Return the bytes of a sealed segment's log without what follows its last batch. Errors:
+    OSError.
+    """
     loading = _Loading(context, base, following, present, claimed_size)
     try:
         return loading.find_own_size()
@@ -667,7 +673,7 @@ def finish_index(files: Files, item: Loaded) -> None:
 
 
 def is_empty(context: LoadContext, segment: Segment) -> bool:
-    """Whether a log's file holds nothing, or begins with zeros that were allocated ahead."""
+    """Return whether a log's file holds nothing, or begins with zeros that were allocated ahead."""
     files = context.files
     if not files.file_stat(segment.log_path).st_size:
         return True
@@ -678,7 +684,9 @@ def is_empty(context: LoadContext, segment: Segment) -> bool:
 
 
 def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
-    """Whether a segment, of which nothing is known yet, has a batch at ``offset`` or behind it."""
+    """Return whether a segment, of which nothing is known yet, has a batch at `offset` or behind
+    it.
+    """
     files = context.files
     fd = files.open(segment.log_path, os.O_RDONLY)
     source = FileSource(files, fd, segment.log_path)
@@ -706,9 +714,9 @@ def read_on(
     *,
     check_crc: bool = True,
 ) -> None:
-    """Feed ``rebuild`` from its position on to ``end``, or to its first fault.
+    """Feed `rebuild` from its position on to `end`, or to its first fault.
 
-    ``take`` is called with the batches of producers, some at a time.
+    `take` is called with the batches of producers, some at a time.
     """
     for _, taken, _ in feed(context.files, fd, end, rebuild, check_crc=check_crc):
         context.progress(taken)
@@ -718,10 +726,10 @@ def read_on(
 
 
 def missing_segment(files: Files, directory: str, claim: Claim, config: LogConfig) -> Segment:
-    """A sealed segment whose file is gone, in the place that it has in its log.
+    """Return a sealed segment whose file is gone, in the place that it has in its log.
 
-    By the book it was there, and was not deleted.  All of it is damage, which reading it says;
-    positions before and behind it stay.  It is in memory only; where the file comes back, the next
+    By the book it was there, and was not deleted. All of it is damage, which reading it says;
+    positions before and behind it stay. It is in memory only; where the file comes back, the next
     start finds it.
     """
     segment = Segment(files, directory, claim.base_offset, config, writable=False)

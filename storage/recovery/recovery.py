@@ -1,21 +1,21 @@
 """From a partition's directory, after any stop, to segments that can be trusted.
 
-The passes are those of Kafka's ``LogLoader``, numbered as there:
+The passes are those of Kafka's `LogLoader`, numbered as there:
 
-1. remove what a cleaner or a deletion left half done (``.deleted``, ``.cleaned``, late ``.swap``);
+1. remove what a cleaner or a deletion left half done (`.deleted`, `.cleaned`, late `.swap`);
 2. of a swap that had been decided, remove the files that it replaces;
 3. finish that swap by renaming its files;
-4. load the segments in order of their base offsets (``loading``), and then the producers and
-   transactions (``replay``).
+4. load the segments in order of their base offsets (`loading`), and then the producers and
+   transactions (`replay`).
 
-At the first batch that is torn or damaged the log ends.  Unlike Kafka nothing is thrown away: the
-bytes behind it are copied to ``BASE.log.POSITION.cut`` and later segments are renamed to ``….cut``;
-each is reported as a ``Cut``.
+At the first batch that is torn or damaged the log ends. Unlike Kafka nothing is thrown away: the
+bytes behind it are copied to `BASE.log.POSITION.cut` and later segments are renamed to `….cut`;
+each is reported as a `Cut`.
 
 Invariants: afterwards every segment but the last is sealed, offsets rise from segment to segment,
 the recovery point is ≤ the log end, and every index equals a rebuilt one.
 
-Not here: taking back what is valid behind a damaged place (``log.salvage``), other partitions.
+Not here: taking back what is valid behind a damaged place (`log.salvage`), other partitions.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ __all__ = ["LoadContext", "Recovered", "recover"]
 
 @dataclass(slots=True)
 class Recovered:
-    """The outcome of ``recover``: segments in order, the last one active.
+    """The outcome of `recover`: segments in order, the last one active.
 
-    ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
-    for a last write that was not finished.  ``book``: None where none is kept.  ``producers``: as
-    of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk, -1: there is none;
-    ``unsynced_snapshots``: the offsets of those that a power cut may take; ``directory_unsynced``:
+    `damaged`: the log ends before its files do (also where nothing may be cut); `torn`: only for a
+    last write that was not finished. `book`: None where none is kept. `producers`: as of the log's
+    end. `snapshot_offset`: that of the newest snapshot on disk, -1: there is none;
+    `unsynced_snapshots`: the offsets of those that a power cut may take; `directory_unsynced`:
     whether it may bring back names that are gone, and take those that were made.
     """
 
@@ -83,8 +83,8 @@ def recover(context: LoadContext) -> Recovered:
     """Load one partition's directory.
 
     ReadOnlyFormat for a partition of Kafka 0.7 that is opened for writing; OSError from the disk.
-    With ``writable`` false nothing on disk changes: what a writable load would cut or rebuild is
-    not shown.
+    With `writable` false nothing on disk changes: what a writable load would cut or rebuild is not
+    shown.
     """
     names, bad = _files_of(context)
     if context.writable and not (names or bad):
@@ -158,7 +158,7 @@ def _without_half_rolled(
 ) -> tuple[list[int], list[str]]:
     """Leave out empty segments that begin inside of the one before them, and remove their files.
 
-    Returns the bases and the names that are left.  A roll that failed has made them, and their
+    Returns the bases and the names that are left. A roll that failed has made them, and their
     removal failed too or did not reach the disk; the log went on in the segment before.
     """
     left = bases[:1]
@@ -174,10 +174,10 @@ def _without_half_rolled(
 
 
 def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
-    """The names of the directory's files, and of what is in the place of files that can be made
-    again (a link, a pipe, a directory).
+    """Return the names of the directory's files, and of what is in the place of files that can be
+    made again (a link, a pipe, a directory).
 
-    UnusableFile where a log is no file.
+    Errors: UnusableFile where a log is no file.
     """
     names: list[str] = []
     bad: list[str] = []
@@ -208,7 +208,9 @@ def _kept_aside(context: LoadContext, name: str, fault: str) -> str:
 def _read_book(
     context: LoadContext, names: list[str], result: Recovered
 ) -> tuple[BookContent | None, list[Claim]]:
-    """The book, None where none is kept, and its claims that count; sets a damaged one aside."""
+    """Return the book, None where none is kept, and its claims that count; sets a damaged one
+    aside.
+    """
     is_there = book_file.FILE_NAME in names
     if context.booked_to is None:
         if is_there and context.writable:
@@ -229,8 +231,8 @@ def _read_book(
 def _missing(
     context: LoadContext, claims: list[Claim], bases: list[int], present: set[str]
 ) -> tuple[list[Claim], list[Claim]]:
-    """The claimed segments that are not among ``bases``, ascending; and the claims that count: none
-    where another program has rewritten the log.
+    """Return the claimed segments that are not among `bases`, ascending; and the claims that count:
+    none where another program has rewritten the log.
     """
     if not bases or {claim.base_offset for claim in claims}.issubset(bases):
         return [], claims
@@ -294,7 +296,7 @@ def _load_all(
 ) -> Iterable[Loaded]:
     """Load the segments, several at a time where that is worth it; returns them in order.
 
-    If a claim says that a segment ends before the next one begins, the gap is no loss.  A segment
+    If a claim says that a segment ends before the next one begins, the gap is no loss. A segment
     that is shorter than claimed was flushed, so neither a kill nor a power cut has shortened it: it
     does not end the log.
     """
@@ -355,8 +357,8 @@ def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
 def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]:
     """After a crash discard the segments below the log start: their deletion may be half done.
 
-    Segments from the first base on that the history names stay.  A deletion moves the history's
-    bases, durably, before it removes a file, so no deletion of these segments has begun.  Retention
+    Segments from the first base on that the history names stay. A deletion moves the history's
+    bases, durably, before it removes a file, so no deletion of these segments has begun. Retention
     moves the bases and then deletes the segments.
     """
     if not context.writable or context.clean:
@@ -374,7 +376,7 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
         item.segment.discard()
     if count:
         # The checkpoint has no log start where the first segment tells it
-        # (``Log.remembered_log_start``): they must not come back.
+        # (`Log.remembered_log_start`): they must not come back.
         context.files.sync_directory(context.directory)
     return loaded[count:]
 
@@ -389,7 +391,7 @@ def _note_snapshots(context: LoadContext, result: Recovered, snapshots: Snapshot
 
 
 def _starts_anew(context: LoadContext, result: Recovered, names: list[str]) -> bool:
-    """Begin a log that ends before its start offset, or has nothing, there (``LogLoader``)."""
+    """Begin a log that ends before its start offset, or has nothing, there (`LogLoader`)."""
     segments = result.segments
     if segments and segments[-1].next_offset < context.log_start:
         if not context.writable:

@@ -1,18 +1,18 @@
 """From loaded segments and their snapshots to the state of the producers.
 
-``ProducerStateManager.java``, ``UnifiedLog.rebuildProducerState``.
+`ProducerStateManager.java`, `UnifiedLog.rebuildProducerState`.
 
 The newest usable snapshot has the state at its offset; the headers of the batches behind it add the
-rest.  A snapshot is used only where the log has everything below it: not beyond the log's end, and
+rest. A snapshot is used only where the log has everything below it: not beyond the log's end, and
 not below the first segment's base, as what it knows of open transactions may have been deleted with
 their records.
 
 On the way missing files are made again: the snapshot at each segment's base, and the transaction
-index of segments whose logs were read to load them.  For that the walk begins at an older snapshot;
+index of segments whose logs were read to load them. For that the walk begins at an older snapshot;
 a newer one that is there overrules the log, since a cleaner may have removed records of which only
 the snapshot still knows.
 
-Not here: CRCs and offset indexes (``loading``).
+Not here: CRCs and offset indexes (`loading`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, Producer
 def replay(
     context: LoadContext, loaded: Sequence[Loaded], names: Collection[str]
 ) -> tuple[ProducerState, Snapshots]:
-    """The producers as of the log's end, and the snapshots.
+    """Return the producers as of the log's end, and the snapshots.
 
-    ``names``: the files of the directory.  Where the log is loaded to be written snapshots and
-    transaction indexes are put in order on disk, else in memory only.  OSError from the disk.
+    `names`: the files of the directory. Where the log is loaded to be written snapshots and
+    transaction indexes are put in order on disk, else in memory only. Errors: OSError from the
+    disk.
     """
     first, last = loaded[0].segment, loaded[-1].segment
     snapshots = Snapshots(context, names, first.base_offset, last.next_offset)
@@ -68,7 +69,7 @@ def replay(
 
 
 def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
-    """Add a segment's batches from ``start`` on; its aborted transactions, where it was read."""
+    """Add a segment's batches from `start` on; its aborted transactions, where it was read."""
     rebuilt: list[TxnEntry] = []
     if item.segment.is_lost:
         return rebuilt
@@ -98,7 +99,9 @@ def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) 
 
 
 def _is_before_producers(segment: Segment) -> bool:
-    """Whether the segment was written before there were producers: by its first and last batch."""
+    """Return whether the segment was written before there were producers: by its first and last
+    batch.
+    """
     try:
         # Its header is enough: no record is read here.
         first = next(segment.headers(0, segment.size), None)
@@ -133,7 +136,7 @@ def _put_transactions(
     rebuilt: list[TxnEntry],
     names: Collection[str],
 ) -> None:
-    """The transaction index of a segment whose log was read from ``offset`` on."""
+    """The transaction index of a segment whose log was read from `offset` on."""
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
     index = segment.txn_index
@@ -150,9 +153,9 @@ def _put_transactions(
 
 
 class Snapshots:
-    """The usable ``.snapshot`` files of a partition, by offset; each is read when it is needed.
+    """The usable `.snapshot` files of a partition, by offset; each is read when it is needed.
 
-    ``unsynced``: the offsets of those that may not be on the disk, as no flush came after them.
+    `unsynced`: the offsets of those that may not be on the disk, as no flush came after them.
     """
 
     def __init__(
@@ -205,14 +208,14 @@ class Snapshots:
         return frozenset(self._made | {each for each in self._states if each >= flushed})
 
     def newest_up_to(self, offset: int) -> int:
-        """The offset of the newest one at or below ``offset``; -1 where there is none."""
+        """Return the offset of the newest one at or below `offset`; -1 where there is none."""
         for candidate in sorted(self._states, reverse=True):
             if candidate <= offset and candidate in self:
                 return candidate
         return -1
 
     def load(self, offset: int) -> ProducerState:
-        """The state of the snapshot at ``offset``, which exists."""
+        """Return the state of the snapshot at `offset`, which exists."""
         data = self._states[offset]
         assert data is not None
         return ProducerState.decode(data, path=self._path(offset))

@@ -1,15 +1,15 @@
-"""Passes 1 to 3 of loading: what a cleaner or a deletion left half done (``LogLoader``).
+"""Passes 1 to 3 of loading: what a cleaner or a deletion left half done (`LogLoader`).
 
-A cleaner writes ``*.cleaned``, renames all of it to ``*.swap`` (highest base first), renames what
-it replaces to ``*.deleted``, then strips ``.swap``.  So after a crash:
+A cleaner writes `*.cleaned`, renames all of it to `*.swap` (highest base first), renames what it
+replaces to `*.deleted`, then strips `.swap`. So after a crash:
 
-- some ``.cleaned`` is left: the swap was not decided; its files go, the old ones stay;
-- only ``.swap`` is left: it was decided; what lies in its range goes, the rest is renamed;
-- ``.deleted`` and ``.tmp`` are of no use.
+- some `.cleaned` is left: the swap was not decided; its files go, the old ones stay;
+- only `.swap` is left: it was decided; what lies in its range goes, the rest is renamed;
+- `.deleted` and `.tmp` are of no use.
 
-``decide`` is the second step of these.  ``publish`` is the whole of a swap, for segments that are
-rewritten under their own base in a partition that is not open (in an open one: ``replacing``).
-Files that recovery had set aside (``.cut``) belong to no swap.
+`decide` is the second step of these. `publish` is the whole of a swap, for segments that are
+rewritten under their own base in a partition that is not open (in an open one: `replacing`). Files
+that recovery had set aside (`.cut`) belong to no swap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.state import book_file
 
 _LOG_SWAP = paths.LOG + paths.SWAP
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
-# Files in its range that a swap does not replace.  Snapshots that fit no segment any more are
+# Files in its range that a swap does not replace. Snapshots that fit no segment any more are
 # removed later.
 _KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
 # Files that a rewritten segment with the same offsets loses; producer snapshots stay right.
@@ -36,11 +36,11 @@ _REPLACED = (*_KINDS, *paths.LINES_SUFFIXES, paths.OLD_LOG)
 
 
 def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
-    """Rename ``new``, durable ``.cleaned`` segments in the order of the log, to ``.swap``: from now
-    on they replace what lies in their range, whether this process or the next start carries it out.
+    """Rename `new`, durable `.cleaned` segments in the order of the log, to `.swap`: from now on
+    they replace what lies in their range, whether this process or the next start carries it out.
 
     Nothing is decided while a name of the lowest is the old one, and it is renamed when the others'
-    names are durable.  OSError: nothing is decided.
+    names are durable. Errors: OSError: nothing is decided.
     """
     files.sync_directory(directory)
     for segment in reversed(new[1:]):
@@ -51,9 +51,9 @@ def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
 
 
 def publish(files: Files, directory: str, bases: Collection[int]) -> None:
-    """Replace segments by the ``.cleaned`` files of these bases, which are durable.
+    """Replace segments by the `.cleaned` files of these bases, which are durable.
 
-    Durable when it returns (``LocalLog.replaceSegments``).  The partition is not open anywhere.
+    Durable when it returns (`LocalLog.replaceSegments`). The partition is not open anywhere.
     """
     book_file.drop(files, directory)
     new = [
@@ -71,7 +71,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     files.sync_directory(directory)
     for segment in new:
         segment.set_suffix("")
-        # (A restart takes what it finds between two ``.swap`` for replaced.)
+        # (A restart takes what it finds between two `.swap` for replaced.)
         files.sync_directory(directory)
     for path in old:
         files.unlink(path + paths.DELETED)
@@ -82,9 +82,9 @@ def _sorted_out(
 ) -> tuple[set[str], set[str], set[str], list[str]]:
     """Sort a directory's names by what has to happen to them.
 
-    Returns names in four parts.  The first three have to be removed, in this order: ``.swap`` files
-    of a swap that was not decided (at or behind the first ``.cleaned``), files of no use, and files
-    that a swap replaces.  The rest stays and loses its ``.swap``.
+    Returns names in four parts. The first three have to be removed, in this order: `.swap` files of
+    a swap that was not decided (at or behind the first `.cleaned`), files of no use, and files that
+    a swap replaces. The rest stays and loses its `.swap`.
     """
     unfinished = _between(names, 0, paths.MAX_OFFSET, paths.CLEANED)
     first = min((paths.base_offset_of(name) or 0 for name in unfinished), default=paths.MAX_OFFSET)
@@ -102,7 +102,7 @@ def _sorted_out(
 
 
 def _between(names: Collection[str], low: int, high: int, suffix: str = "") -> set[str]:
-    """Those with this suffix of segments whose base offset is in the range."""
+    """Return those with this suffix of segments whose base offset is in the range."""
     return {
         name
         for name in names
@@ -115,15 +115,15 @@ def _between(names: Collection[str], low: int, high: int, suffix: str = "") -> s
 def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
     """Carry out each swap that was decided, and undo each that was not.
 
-    ``names``: the files of the partition's directory.  Returns the names that are there
-    afterwards.  OSError from the disk.
+    `names`: the files of the partition's directory. Returns the names that are there afterwards.
+    Errors: OSError from the disk.
     """
     late, useless, replaced, rest = _sorted_out(files, directory, names)
     _remove(files, directory, late, then_sync=True)
     _remove(files, directory, useless, then_sync=False)
     _remove(files, directory, replaced, then_sync=True)
     swapped = sorted(name for name in rest if name.endswith(paths.SWAP))
-    # One segment after the other: a restart takes what it finds between two ``.swap`` for replaced.
+    # One segment after the other: a restart takes what it finds between two `.swap` for replaced.
     for _, some in itertools.groupby(swapped, key=paths.base_offset_of):
         for name in some:
             path = os.path.join(directory, name)
@@ -135,8 +135,8 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
 def as_if_finished(
     files: Files, directory: str, names: list[str]
 ) -> tuple[list[str], frozenset[int]]:
-    """The result of ``finish_swaps``, without a change; and the base offsets of the segments whose
-    files' names still end in ``.swap``.
+    """Return the result of `finish_swaps`, without a change; and the base offsets of the segments
+    whose files' names still end in `.swap`.
 
     A segment that is half renamed has no offset index then: the others count by it.
     """

@@ -1,8 +1,8 @@
 """Damage in the log of a segment, found while it is in use.
 
 Damage goes from where a batch should begin to where the next sound one does, so it never parts a
-sound batch.  A segment has a tuple of damages, ascending and apart from one another, that is
-replaced as a whole: a reader in another thread keeps a consistent one.  No file has it: after a
+sound batch. A segment has a tuple of damages, ascending and apart from one another, that is
+replaced as a whole: a reader in another thread keeps a consistent one. No file has it: after a
 restart it is found again.
 
 Not here: checks (`reader` at the first read, `log_checker` by the clock), reads that meet damage
@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 
 class Damage(NamedTuple):
-    """Bytes ``start`` to ``end`` of a log, in which the offsets from ``first_offset`` to (without)
-    ``next_offset`` are lost.
+    """Bytes `start` to `end` of a log, in which the offsets from `first_offset` to (without)
+    `next_offset` are lost.
     """
 
     start: int
@@ -65,7 +65,7 @@ def report(path: str, places: Iterable[Damage]) -> None:
 
 
 def merged(known: Damages, found: Iterable[Damage]) -> Damages:
-    """The damages of both; those that touch or overlap become one."""
+    """Return the damages of both; those that touch or overlap become one."""
     places: list[Damage] = []
     for place in sorted({*known, *found}):
         last = places[-1] if places else None
@@ -80,9 +80,9 @@ def merged(known: Damages, found: Iterable[Damage]) -> Damages:
 
 
 def sound_size(damages: Damages, position: int, size: int, path: str) -> int:
-    """How many of the ``size`` bytes from ``position`` lie before damage begins.
+    """Return how many of the `size` bytes from `position` lie before damage begins.
 
-    CorruptRecord where it begins before the first one.
+    Errors: CorruptRecord where it begins before the first one.
     """
     for place in damages:
         if position < place.start:

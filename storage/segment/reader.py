@@ -265,7 +265,9 @@ class SegmentReader:
         return self.segment.first_read.end_before(position) or (0, self.segment.base_offset)
 
     def add_damages(self, found: Iterable[Damage]) -> None:
-        """Add what a check has found to the segment's damages, and log what is new. OSError."""
+        """Add what a check has found to the segment's damages, and log what is new. Errors:
+        OSError.
+        """
         segment = self.segment
         bounded = [self._bounded(place) for place in found]
         with damages_lock:

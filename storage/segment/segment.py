@@ -1,13 +1,13 @@
-"""One segment: a ``.log`` file of record batches with its indexes.
+"""One segment: a `.log` file of record batches with its indexes.
 
-Layout: the files of one segment share a name, the base offset in 20 digits.  The log is record
-batches back to back; the indexes are those of ``storage.index``.  The last segment of a partition
-is *active*: appends go to it.  The others are *sealed*: their indexes are trimmed, and nothing
-changes them until a cleaner replaces the whole segment.
+Layout: the files of one segment share a name, the base offset in 20 digits. The log is record
+batches back to back; the indexes are those of `storage.index`. The last segment of a partition is
+*active*: appends go to it. The others are *sealed*: their indexes are trimmed, and nothing changes
+them until a cleaner replaces the whole segment.
 
-As in Kafka's ``LogSegment.append`` a batch gets an index entry when more than
-``index.interval.bytes`` lie between it and the batch indexed before it, so the first batch never
-does.  An index therefore always equals the one that recovery would rebuild.
+As in Kafka's `LogSegment.append` a batch gets an index entry when more than `index.interval.bytes`
+lie between it and the batch indexed before it, so the first batch never does. An index therefore
+always equals the one that recovery would rebuild.
 
 A file is opened when it is needed. It is closed when it was not used for some time, or when another
 segment needs its descriptor (`storage.descriptors`). A thread that reads or flushes holds a
@@ -72,7 +72,7 @@ class _LogVanished(Exception):  # noqa: N818 - `Segment.lose` says what is wrong
 
 
 class Segment:
-    """One segment of a partition.  Owned by one thread; leases let others read and flush it."""
+    """One segment of a partition. Owned by one thread; leases let others read and flush it."""
 
     # Attributes in slots: with more than 30 in a dict, each access would be slower.
     __slots__ = (
@@ -85,8 +85,8 @@ class Segment:
         *("damages", "told_damages", "lost_bytes", "first_read"),
     )
 
-    # Whether the log is batches.  A subclass may read a log of another form: its offsets are
-    # positions, and readers get its batches from ``expand`` only.
+    # Whether the log is batches. A subclass may read a log of another form: its offsets are
+    # positions, and readers get its batches from `expand` only.
     holds_batches = True
 
     def __init__(
@@ -216,11 +216,11 @@ class Segment:
 
     @property
     def log_path(self) -> str:
-        """Where the ``.log`` is now; a segment waiting for deletion has ``.deleted`` appended."""
+        """Where the `.log` is now; a segment waiting for deletion has `.deleted` appended."""
         return self.file_path(paths.LOG)
 
     def file_path(self, suffix: str) -> str:
-        """The path of this segment's file of one kind, e.g. ``paths.INDEX``."""
+        """Return the path of this segment's file of one kind, e.g. `paths.INDEX`."""
         name = paths.file_name(self.base_offset, suffix)
         if suffix == paths.LOG and self._log_name is not None:
             name = self._log_name
@@ -240,9 +240,10 @@ class Segment:
             return 0
 
     def set_suffix(self, suffix: str) -> None:
-        """Rename the files: let their names end in ``suffix`` instead of what they end in now.
+        """Rename the files: let their names end in `suffix` instead of what they end in now.
 
-        OSError from the disk; the files then get their names back, as far as the disk allows.
+        Errors: OSError from the disk; the files then get their names back, as far as the disk
+        allows.
         """
         renamed: list[tuple[str, str]] = []
         # Nobody else opens files that are not of the log yet, and a rename may take long.
@@ -252,7 +253,7 @@ class Segment:
                 for kind in _KINDS:
                     path = self.file_path(kind)
                     target = path.removesuffix(self.suffix) + suffix
-                    # Line indexes may go at any moment (``reserve``).
+                    # Line indexes may go at any moment (`reserve`).
                     with contextlib.suppress(FileNotFoundError):
                         if self.disk.exists(path):
                             self.disk.rename(path, target)
@@ -266,7 +267,7 @@ class Segment:
             self._renamed()
 
     def note_renamed_to(self, suffix: str) -> None:
-        """Note that another process has renamed the files: their names end in ``suffix`` now."""
+        """Note that another process has renamed the files: their names end in `suffix` now."""
         self.suffix = suffix
         self._renamed()
 
@@ -283,14 +284,14 @@ class Segment:
     # -- descriptors and leases ----------------------------------------------------------------
 
     def lease(self) -> None:
-        """Keep, of a deleted segment, the files on disk.  SegmentGone."""
+        """Keep, of a deleted segment, the files on disk. Errors: SegmentGone."""
         with descriptors.lock:
             if self._gone:
                 raise SegmentGone("this segment has been deleted", path=self.log_path)
             self._leases += 1
 
     def release(self) -> None:
-        """End one lease.  The owner's next round closes or removes what waited for the last one."""
+        """End one lease. The owner's next round closes or removes what waited for the last one."""
         with descriptors.lock:
             assert self._leases > 0
             self._leases -= 1
@@ -300,7 +301,9 @@ class Segment:
         return self._leases > 0
 
     def log_fd(self) -> int:
-        """The descriptor of the log. SegmentGone, CorruptRecord if the file is missing, OSError."""
+        """Return the descriptor of the log. Errors: SegmentGone, CorruptRecord if the file is
+        missing, OSError.
+        """
         if self._gone:
             raise SegmentGone("this segment has been deleted", path=self.log_path)
         self.recently_used = True
@@ -330,7 +333,7 @@ class Segment:
             raise
 
     def open_apart(self) -> int:
-        """A descriptor of the log that the caller closes.  SegmentGone, OSError."""
+        """Return a descriptor of the log that the caller closes. Errors: SegmentGone, OSError."""
         if self.identity is None:
             return self.disk.open(self.log_path, os.O_RDONLY)
         return self._open_of_another(self.identity)
@@ -354,7 +357,9 @@ class Segment:
         raise SegmentGone("the writer has deleted or replaced this segment", path=self.log_path)
 
     def identity_of(self, kind: str) -> Identity | None:
-        """What tells its file of one kind from all others; None where it has none.  OSError."""
+        """What tells its file of one kind from all others; None where it has none. Errors:
+        OSError.
+        """
         if kind == paths.LOG and self.identity is not None:
             return self.identity
         with descriptors.lock, contextlib.suppress(FileNotFoundError):
@@ -368,13 +373,15 @@ class Segment:
             return self._open_now(kind, flags)
 
     def _sync_apart(self) -> None:
-        """Make log and indexes durable by descriptors opened for that.  CorruptRecord, OSError."""
+        """Make log and indexes durable by descriptors opened for that. Errors: CorruptRecord,
+        OSError.
+        """
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
                 fd = self.open_one(kind)
             except FileNotFoundError:
                 if kind == paths.LOG:
-                    # An open log can be copied (``rescue``); else the flush fails.
+                    # An open log can be copied (`rescue`); else the flush fails.
                     self.log_fd()
                     raise
                 continue  # recovery rebuilds an index
@@ -384,9 +391,9 @@ class Segment:
                 self.disk.close(fd)
 
     def close_descriptors(self, own_leases: int = 0) -> bool:
-        """Close what is open, unless a lease holds it.  True where nothing stays open.
+        """Close what is open, unless a lease holds it. True where nothing stays open.
 
-        ``own_leases``: how many leases are the caller's own, and do not count.
+        `own_leases`: how many leases are the caller's own, and do not count.
         """
         with descriptors.lock:
             if self._leases > own_leases:
@@ -404,7 +411,7 @@ class Segment:
 
     def renewed(self) -> None:
         """Read from now on the files that have replaced those of this sealed segment, with the same
-        bytes at the same positions.  The owner's thread.
+        bytes at the same positions. The owner's thread.
         """
         with descriptors.lock:
             # Another thread may be reading them: they are closed after their last user.
@@ -422,7 +429,7 @@ class Segment:
 
     def evict(self) -> bool:
         """Let go of the descriptors until they are needed again; False where what they lead to, or
-        have to tell, could not be had again (``storage.descriptors``).  Under the lock.
+        have to tell, could not be had again (`storage.descriptors`). Under the lock.
         """
         indexes = [index for index in (self._offset_index, self._time_index) if index is not None]
         if self.is_unsynced or any(index.is_cut for index in indexes):
@@ -460,14 +467,14 @@ class Segment:
         )
 
     def close(self) -> None:
-        """Close everything.  A lease that is left holds nothing any more."""
+        """Close everything. A lease that is left holds nothing any more."""
         self.close_descriptors(own_leases=self._leases)
 
     # -- indexes -------------------------------------------------------------------------------
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The ``.index``, opened when first used."""
+        """The `.index`, opened when first used."""
         index = self._offset_index
         if index is None:
             made = self._open(OffsetIndex, paths.INDEX)
@@ -477,7 +484,7 @@ class Segment:
 
     @property
     def time_index(self) -> TimeIndex:
-        """The ``.timeindex``, opened when first used."""
+        """The `.timeindex`, opened when first used."""
         index = self._time_index
         if index is None:
             made = self._open(TimeIndex, paths.TIMEINDEX)
@@ -507,12 +514,12 @@ class Segment:
         return descriptors.open_for(self, self.disk, open_it)
 
     def _open_now(self, suffix: str, flags: int) -> int:
-        """Open a file by its present name.  Under the lock: the owner may be renaming it."""
+        """Open a file by its present name. Under the lock: the owner may be renaming it."""
         return self.disk.open(self.file_path(suffix), flags)
 
     @property
     def txn_index(self) -> TxnIndex:
-        """The ``.txnindex``, read when first used, which waits; its entries stay in memory."""
+        """The `.txnindex`, read when first used, which waits; its entries stay in memory."""
         index = self._txn_index
         if index is None:
             before_waiting()
@@ -564,8 +571,8 @@ class Segment:
     def _mend_indexes(self) -> bool:
         """Make the indexes anew from the log, of which another process has cut one.
 
-        Any thread.  False where that cannot be done now.  Of the active segment it is done once it
-        is sealed, which ``index_full`` asks for.  BlockingIOError where the caller may not wait.
+        Any thread. False where that cannot be done now. Of the active segment it is done once it is
+        sealed, which `index_full` asks for. Errors: BlockingIOError where the caller may not wait.
         """
         if not self.sealed:
             self.index_full = True
@@ -649,7 +656,9 @@ class Segment:
         return CorruptRecord(reason, path=self.log_path, position=0, offset=self.base_offset)
 
     def accept_size(self) -> None:
-        """Give up what the file lacks, and the rest of a batch that it has in part. OSError."""
+        """Give up what the file lacks, and the rest of a batch that it has in part. Errors:
+        OSError.
+        """
         size = self.file_size(paths.LOG)
         whole = min(self.damages[-1].start, size)
         damages = tuple(place for place in self.damages if place.end <= whole)
@@ -669,11 +678,11 @@ class Segment:
     # -- appending -----------------------------------------------------------------------------
 
     def _open_for_append(self) -> None:
-        """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
+        """Open the three files and pre-size the indexes (`OffsetIndex.java`)."""
         self.log_fd()
         indexes = self.offset_index, self.time_index
         for index in indexes:
-            # This process has found it cut, and closed it (``SegmentIndex.trim``).
+            # This process has found it cut, and closed it (`SegmentIndex.trim`).
             index.is_cut |= bool(index.odd_bytes)
             index.presize()
         self.index_full = any(index.is_full for index in indexes)
@@ -682,10 +691,10 @@ class Segment:
     def append(
         self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
     ) -> int:
-        """Write batches that have their offsets at the end, and index them (``LogSegment.append``).
+        """Write batches that have their offsets at the end, and index them (`LogSegment.append`).
 
-        Returns the file position where they begin.  OSError where the disk refuses: the file then
-        gets back the size that it had.  CutShort where the file ends before what was written.
+        Returns the file position where they begin. OSError where the disk refuses: the file then
+        gets back the size that it had. CutShort where the file ends before what was written.
         """
         assert not self.sealed
         if not self._append_ready:
@@ -727,10 +736,10 @@ class Segment:
         return start
 
     def date(self, least_ns: int) -> int:
-        """The time of the log's file, in ns; one that still grows gets ``least_ns`` where its own
-        is earlier.
+        """Return the time of the log's file, in ns; one that still grows gets `least_ns` where its
+        own is earlier.
 
-        So what was shown lasts, and a later append has a later time.  In any thread.
+        So what was shown lasts, and a later append has a later time. In any thread.
         """
         if not self.is_dated or self.mtime_ns < least_ns:
             # Before the look: an append meanwhile is looked for again.
@@ -754,7 +763,7 @@ class Segment:
     def check_whole(self) -> None:
         """CutShort where the file ends before what was written to it; OSError.
 
-        Any thread: the bytes of an append are in the file before ``size`` counts them.
+        Any thread: the bytes of an append are in the file before `size` counts them.
         """
         written = self.size
         if self.disk.size(self.log_fd()) < written:
@@ -799,9 +808,9 @@ class Segment:
 
     def trim(self) -> None:
         """Write the final time entry, and cut the files to what is used
-        (``onBecomeInactiveSegment``).
+        (`onBecomeInactiveSegment`).
 
-        OSError where the disk refuses: appends go on as before.
+        Errors: OSError where the disk refuses: appends go on as before.
         """
         fd = self.log_fd()
         try:
@@ -817,7 +826,7 @@ class Segment:
         self._append_ready = False
 
     def seal(self) -> None:
-        """Trim the files, and let no append follow.  OSError."""
+        """Trim the files, and let no append follow. Errors: OSError."""
         assert self.writable
         assert not self.sealed
         self.trim()
@@ -828,7 +837,7 @@ class Segment:
         self.first_read.doubt(self.size)
 
     def unseal(self) -> None:
-        """Undo ``seal``.  OSError from the disk."""
+        """Undo `seal`. Errors: OSError from the disk."""
         self.sealed = False
         self._drop_final_entry()
 
@@ -840,23 +849,23 @@ class Segment:
     def open_log(self) -> bool:
         """Open the log, so that reads go on when its name is gone; False where the file is missing.
 
-        SegmentGone, OSError.
+        Errors: SegmentGone, OSError.
         """
         with contextlib.suppress(CorruptRecord):
             self.log_fd()
         return not self.is_lost
 
     def open_all(self) -> None:
-        """Open every file of the active segment, so that another thread can ``sync`` it."""
+        """Open every file of the active segment, so that another thread can `sync` it."""
         self.log_fd()
         _ = self.offset_index, self.time_index
         if self._txn_index is not None:
             self._txn_index.open()
 
     def sync(self) -> None:
-        """Make log and indexes survive the machine.  Any thread that holds a lease.
+        """Make log and indexes survive the machine. Any thread that holds a lease.
 
-        Of a sealed segment one file at a time is open: a flush may sync thousands of them.
+        Of a sealed segment one file at a time is open: a flush may sync thousands of them. Errors:
         OSError; CorruptRecord, once, where the file of a sealed segment is gone.
         """
         if self.is_lost:
@@ -884,11 +893,11 @@ class Segment:
         return plain(data, at, end, limit)
 
     def decoded_sizes(self, data: Buffer, at: int, end: int) -> tuple[int, int]:
-        """``record.plain.decoded_sizes`` of the batch at ``data[at:end]``."""
+        """`record.plain.decoded_sizes` of the batch at `data[at:end]`."""
         return decoded_sizes(data, at, end)
 
     def index_behind(self, position: int) -> int | None:
-        """The first place behind ``position`` where the index says that a batch begins."""
+        """Return the first place behind `position` where the index says that a batch begins."""
         return self.offset_index.behind(position)
 
     def log_stat(self) -> os.stat_result:
@@ -896,7 +905,7 @@ class Segment:
         return self.disk.descriptor_stat(self.log_fd())
 
     def source(self) -> FileSource:
-        """The log as a byte source, for ``record.scan``."""
+        """Return the log as a byte source, for `record.scan`."""
         return FileSource(self.disk, self.log_fd(), self.log_path)
 
     def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -920,7 +929,7 @@ class Segment:
         return position
 
     def _can_name(self, offset: int, position: int) -> bool:
-        """Whether a sound batch lies at ``position`` that an entry for ``offset`` can name."""
+        """Return whether a sound batch lies at `position` that an entry for `offset` can name."""
         try:
             header = sound_batch(self.source(), position, self.size)
         except (CorruptRecord, OSError):

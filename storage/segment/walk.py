@@ -1,11 +1,11 @@
 """Walks through a log's file: reads a window of it, takes the whole batches there, reads on.
 
-``Walk`` is the one loop for that.  Its caller knows what a batch is, and what the end of a walk
-means: recovery cuts the log there, a cleaner gives up, a checker says what is wrong.
+`Walk` is the one loop for that. Its caller knows what a batch is, and what the end of a walk means:
+recovery cuts the log there, a cleaner gives up, a checker says what is wrong.
 
-``Buffered`` reads a file into one buffer, which is what a walk reads.
+`Buffered` reads a file into one buffer, which is what a walk reads.
 
-Not here: walks by headers alone, which pass over the records (``record.scan``).
+Not here: walks by headers alone, which pass over the records (`record.scan`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOTHING = memoryview(bytearray())
 class Buffered:
     """Reads a file into one buffer, which holds what was read last.
 
-    ``fill(view, position)`` fills ``view`` from that position of the file and returns the count of
+    `fill(view, position)` fills `view` from that position of the file and returns the count of
     bytes, fewer than its size only at the file's end.
     """
 
@@ -43,7 +43,7 @@ class Buffered:
         self._start = self._end = 0
 
     def read(self, position: int, size: int) -> memoryview:
-        """``size`` bytes from ``position``, valid until the next call; fewer at the file's end."""
+        """`size` bytes from `position`, valid until the next call; fewer at the file's end."""
         if not self._start <= position <= position + size <= self._end:
             self._move_to(position, size)
             held = self._end - position
@@ -51,7 +51,7 @@ class Buffered:
         return self._room[position - self._start : min(position + size, self._end) - self._start]
 
     def _move_to(self, position: int, size: int) -> None:
-        """Let the buffer begin at ``position``, with what it holds from there on."""
+        """Let the buffer begin at `position`, with what it holds from there on."""
         held = _NOTHING
         if self._start <= position < self._end:
             held = self._room[position - self._start : self._end - self._start]
@@ -61,16 +61,16 @@ class Buffered:
         self._start, self._end = position, position + len(held)
 
     def settle(self) -> None:
-        """Drop what the buffer holds.  BlockingIOError where the caller may not wait."""
+        """Drop what the buffer holds. Errors: BlockingIOError where the caller may not wait."""
         before_waiting()
         self._end = self._start
 
 
 def buffered(files: Files, fd: int) -> Buffered:
-    """An open file, read through a buffer; the caller closes it.
+    """Return an open file, read through a buffer; the caller closes it.
 
-    Where the caller may not wait, reading is BlockingIOError for what is not in the page cache,
-    and for more than AT_ONCE_BYTES.
+    Where the caller may not wait, reading is BlockingIOError for what is not in the page cache, and
+    for more than AT_ONCE_BYTES.
     """
     if may_wait():
         return Buffered(partial(files.preadv, fd))
@@ -92,17 +92,17 @@ def buffered(files: Files, fd: int) -> Buffered:
 
 
 class Walk(Generic[_Data]):
-    """The windows of a log, from ``position``, where a batch begins, to ``end``.
+    """The windows of a log, from `position`, where a batch begins, to `end`.
 
-    The caller moves ``position`` behind the whole batches that it takes::
+    The caller moves `position` behind the whole batches that it takes::
 
         for data in walk:
             walk.position += rebuild.feed(data, len(data), walk.position)
 
     Where it takes nothing because the first batch is not whole, the next window is as large as that
-    batch says it is.  The walk ends at ``end``, and before a batch that
+    batch says it is. The walk ends at `end`, and before a batch that
 
-    - is not whole before ``end`` or before the file ends,
+    - is not whole before `end` or before the file ends,
     - is whole and was not taken.
     """
 
@@ -113,11 +113,11 @@ class Walk(Generic[_Data]):
         end: int,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        """``read(position, size)`` returns that part of the log, fewer bytes only at its end.
+        """`read(position, size)` returns that part of the log, fewer bytes only at its end.
 
-        ``window_bytes``: of a window, LOG_OVERHEAD at least, unless a batch is larger.
-        ``needed``: the size of the batch at ``position``; the caller sets it where the batch does
-        not begin with its size, or to spare the walk a window that is too small.
+        `window_bytes`: of a window, LOG_OVERHEAD at least, unless a batch is larger. `needed`: the
+        size of the batch at `position`; the caller sets it where the batch does not begin with its
+        size, or to spare the walk a window that is too small.
         """
         self._read: Callable[[int, int], _Data] = read
         self._window_bytes = window_bytes
@@ -145,10 +145,10 @@ class Walk(Generic[_Data]):
 def feed(
     files: Files, fd: int, end: int, rebuild: Rebuild, *, check_crc: bool = True
 ) -> Iterator[tuple[memoryview, int, int]]:
-    """Feed a log to ``rebuild``, from its position to ``end``.
+    """Feed a log to `rebuild`, from its position to `end`.
 
     Yields (window, bytes of it that were taken, its position in the file), each valid until the
-    next one; ends as a ``Walk``.
+    next one; ends as a `Walk`.
     """
     walk = Walk(buffered(files, fd).read, rebuild.position, end)
     for data in walk:
@@ -163,9 +163,9 @@ def feed(
 def sealed_indexes(
     files: Files, fd: int, size: int, rebuild: Rebuild, damages: Iterable[Damage]
 ) -> tuple[bytes, bytes]:
-    """The offset index and the time index of a sealed segment, of what is sound in its log.
+    """Return the offset index and the time index of a sealed segment, of what is sound in its log.
 
-    ``rebuild``: a new one.  Damage that is not among ``damages`` ends what is indexed before it.
+    `rebuild`: a new one. Damage that is not among `damages` ends what is indexed before it.
     """
     for place in damages:
         _feed_to(files, fd, place.start, rebuild)
@@ -180,7 +180,9 @@ def _feed_to(files: Files, fd: int, end: int, rebuild: Rebuild) -> None:
 
 
 def sealed_times(rebuild: Rebuild) -> bytes:
-    """The time index of a segment that is sealed: its last entry has the largest timestamp."""
+    """Return the time index of a segment that is sealed: its last entry has the largest
+    timestamp.
+    """
     entries = bytes(rebuild.time_entries)
     last = int.from_bytes(entries[-12:-4], "big") if entries else -1
     if rebuild.max_timestamp <= last:
