@@ -1,19 +1,19 @@
-"""One partition's log: its segments, its offsets, and how its past changes.
+"""One partition's log: its segments, its offsets, and the deletion and replacement of segments.
 
 The segments are a tuple in order of base offset; the last one is active. The tuple is replaced as a
 whole (copy-on-write), so that another thread reads a consistent one.
 
 Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end; an append
-is in the file before a listener hears of it.
+is in the file before a listener is called.
 
-One thread owns a log: it alone appends and changes what the log consists of. In any thread:
-`FlushPlan.run`, reads that hold a segment's lease, and methods that say so.
+One thread owns a log: only it appends and changes the list of segments. Thread-safe are
+`FlushPlan.run`, reads that hold a segment's lease, and methods whose docstrings say so.
 
 A log has parts, each in a module: `appender` (`append`), `reader` (`read`), `transactions`,
 `snapshots` of its producers, `epochs`, `durability` (`flush`), `book`.
 
-Not here: which segments go (`retention`, `compaction`), what a crash left (`recovery`), other
-partitions (`manager`).
+Not here: which segments are deleted (`retention`, `compaction`), the state after a crash
+(`recovery`), other partitions (`manager`).
 """
 
 from __future__ import annotations
@@ -55,20 +55,21 @@ __all__ = ["Appended", "Log"]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# Segments whose files are renamed in one turn of the owner's, some 50 µs each.
+# Segments whose files are renamed per call on the log thread, some 50 µs each.
 RENAMED_AT_ONCE = 32
 
 
 @dataclass(slots=True)
 class LogGroup:
-    """What the logs of one data directory share.
+    """The shared state of the logs of one data directory.
 
-    `listeners`: who hears of changes of any of them; `unflushed`: the logs that have something to
-    flush; `retiring`: the logs that have retired segments.
+    `listeners`: they are called after changes of any log; `unflushed`: the logs that have something
+    to flush; `retiring`: the logs that have retired segments.
     """
 
     monotonic_ms: Callable[[], int] = clock.monotonic_ms
-    # Takes the time of appends; None: nobody takes turns (`pace`), and no log is slow.
+    # Returns the time for measuring appends; None: no change is queued (`pace`), and no log is
+    # slow.
     pace_ns: Callable[[], int] | None = None
     counters: LogCounters = field(default_factory=LogCounters)
     listeners: list[LogListener[Log]] = field(default_factory=list)
@@ -77,7 +78,7 @@ class LogGroup:
 
 
 def in_turns(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
-    """Yields `segments` in parts whose files the owner can rename in one turn."""
+    """Yield `segments` in parts whose files can be renamed in one call on the log thread."""
     for at in range(0, len(segments), RENAMED_AT_ONCE):
         yield segments[at : at + RENAMED_AT_ONCE]
 
@@ -118,17 +119,17 @@ class Log:
         self.topic_id = topic_id
         # When the partition was made, in ns since 1970.
         self.created_ns = created_ns
-        # Why nothing of the log is written, of a tiered topic's.
+        # Why nothing of a tiered topic's log is written.
         self.tiered = tiered
         self.read_only = read_only = read_only or tiered is not None
         self.may_have_gaps = may_have_gaps or config.is_compacted
         self.closed = False
-        # Whether a deletion renames the directory now: other threads may find no files there.
+        # Whether a deletion is renaming the directory: other threads may find no files there.
         self.deleting = False
         # By appends, since the log was opened.
         self.bytes_appended = 0
         self.pace = Pace(f"{topic}/{partition}")
-        # Whether a cleaner is at work: the segments that it may replace stay until it is done.
+        # Whether a cleaner is running: the segments that it may replace stay until it is done.
         self.cleaning = False
         self.listeners = group.listeners
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
@@ -139,7 +140,8 @@ class Log:
         # Offsets to which the log start is about to move.
         self.pending_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
-        # Where the log ends before an offset up to which it was flushed: that offset; else 0.
+        # If flushed records are missing at the end: the offset up to which the log was flushed;
+        # else 0.
         self.lost_end = 0
         self._active_since_ms = self.monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
@@ -156,18 +158,18 @@ class Log:
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
         self.appender = Appender(self, self.epochs, self.durability)
-        # What most callers use of the parts.
+        # The most frequently used methods of the parts.
         self.append, self.flush = self.appender.append, self.durability.flush
         self.read, self.records = self.reader.read, self.reader.records
         self._recovered_clean = clean
-        # A batch that a kill has left half written was never shown.
+        # An incomplete batch of a killed writer was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
         # Whether recovery has found that flushed records are missing at the end.
         self._has_lost_end = False
         self.is_booked = recovered.book is not None
         self.book = Book(self, recovered.book)
         self._history: History | None = None
-        # Where the history of a read-only log is kept instead.
+        # The directory of a read-only log's history.
         self.history_directory: str | None = None
         if self.producers.first_undecided_offset is not None:
             self.transactions.stabilize()
@@ -183,12 +185,12 @@ class Log:
 
     @property
     def active(self) -> Segment:
-        """The segment that grows."""
+        """The segment of new appends."""
         return self.segments[-1]
 
     @property
     def last_written(self) -> Segment:
-        """The newest segment that holds something, by default the active one."""
+        """The newest segment with records, by default the active one."""
         active = self.segments[-1]
         if active.size:
             return active
@@ -196,8 +198,8 @@ class Log:
 
     @property
     def remote_log_start(self) -> int | None:
-        """Of a tiered topic: the offset at which the log begins in remote storage, if it is below
-        the first local segment.
+        """The first remote offset of a tiered topic's log, if it is below the first local
+        segment.
         """
         if self.tiered is None:
             return None
@@ -206,17 +208,17 @@ class Log:
 
     @property
     def may_be_cleaned(self) -> bool:
-        """Whether a cleaner may rewrite it; no tiered topic's log, whatever is set here."""
+        """Whether a cleaner may rewrite the log; False for a tiered topic."""
         return self.tiered is None and self.config.may_be_cleaned
 
     @property
     def high_watermark(self) -> int:
-        """Without replicas the log end."""
+        """The log end, since there are no replicas."""
         return self.log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction; where none is open, the log end."""
+        """The first offset of the oldest open transaction; without any, the log end."""
         first = self.producers.first_undecided_offset
         return self.log_end_offset if first is None else max(first, self.log_start_offset)
 
@@ -228,11 +230,11 @@ class Log:
 
     @property
     def is_new(self) -> bool:
-        """Whether it never held a record: an offset is never given out twice."""
+        """Whether it never had a record: an offset is never assigned twice."""
         return self.log_end_offset == 0 and not self.lost_end
 
     def segments_from(self, offset: int) -> Sequence[Segment]:
-        """Return the segment that holds `offset`, or would, and those behind it."""
+        """Return the segment of `offset`, existing or not, and all later ones."""
         segments = self.segments
         number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         return segments[max(number, 0) :]
@@ -244,13 +246,11 @@ class Log:
 
     @property
     def history(self) -> History:
-        """The partition's history; read when it is first needed, which one thread at a time may."""
+        """The partition's history, read at its first use by one thread at a time."""
         return self._history or self.load_history()
 
     def load_history(self) -> History:
-        """Read the history, if that has not been done; a writable one is written, too. Errors:
-        OSError.
-        """
+        """Read the history, unless that was done; write a writable one, too. Errors: OSError."""
         if self._history is None:
             self._history = History.load(
                 self.files,
@@ -286,17 +286,16 @@ class Log:
     # -- appending ----------------------------------------------------------------------------
 
     def became_unflushed(self) -> None:
-        """`Durability` calls this when there is something to flush."""
+        """Note that there is something to flush; called by `Durability`."""
         self._group.unflushed.add(self)
 
     def became_flushed(self) -> None:
-        """`Durability` calls this when all is flushed."""
+        """Note that all is flushed; called by `Durability`."""
         self._group.unflushed.discard(self)
 
     def check_writable(self) -> None:
-        """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost.
-
-        OutOfTurn as `Pace.check_turn`.
+        """Check that the log may be changed. Errors: LogClosed, ReadOnlyLog; OSError if an fsync
+        has failed, or the log's end was lost; OutOfTurn as in `Pace.check_turn`.
         """
         if self.pace.in_turn:
             self.pace.check_turn()
@@ -310,13 +309,13 @@ class Log:
             raise OSError(errno.EIO, self.what_is_lost, self.directory)
 
     def check_not_read_only(self) -> None:
-        """ReadOnlyLog, which says why."""
+        """Check that the log is not read-only. Errors: ReadOnlyLog, with the reason."""
         if self.read_only:
             reason = self.tiered or "this log was opened read-only"
             raise ReadOnlyLog(reason, path=self.directory)
 
     def check_active(self) -> None:
-        """CutShort where another process has cut the active segment's file; OSError."""
+        """Check the active segment's file. Errors: CutShort if it was truncated; OSError."""
         try:
             self.active.check_whole()
         except CutShort as error:
@@ -331,18 +330,18 @@ class Log:
         now_ns: int,
         update: ProducerUpdate | None = None,
     ) -> None:
-        """Write batches that have their offsets, from `first` on, behind the log end.
+        """Write batches that have their offsets, from `first` on, at the log end.
 
         `entries`: one for each batch. `update`: of batches that have producers. Errors:
-        InvalidRecord where no offset is left, OSError from the disk, CorruptRecord as
-        `Transactions.append`: nothing is written then.
+        InvalidRecord if no offset is left, OSError from the disk, CorruptRecord as in
+        `Transactions.append`; nothing is written.
         """
         last_offset = entries[-1][2]
         check_last_offset(first, last_offset)
         pace_ns = self._group.pace_ns
         started_ns = 0 if pace_ns is None else pace_ns()
         active = self.segments[-1]
-        # Batches that keep their offsets may lie too far behind an empty segment's base, too.
+        # Batches that keep their offsets may lie too far above an empty segment's base, too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
         rolls = is_far or (active.size and self._should_roll(active, batches, entries))
         if rolls or not active.size:
@@ -388,7 +387,7 @@ class Log:
                 listener.stabilized(self)
 
     def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        """Call a function that waits for the disk under `segment`, as `Pace.aside`."""
+        """Call a function that waits for the disk of `segment`, by `Pace.aside`."""
         if not self.pace.in_turn:
             return function(*arguments)
         segment.lease()
@@ -404,23 +403,21 @@ class Log:
         if rolls:
             self.check_active()
         if last_offset - self.durability.recovery_point > MAX_OFFSET_SPAN:
-            # Recovery sees no loss in a gap before what no segment from there on can have
-            # (`loading`): nothing between may be lost once this is there. It is a matter of two
-            # billion offsets that are not flushed, so this may wait.
+            # Recovery sees no loss in a gap of offsets that no segment can span (`loading`):
+            # nothing before it may be lost once this batch is there. That takes two billion
+            # unflushed offsets, so this may wait.
             self.aside(self.active, self.durability.sync_at_once)
         if rolls:
-            # No gap between two segments, if the new one reaches as far.
+            # No gap between two segments, if the new one can span it.
             too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
             base = first if too_far else self.log_end_offset
             self._roll(base, now_ns // 1_000_000)
-            # Also if nothing can be written to it now.
+            # Even if nothing can be written to it now.
             self.log_end_offset = base
         return self.active
 
     def _draw_roll_time(self) -> int:
-        """Return how long the active segment may span, in ms; the jitter is drawn once per
-        segment.
-        """
+        """Return the active segment's largest age, in ms; the jitter is drawn once per segment."""
         config = self.config
         limit = config.segment_ms
         if config.is_compacted:
@@ -429,7 +426,7 @@ class Log:
         return limit - (random.randrange(bound) if bound > 0 else 0)
 
     def _should_roll(self, active: Segment, batches: bytearray, entries: list[BatchEntry]) -> bool:
-        """`LogSegment.shouldRoll`, for an active segment that holds something."""
+        """Return whether an active segment with records must roll (`LogSegment.shouldRoll`)."""
         config = self.config
         size = active.size + len(batches)
         if size > config.segment_bytes or size > MAX_SEGMENT_BYTES:
@@ -458,9 +455,9 @@ class Log:
         return active.size > self.config.segment_bytes or waited > self._roll_after_ms
 
     def roll(self, now_ms: int) -> bool:
-        """Close the active segment and begin a new one at the log end.
+        """Seal the active segment and begin a new one at the log end.
 
-        False where the active segment is empty already. Errors: OSError from the disk: nothing
+        Return False if the active segment is empty. Errors: OSError from the disk; nothing has
         changed.
         """
         self.check_writable()
@@ -468,9 +465,8 @@ class Log:
         return self.close_active(now_ms)
 
     def close_active(self, now_ms: int) -> bool:
-        """`roll`, also while the log takes no appends or its active segment's file was cut.
-
-        OutOfTurn as `Pace.check_pace`.
+        """Roll, even if the log takes no appends or its active segment's file was truncated.
+        Errors: OutOfTurn as in `Pace.check_pace`, those of `roll`.
         """
         self.pace.check_pace()
         if not self.active.size:
@@ -486,7 +482,7 @@ class Log:
         try:
             active = self.aside(sealed, self._begin_segment, base_offset, producers, now_ms)
         except OSError:
-            # Files of the new one, which were removed, must not come back.
+            # Removed files of the new one must not return.
             self.durability.directory_unsynced = True
             sealed.unseal()
             raise
@@ -530,7 +526,7 @@ class Log:
 
     @property
     def what_is_lost(self) -> str:
-        """Which offsets of a log's lost end are gone, and what to do, for people."""
+        """A text for users about the lost offsets at the log's end, with a remedy."""
         return (
             f"offsets {self.log_end_offset} to {self.lost_end - 1} had been flushed but are "
             "missing; appends are refused so that these offsets are not reused. To restore "
@@ -540,24 +536,24 @@ class Log:
 
     @property
     def _lost(self) -> list[tuple[Segment, Damage]]:
-        """The sealed segments whose file is missing or shorter than it was, and what is lost."""
+        """The sealed segments with a missing or truncated file, and their lost ranges."""
         return [(each, each.lost) for each in self.segments[:-1] if each.lost]
 
     @property
     def losses(self) -> list[str]:
-        """A line for each place where something is gone that was not deleted."""
+        """A line for each range that was lost, not deleted."""
         lines = [segment.loss for segment, _ in self._lost]
         return [*lines, self.what_is_lost] if self.lost_end else lines
 
     @property
     def lost_ranges(self) -> list[tuple[int, int]]:
-        """First and last offset of each place where something is gone that was not deleted."""
+        """First and last offset of each range that was lost, not deleted."""
         ranges = [(lost.first_offset, segment.next_offset - 1) for segment, lost in self._lost]
         return [*ranges, (self.log_end_offset, self.lost_end - 1)] if self.lost_end else ranges
 
     def accept_loss(self) -> None:
-        """Give up what was lost: the next append gets the offsets of the lost end; between segments
-        and at the head a gap stays, as compaction leaves one.
+        """Give up the lost ranges: the next append gets the offsets of the lost end; between
+        segments and at the head a gap stays, as after compaction.
         """
         self.lost_end = 0
         for segment, _ in self._lost:
@@ -574,7 +570,7 @@ class Log:
     def remembered_log_start(self) -> int | None:
         """The log's entry in the checkpoint of log starts.
 
-        None if the first segment's base offset equals the log start (also the one that is intended:
+        None if the first segment's base offset equals the log start (also the pending one:
         `pending_log_starts`), no segment is retired and no rename is unsynced: a restart then finds
         the log start without an entry. An entry of a broker's topic stays, and changes only when
         the log start moves.
@@ -586,23 +582,23 @@ class Log:
         return None if start == self.segments[0].base_offset and certain else start or None
 
     def raise_log_start(self, offset: int) -> None:
-        """Records below `offset` are deleted (`UnifiedLog.maybeIncrementLogStartOffset`).
+        """Delete the records below `offset` (`UnifiedLog.maybeIncrementLogStartOffset`).
 
-        Segments that hold nothing else stay until retention removes them.
+        Segments without other records stay until retention removes them.
         """
         self.check_writable()
         assert self.log_start_offset < offset <= self.high_watermark
         self.begin_at(offset)
 
     def begin_at(self, offset: int) -> None:
-        """The log starts at this offset inside of its first segment: records below it are deleted,
-        or the first batch of a new log, which has just been written, begins there.
+        """Set the log start inside of the first segment: records below it are deleted, or the first
+        batch of a new log begins there.
         """
         self._start_at(offset)
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
-        """Tell the listeners that the log start lies inside a segment now."""
+        """Inform the listeners that the log start lies inside a segment now."""
         for listener in self.listeners:
             listener.log_start_moved(self)
 
@@ -617,24 +613,24 @@ class Log:
         self.epochs.truncate_from_start(self.log_start_offset)
 
     def prepare_removal(self, count: int, *, log_start: int = 0) -> Callable[[], None]:
-        """`prepare_replacement` for the first `count` segments, which will leave the log (0: only
-        its start moves).
+        """Prepare the removal of the first `count` segments (0: only the log start moves); see
+        `prepare_replacement`.
 
-        `log_start`: the log start afterwards, where it is not the first segment's or as it is.
+        `log_start`: the log start afterwards, unless it is the first segment's or unchanged.
         """
         return self.prepare_replacement(self.segments[:count], (), log_start=log_start)
 
     def prepare_replacement(
         self, old: Sequence[Segment], new: Sequence[Segment], *, log_start: int = 0
     ) -> Callable[[], None]:
-        """Prepare that `new` takes the place of `old`, segments from the log's head on.
+        """Prepare the replacement of `old`, segments from the log's head on, by `new`.
 
-        Both can be read, `new` under whatever names its files have by now. The owner calls this and
-        gets a function that writes down what readers were shown. Any thread may call that function;
-        afterwards the change itself waits for nothing. Call it before any rename or checkpoint that
-        a restart would act on. Where it raises OSError or StorageError, the caller must not change
-        the past now. Who gives a prepared change up calls `end_change`; a change that was not
-        prepared is written down when it is carried out.
+        Both can be read; the files of `new` may have any names. This runs on the log thread and
+        returns a thread-safe function that writes the history of shown text; afterwards the change
+        itself waits for nothing. Call it before any rename or checkpoint that a restart would act
+        on. If it raises OSError or StorageError, the change must not happen now. If a prepared
+        change is given up, call `end_change`. A change without preparation writes the history when
+        it is carried out.
         """
         first = (*new, *self.segments[len(old) :])[0].base_offset
         start = max(self.log_start_offset, first, log_start)
@@ -649,12 +645,12 @@ class Log:
         return write_all
 
     def end_change(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """A change that was prepared is over: no restart would carry it out. Any thread."""
+        """End a prepared change that no restart would carry out. Thread-safe."""
         for listener in self.listeners:
             listener.change_ended(self, old, new)
 
     def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
-        """Take the first `count` segments (never the active one) out of the log; returns them.
+        """Remove the first `count` segments (never the active one) from the log; return them.
 
         The log start moves to the next segment. The caller renames their files at once
         (`mark_detached`); `release_retired` releases them file.delete.delay.ms after `now_ms`
@@ -679,7 +675,7 @@ class Log:
         return removed
 
     def mark_detached(self, segments: Iterable[Segment]) -> None:
-        """Rename the files of segments that have left the log, unless they are gone already."""
+        """Rename the existing files of removed segments."""
         self.durability.directory_unsynced = True
         # The next flush makes it durable.
         self.durability.mark_unflushed()
@@ -687,11 +683,11 @@ class Log:
             segment.leave(paths.DELETED)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
-        """Put `new` segments in the place of `old`, sealed ones in a row.
+        """Replace `old` by `new`, sealed segments in a row.
 
-        Readers may stay in the old ones until file.delete.delay.ms after `now_ms` (monotonic). The
-        caller then renames the old files (`mark_detached`), syncs the directory, and renames the
-        files of `new` (`finish_replacement`).
+        Readers may continue in the old ones until file.delete.delay.ms after `now_ms` (monotonic).
+        The caller then renames the old files (`mark_detached`), syncs the directory, and renames
+        the files of `new` (`finish_replacement`).
         """
         self.check_writable()
         first = self.segments.index(old[0])
@@ -709,7 +705,7 @@ class Log:
             listener.swapped(self, old, new)
 
     def finish_replacement(self, new: Segment) -> None:
-        """Rename a replacement's files to the log's names; the old ones' renaming is durable."""
+        """Rename a replacement's files to the log's names; the old ones' renames are durable."""
         if not new.deleted:
             new.set_suffix("")
         self.durability.directory_unsynced = True
@@ -720,7 +716,9 @@ class Log:
         self.retired = [*self.retired, *((due_ms, segment) for segment in segments)]
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
-        """Release retired segments whose delay is over, `most` at a time; the paths to remove."""
+        """Release retired segments after their delay, `most` at a time; return the paths to
+        remove.
+        """
         doomed: list[str] = []
         left = len(self.retired) if most is None else most
         waiting: list[tuple[int, Segment]] = []
@@ -745,7 +743,7 @@ class Log:
         return doomed
 
     def age_descriptors(self) -> bool:
-        """Close files that were not used since the last call; returns whether any stay open."""
+        """Close files that were not used since the last call; return whether any stay open."""
         stay = False
         for segment in self.segments:
             if segment.is_open:
@@ -766,7 +764,7 @@ class Log:
         log_end: int | None = None,
         producers: ProducerState | None = None,
     ) -> None:
-        """Take over what the writer of this log has changed. None: it is as before.
+        """Apply the changes of another process, which writes this log. None: unchanged.
 
         The caller updates the stable sizes, and calls the listeners.
         """
@@ -790,7 +788,7 @@ class Log:
             segment.config = config
 
     def relocate(self, directory: str) -> None:
-        """Follow a renaming of the partition's directory (topic deletion)."""
+        """Note that the partition's directory was renamed (topic deletion)."""
         self.directory = directory
         for segment in (*self.segments, *(segment for _, segment in self.retired)):
             segment.relocate(directory)
@@ -798,7 +796,7 @@ class Log:
             self._history.relocate(directory)
 
     def retire(self, due_ms: int) -> None:
-        """Refuse appends, as the topic was deleted; reads go on until `due_ms`."""
+        """Refuse appends, as the topic was deleted; reads continue until `due_ms`."""
         self.closed = True
         self.deleting = False
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
@@ -815,9 +813,7 @@ class Log:
         return not (self.cleaning or any(segment.leased for segment in segments))
 
     def release_all(self, most: int | None = None) -> bool:
-        """Release a deleted partition's segments, `most` at a time; False while any is left or
-        read.
-        """
+        """Release a deleted partition's segments, `most` at a time; return False if any is left."""
         left = [segment for _, segment in self.retired]
         if any(segment.leased for segment in left):
             return False
@@ -829,7 +825,7 @@ class Log:
         return not self.retired
 
     def close(self) -> None:
-        """Flush, trim the files, write the last snapshot, release everything (clean stop)."""
+        """Flush, trim the files, write the last snapshot, release all files (clean stop)."""
         if self.closed:
             return
         if not self.read_only and not self.lost_end:
@@ -837,14 +833,14 @@ class Log:
             self.snapshots.write_last()
             self.durability.directory_unsynced = True
             with contextlib.suppress(CorruptRecord):
-                # A sealed segment is gone: the book says it to the next start.
+                # A sealed segment's file was deleted: the book informs the next start.
                 self.flush()
             self.book.save()
         if self._history is not None:
             self._history.give_up_ahead()
             self._history.save(self.segments, self.log_start_offset)
         elif not self._recovered_clean and not self.read_only:
-            # The next start would not know any more that something may have been lost.
+            # The next start would not know that flushed records may have been lost.
             self._judge_history()
         self.abandon()
 
@@ -856,10 +852,10 @@ class Log:
                 history.save(self.segments, self.log_start_offset)
 
     def abandon(self) -> None:
-        """Release everything and write nothing, as a crash would."""
+        """Release all files and write nothing, as after a crash."""
         self.closed = True
         for _, segment in self.retired:
-            # Its files may be gone, with whatever their directory held.
+            # Its files may be deleted, with their directory.
             segment.let_go()
         for segment in self.segments:
             segment.close()
@@ -867,10 +863,10 @@ class Log:
     # -- faults --------------------------------------------------------------------------------
 
     def note_damage(self, segment: Segment, found: Iterable[Damage], now_ms: int) -> int:
-        """Note damaged places of `segment`; returns how many were not known before.
+        """Record damage of `segment`; return the number of new damaged ranges.
 
-        Reading them fails from now on. Nothing is appended behind them: the log rolls where
-        `segment` is the active one. Errors: OSError where it cannot: call it again.
+        Reading them fails from now on. Nothing is appended after them: the log rolls if `segment`
+        is the active one. Errors: OSError if it cannot; call it again.
         """
         if self.closed:
             return 0

@@ -1,7 +1,7 @@
-"""Reading a log: by offset, by time, record by record, for either isolation.
+"""Reads a log: by offset, by time, record by record, for either isolation.
 
-A consumer of isolation `read_committed` (the default here) gets what lies below the last stable
-offset, without the records of aborted transactions; `read_uncommitted` goes to the log end. Neither
+A consumer of isolation `read_committed` (the default here) gets the records below the last stable
+offset, without those of aborted transactions; `read_uncommitted` reads to the log end. Neither
 shows control records (`UnifiedLog.read`, `UnifiedLog.fetchOffsetByTimestamp`).
 """
 
@@ -53,7 +53,7 @@ class Reader:
         *,
         isolation: Isolation = "read_committed",
     ) -> bytes:
-        """Whole segment bytes from the batch that holds `offset`, at most `max_bytes`.
+        """Return whole segment bytes from the batch of `offset` on, at most `max_bytes`.
 
         The first batch is returned whole even if it is larger, and may begin before `offset`; the
         last one may be cut; no read crosses a segment (`LocalLog.read`, `LogSegment.read`). Nothing
@@ -81,10 +81,11 @@ class Reader:
     def records(
         self, offset: int | None = None, isolation: Isolation = "read_committed"
     ) -> Iterator[Record]:
-        """Every record from `offset` (default: the log start) to the isolation's bound as it is.
+        """Yield every record from `offset` (default: the log start) to the present bound of the
+        isolation.
 
-        Control records are left out, with `read_committed` aborted ones too. Errors:
-        OffsetOutOfRange as `read`; CorruptRecord where a batch is damaged.
+        Control records are skipped, with `read_committed` aborted ones too. Errors:
+        OffsetOutOfRange as in `read`; CorruptRecord for a damaged batch.
         """
         at = self._log.log_start_offset if offset is None else offset
         end = self._bound(isolation)
@@ -96,8 +97,8 @@ class Reader:
     def batches(
         self, start: int, end: int, isolation: Isolation = "read_committed"
     ) -> Iterator[tuple[Buffer, BatchHeader]]:
-        """Yield the batches with records from `start` to before `end` in plain form; as
-        `plain_batches` and `records`. The first and the last may have others, too.
+        """Yield the batches with records from `start` to before `end` in plain form. The first and
+        the last may have other records, too. Errors: those of `records`.
         """
         self._check_within(start)
         end = min(end, self._bound(isolation))
@@ -126,12 +127,13 @@ class Reader:
     def offset_for_timestamp(
         self, timestamp_ms: int, isolation: Isolation = "read_committed"
     ) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record with a timestamp ≥ `timestamp_ms`, or None.
+        """Return (timestamp, offset) of the first record with a timestamp ≥ `timestamp_ms`, or
+        None.
 
-        Only the first segment that can hold it is searched (`UnifiedLog.searchOffsetInLocalLog`,
-        `LogSegment.findOffsetByTimestamp`); a record at or above the isolation's bound is none. As
-        in Kafka, control records and aborted ones count. Segments below the log start that are
-        still to be deleted are passed over.
+        Only the first segment that may have it is searched (`UnifiedLog.searchOffsetInLocalLog`,
+        `LogSegment.findOffsetByTimestamp`); a record at or above the isolation's bound does not
+        count. As in Kafka, control records and aborted ones count. Segments below the log start
+        that are still to be deleted are skipped.
 
         In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
         written at or before `timestamp_ms` (0.7.2: `Log.getOffsetsBefore`).
@@ -172,7 +174,7 @@ class Reader:
     def _find(
         self, reader: SegmentReader, at: int, header: BatchHeader, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
-        """Return the first record of a batch that is not too old; as `find_record`."""
+        """Return the first record of a batch that is not too old, in the form of `find_record`."""
         data = reader.read(at, header.size)
         try:
             made, _ = reader.shared_form(data, 0, len(data), at)
@@ -188,7 +190,7 @@ def plain_batches(
     """Yield the plain form and its header of each batch from `position`, a batch's start, to `end`.
 
     The header has the magic of the stored batch, 0 for an entry of Kafka 0.7. Errors:
-    CorruptRecord, with path and position in the log, where a batch is damaged.
+    CorruptRecord, with path and position in the log, for a damaged batch.
     """
     walk = Walk(SegmentReader(segment).read, position, end, _WINDOW_BYTES)
     for data in walk:

@@ -1,28 +1,28 @@
-"""The repair of a log after a failed fsync, or after another process has cut its active file: write
-what the page cache still holds to new files.
+"""Repairs a log after a failed fsync, or after another process has truncated its active file, by
+copying the bytes of the page cache to new files.
 
 Linux marks the pages that it could not write as clean. A later fsync of the file then succeeds and
-proves nothing, and any time the page may be dropped and read back as it is on the disk. So the old
+proves nothing, and at any time the page may be dropped and read back from the disk. So the old
 files are never trusted again:
 
-1. The active segment is closed, so that nothing changes any more; appends are refused meanwhile.
+1. The active segment is sealed, so that nothing changes any more; appends are refused meanwhile.
 2. The log of every segment from the recovery point on is copied to a new file, as it can be read
-   now, and the new file is fsynced and read back from the disk. Batches whose CRC is wrong there
-   are lost, and nothing else: no reader is shown them, and a line names their offsets.
-3. The indexes are made anew from that file, the snapshots of producers are written once more.
-4. When all of them are durable it is decided: `paths.UNSYNCED` says up to which offset the log is
-   on the disk, with what it has lost. From then on a start goes on with the next step.
-5. The new files take the old ones' names, one by one: each has the bytes of the old one, at their
-   places. Readers go on: positions, and what is shown, stay, but for what is lost.
-6. All is flushed, and where anything is lost the checkpoints are written: by older ones a start
-   would end the log there.
+   now, and the new file is fsynced and read back from the disk. Only batches whose CRC is wrong
+   there are lost: no reader is shown them, and a line names their offsets.
+3. The indexes are rebuilt from that file, the snapshots of producers are written once more.
+4. When all of them are durable it is decided: `paths.UNSYNCED` has the offset up to which the log
+   is on the disk, and the lost ranges. From then on a start continues with the next step.
+5. The new files take the old ones' names, one by one: each has the bytes of the old one, at the
+   same positions. Readers continue: positions, and shown bytes, stay, except the lost ones.
+6. All is flushed, and if anything is lost the checkpoints are written: by older ones a start would
+   end the log there.
 
-Where that fails, everything is as before: the log takes nothing, and the caller tries again.
+If a step fails, nothing has changed: the log takes no appends, and the caller tries again.
 
-The page cache outlives the process, and no start could tell that an fsync had failed before it. So
-`paths.UNSYNCED` lies in the partition's directory from then on until step 6 is done: the next start
-does the same, and does not end the log at damage that whole batches follow. Until step 4 it need
-not be durable: with the machine the cache is gone, and recovery finds what is on the disk.
+The page cache outlives the process, and no start could detect that an fsync had failed before it.
+So `paths.UNSYNCED` lies in the partition's directory from then on until step 6 is done: the next
+start does the same, and does not end the log at damage that whole batches follow. Until step 4 it
+need not be durable: a power cut also empties the cache, and recovery finds the bytes on the disk.
 
 Not here: when it is tried again.
 """
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Copied(NamedTuple):
-    """A segment whose new files are there, and its lost places."""
+    """A segment with complete new files, and its lost ranges."""
 
     segment: Segment
     new: list[str]
@@ -70,8 +70,8 @@ class _Copied(NamedTuple):
 def rescue(
     log: Log, task: Task, now_ms: int, write_checkpoints: Callable[[], None] = lambda: None
 ) -> None:
-    """Repair `log` after a failed fsync; a worker's thread. Errors: OSError, StorageError: try
-    again.
+    """Repair `log` after a failed fsync, on a worker thread. Errors: OSError, StorageError;
+    retry.
     """
     segments = task.on_log_thread(lambda: _begin(log, now_ms))
     if segments is None:
@@ -80,7 +80,7 @@ def rescue(
     mark = os.path.join(log.directory, paths.UNSYNCED)
     try:
         log.durability.flush_before(task.on_log_thread)
-        # What was decided by a try that has failed: the files that it has made are made anew.
+        # The decision of a failed try is revoked: its files are made again.
         log.files.replace_atomically(mark, b"")
         for segment in segments:
             copied.append(_copy(log, segment, task))
@@ -103,7 +103,7 @@ def rescue(
 
 
 def decided(files: Files, directory: str) -> int:
-    """Up to which offset a decided, unfinished rescue has the log on the disk; 0: none."""
+    """Return the offset up to which a decided, unfinished rescue has the log on disk, or 0."""
     try:
         said = files.read_whole(os.path.join(directory, paths.UNSYNCED)).strip()
     except OSError:
@@ -112,9 +112,7 @@ def decided(files: Files, directory: str) -> int:
 
 
 def finish(files: Files, directory: str, names: Iterable[str]) -> None:
-    """Rename the new files of a decided rescue to the old ones; `names`: all files. Errors:
-    OSError.
-    """
+    """Rename the new files of a decided rescue; `names`: all files. Errors: OSError."""
     for name in names:
         if name.endswith(_NEW) and paths.base_offset_of(name) is not None:
             path = os.path.join(directory, name)
@@ -123,7 +121,7 @@ def finish(files: Files, directory: str, names: Iterable[str]) -> None:
 
 
 def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
-    """Close the active segment; the segments that cannot be trusted, or None: nothing to do."""
+    """Seal the active segment; return the untrusted segments, or None: nothing to do."""
     if log.closed or log.durability.flush_error is None:
         return None
     if log.cleaning:
@@ -149,7 +147,7 @@ def _end(log: Log, segments: Sequence[Segment]) -> None:
 
 
 def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
-    """Go on with the new files, which have the old ones' names."""
+    """Continue with the new files, which have the old ones' names."""
     for segment, _, damages in copied:
         segment.renewed()
         log.note_damage(segment, damages, now_ms)

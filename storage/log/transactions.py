@@ -1,14 +1,13 @@
-"""A log's transactions: which are open, which were aborted, up to where the log is stable.
+"""A log's transactions: the open ones, the aborted ones, and the stable part of the log.
 
 The last stable offset is the first one of the oldest open transaction (there are no replicas), and
-each segment knows how many of its bytes lie below it. As the log replaces its tuple of segments,
-this module replaces the aborted transactions as a whole, so that another thread reads consistent
-ones.
+each segment has the number of its bytes below it. As the log replaces its tuple of segments, this
+module replaces the aborted transactions as a whole, so that another thread reads consistent ones.
 
 Invariants: an aborted transaction is known before the last stable offset passes its records; a
 segment's stable size is never ahead of the last stable offset.
 
-Not here: what producers may do (`producer_state`), how a restart finds all this (`replay`), the
+Not here: the rules for producers (`producer_state`), the state after a restart (`replay`), the
 markers that end transactions (`append`).
 """
 
@@ -35,19 +34,19 @@ class Transactions:
         self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
         self._aborted_version = 0
         self._aborted_lock = threading.Lock()
-        # Where open transactions begin: segment and position, by first offset.
+        # The start of open transactions: segment and position, by first offset.
         self._undecided: dict[int, tuple[Segment, int]] = {}
 
     # -- which were aborted --------------------------------------------------------------------
 
     def aborted(self) -> list[TxnEntry]:
-        """Every aborted transaction, in the order of the markers. Any thread. Errors: OSError."""
+        """Return the aborted transactions in the order of markers. Thread-safe. Errors: OSError."""
         return [entry for segment in self._log.segments for entry in segment.aborted]
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """Return whether a transaction that this producer wrote `offset` in has been aborted.
+        """Return whether a transaction in which this producer wrote `offset` was aborted.
 
-        Any thread; the first call reads the transaction indexes (OSError).
+        Thread-safe; the first call reads the transaction indexes. Errors: OSError.
         """
         segments, aborted = self._aborted
         if segments is not self._log.segments:
@@ -60,7 +59,7 @@ class Transactions:
 
     def _load_aborted(self) -> dict[int, list[tuple[int, int]]]:
         version, segments = self._aborted_version, self._log.segments
-        # A reader may still be in a segment that has left the log.
+        # A reader may still be in a removed segment.
         left = [segment for _, segment in self._log.retired]
         entries = {entry for segment in (*left, *segments) for entry in segment.aborted}
         aborted: dict[int, list[tuple[int, int]]] = {}
@@ -75,7 +74,7 @@ class Transactions:
     def _remember_aborted(self, entry: TxnEntry) -> None:
         """Add an entry of a transaction index.
 
-        It comes behind all others, unless another process writes the log: its file may have had
+        It comes after all others, unless another process writes the log: its file may have had
         later ones.
         """
         span = entry.first_offset, entry.last_offset
@@ -97,17 +96,17 @@ class Transactions:
         now_ns: int,
         update: ProducerUpdate,
     ) -> int:
-        """Append batches of producers to the active segment; returns their position.
+        """Append batches of producers to the active segment; return their position.
 
         The transactions that they abort are in the index before the batches are in the log. Errors:
-        OSError from the disk, CorruptRecord where a marker leaves a transaction open whose begin
-        cannot be read: nothing is appended.
+        OSError from the disk, CorruptRecord if a marker leaves a transaction open whose start
+        cannot be read; nothing is appended.
         """
         undecided: int | None = None
         if any(batch.marker_type >= 0 for batch in update.batches):
             undecided = update.first_undecided_offset
         if undecided is not None:
-            # So that nothing has to be read, which might fail, when the batches are in the log.
+            # No read, which might fail, is needed when the batches are in the log.
             self._place_of(undecided)
         known = len(active.aborted) if update.aborted else 0
         try:
@@ -118,12 +117,12 @@ class Transactions:
             if update.aborted:
                 active.txn_index.truncate_to(known)
                 with self._aborted_lock:
-                    # Another thread may have read an entry that is taken back.
+                    # Another thread may have read an entry that is removed again.
                     self._aborted_version += 1
                     self._aborted = (), {}
             raise
         if undecided is not None and undecided <= self._log.log_end_offset:
-            # Where no batch has had this offset, these have.
+            # If no earlier batch has this offset, these have.
             self._undecided.setdefault(undecided, (active, position))
         self.store_producers(active, position, update)
         return position
@@ -143,12 +142,12 @@ class Transactions:
         }
 
     def update_stable_sizes(self, undecided: int | None, log_end: int) -> bool:
-        """After an append: set the stable sizes where the first undecided offset has changed.
+        """Set the stable sizes after an append, if the first undecided offset has changed.
 
-        `undecided`, `log_end`: the first undecided offset and the log end before the append.
-        Returns whether the append has made bytes stable beside those that `Log.write` marks: an
-        open transaction that held them back has ended, or they lie between `log_end` and a
-        transaction that the append has opened.
+        `undecided`, `log_end`: the first undecided offset and the log end before the append. Return
+        whether the append has made other bytes stable than those that `Log.write` marks: an open
+        transaction before them has ended, or they lie between `log_end` and a transaction that the
+        append has opened.
         """
         now = self._log.producers.first_undecided_offset
         if now == undecided:
@@ -157,10 +156,10 @@ class Transactions:
         return undecided is not None or (now is not None and now > log_end)
 
     def stabilize(self, *, known: bool = True) -> None:
-        """Work out every segment's stable size anew.
+        """Compute every segment's stable size again.
 
-        `known`: segments before one that is stable are stable, too. Reads the log where it is not
-        known where the oldest open transaction begins (OSError, CorruptRecord).
+        `known`: segments before a stable one are stable, too. Reads the log if the start of the
+        oldest open transaction is not known. Errors: OSError, CorruptRecord.
         """
         place = self._first_unstable()
         for segment in reversed(self._log.segments):
@@ -174,7 +173,7 @@ class Transactions:
                 segment.stable_size = segment.size
 
     def _first_unstable(self) -> tuple[Segment, int] | None:
-        """Segment and position of the first batch that is not decided, if there is one.
+        """Return segment and position of the first undecided batch, if there is one.
 
         It may lie before the log start: whether its text counts is not known yet.
         """
@@ -182,9 +181,9 @@ class Transactions:
         return None if undecided is None else self._place_of(undecided)
 
     def _place_of(self, offset: int) -> tuple[Segment, int] | None:
-        """Segment and position of the first batch that reaches `offset`, if there is one.
+        """Return segment and position of the first batch that reaches `offset`, if there is one.
 
-        Reads the log where that is not known.
+        Reads the log if that is not known.
         """
         place = self._undecided.get(offset)
         if place is not None and place[0] in self._log.segments:
@@ -200,8 +199,8 @@ class Transactions:
         return None
 
     def replaced(self) -> None:
-        """Begin anew with other producers of the log: forget where their transactions begin, and
-        set the stable size of every segment.
+        """Take other producers of the log: forget the starts of their transactions, and set the
+        stable size of every segment.
         """
         self._undecided.clear()
         self.stabilize(known=False)

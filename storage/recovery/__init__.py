@@ -1,8 +1,9 @@
-"""From a partition's directory, after any stop, to segments and producers that can be trusted.
+"""Loads a partition's directory, after any stop, into trusted segments and producers.
 
-`recovery` goes through Kafka's numbered passes: `swap` ends what a cleaner left half done,
-`loading` loads each segment and makes its indexes anew where need be, `misplaced` finds wrong base
-offsets, `replay` rebuilds the producers' state.
+`recovery` makes Kafka's numbered passes: `swap` finishes an interrupted cleaning, `loading` loads
+each segment and rebuilds its indexes if necessary, `misplaced` finds wrong base offsets, `replay`
+rebuilds the producers' state.
 
-What was appended and acknowledged before a clean stop, or flushed before any, is never cut.
+Records that were appended and acknowledged before a clean stop, or flushed before any, are never
+cut.
 """

@@ -1,17 +1,18 @@
 """Loads one segment from its files, after any stop, so that the log can trust it.
 
-After a clean stop loading trusts a sealed segment whose indexes' last entries fit the log, and
+After a clean stop loading trusts a sealed segment whose indexes' last entries match the log, and
 reads the last segment only from its last index entry on. After any other stop it reads everything
-from the recovery point on, checks the CRCs and writes the index entries anew.
+from the recovery point on, checks the CRCs and rewrites the index entries.
 
-A segment that was not flushed ends at the first batch that is torn or damaged. Loading copies what
-lies behind to `BASE.log.POSITION.cut`. Zeros up to the file's end are no damage, and loading
+A segment that was not flushed ends at the first batch that is torn or damaged. Loading copies the
+bytes after it to `BASE.log.POSITION.cut`. Zeros up to the file's end are no damage, and loading
 removes them. A file ends in zeros if it was allocated ahead (preallocate), or if its length reached
 the disk and its bytes did not. Two kinds of damage stay in their place and do not end the segment:
-a whole batch with a wrong base offset (`misplaced`), and what a failed fsync has lost (`rescue`).
+a whole batch with a wrong base offset (`misplaced`), and batches that a failed fsync has lost
+(`rescue`).
 
-Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index holds nothing
-beyond the offset from which on the log was read (`replay` adds that).
+Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index has nothing from
+the offset on from which the log was read (`replay` adds that).
 
 Not here: the other segments (`recovery`), producers (`replay`).
 """
@@ -50,16 +51,16 @@ from storage.task import Task
 BEGUN = b"\0"
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PAGE = 4096
-# Damaged places that a segment is read on behind, from its start for each.
+# Damaged ranges after which a segment is read on, from its start for each.
 _MOST_MISPLACED = 100
-# Batches of producers that are remembered of a segment, some 300 bytes each; rather than more of
-# them the log is read again.
+# Batches of producers that are remembered of a segment, some 300 bytes each; if there are more, the
+# log is read again.
 _MOST_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """Where and how a partition is loaded. Offsets count records; `now_ms` is wall time."""
+    """The context of a partition's load. Offsets count records; `now_ms` is wall time."""
 
     files: Files
     directory: str
@@ -69,25 +70,25 @@ class LoadContext:
     log_start: int
     writable: bool
     now_ms: int
-    # A cleaner may have left gaps of offsets, whatever the topic's settings are now.
+    # A cleaner may have left gaps of offsets, whatever the topic's present settings are.
     may_have_gaps: bool = False
-    # Up to this offset a cleaner may have left gaps between segments.
+    # Below this offset a cleaner may have left gaps between segments.
     holes_to: int = 0
     producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
-    # Segments whose files' names end in `.swap`; where nothing may be changed they keep it.
+    # Segments whose files' names end in `.swap`; a read-only load does not rename them.
     swapped: frozenset[int] = frozenset()
-    # Up to where the book's claims count; None: a broker's log has none.
+    # The end of the book's valid claims; None: a broker's log has none.
     booked_to: int | None = None
-    # Where a batch of the log ended when it was flushed; None: unknown.
+    # An offset at which a batch of the log ended when it was flushed; None: unknown.
     flushed_end: int | None = None
-    # An fsync has failed: the page cache, or new files, still have what can be read.
+    # An fsync has failed: the page cache, or new files, still have the readable bytes.
     is_unsynced: bool = False
     # Whether the log may end at damage; else that is LogWouldEnd.
     may_end: bool = True
 
     def segment(self, base: int, *, writable: bool = False) -> Segment:
-        """Return the segment's files, and nothing that is in them."""
+        """Return the segment's files, without their content."""
         segment = Segment(self.files, self.directory, base, self.config, writable=writable)
         if base in self.swapped:
             segment.note_renamed_to(paths.SWAP)
@@ -96,10 +97,10 @@ class LoadContext:
 
 @dataclass(slots=True)
 class Scan:
-    """What loading has read of a segment's log: from `position`, a batch of `offset`, on.
+    """The read part of a segment's log: from `position`, a batch of `offset`, on.
 
-    `producers`: the batches of producers there, with positions in the log; None where they are too
-    many to be remembered. `first_abort`: the offset of the first ABORT marker among them.
+    `producers`: the batches of producers there, with positions in the log; None: too many to be
+    remembered. `first_abort`: the offset of the first ABORT marker among them.
     """
 
     position: int
@@ -120,12 +121,12 @@ class Scan:
 
 @dataclass(slots=True)
 class Loaded:
-    """A segment and how it was found. `damaged`: it ends before its file does, or too early.
+    """A loaded segment. `damaged`: it ends before its file does, or too early.
 
-    `torn`: only because the last write was not finished: all that was ever acknowledged is there,
-    unless the machine went down. `scan`: None where its files were trusted. `index`: the new
-    content of a flushed segment's offset index, to be written by `finish_index`. `end`: the offset
-    after its last batch; None: that batch was not read.
+    `torn`: only because the last write was not finished: all acknowledged batches are there, except
+    after a power cut. `scan`: None if its files were trusted. `index`: the new content of a flushed
+    segment's offset index, to be written by `finish_index`. `end`: the offset after its last batch;
+    None: that batch was not read.
     """
 
     segment: Segment
@@ -148,8 +149,8 @@ def load(
 ) -> Loaded:
     """Load one segment; `following` is the base offset of the next one, None for the last.
 
-    `present`: the names of the files that there are. `claimed_size`: the bytes that the log has
-    written down for it; None: unknown. Errors: OSError from the disk; LogWouldEnd.
+    `present`: the names of the existing files. `claimed_size`: its bytes by the book; None:
+    unknown. Errors: OSError from the disk; LogWouldEnd.
     """
     loading = _Loading(context, base, following, present, claimed_size)
     try:
@@ -162,9 +163,9 @@ def load(
 class _Loading:
     """Loads one segment.
 
-    `trusted`: the index entry from which on the log is read, or None: it is read from the start.
-    (Offset, position, largest timestamp so far, its offset.) `places`: the damaged places that the
-    walk passes.
+    `trusted`: the index entry from which on the log is read; None: from the start. (Offset,
+    position, largest timestamp so far, its offset.) `places`: the damaged ranges that the walk
+    passes.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class _Loading:
         indexes_fit = self._look()
         unflushed = not context.clean and (following is None or following > context.recovery_point)
         if following is None or unflushed or not indexes_fit or self._may_lack_end():
-            # Nobody has to notice that the indexes get fewer entries now.
+            # The smaller number of index entries is no loss.
             segment.sealed = False
             segment.close_descriptors()
             self._recover(may_cut=following is None or unflushed, indexes_fit=indexes_fit)
@@ -221,14 +222,14 @@ class _Loading:
         """Return whether a sealed segment may have been flushed before it was sealed.
 
         Then its time index may lack the last entry, and its files may not have their final lengths.
-        It may be so where the recovery point lies at the segment's end.
+        That is possible if the recovery point lies at the segment's end.
         """
         context = self.context
         return not context.clean and context.log_start < context.recovery_point == self.following
 
     def _refuse_gap(self, end: int | None, following: int) -> None:
-        """Errors: CorruptRecord where what lies before the next segment is still to appear, or was
-        lost.
+        """Check that nothing before the next segment is missing or to come. Errors:
+        CorruptRecord.
         """
         context, segment = self.context, self.segment
         if context.config.is_compacted or context.may_have_gaps:
@@ -249,7 +250,7 @@ class _Loading:
     # -- what can be seen without reading the log ----------------------------------------------
 
     def _look(self) -> bool:
-        """Find out sizes and the first header; whether the indexes' last entries fit the log."""
+        """Read sizes and the first header; return whether the indexes' last entries match."""
         segment, context = self.segment, self.context
         self.last_offset_entry: tuple[int, int] | None = None
         self.last_time_entry: tuple[int, int] | None = None
@@ -257,7 +258,7 @@ class _Loading:
         try:
             stat = self.files.descriptor_stat(self.fd)
             if not context.writable:
-                # Its writer may put another file in its place at any moment.
+                # Its writer may replace the file at any moment.
                 born_ns = self.files.born_ns(self.fd)
                 segment.identity = stat.st_dev, stat.st_ino, born_ns
             self.size, self.mtime_ns = stat.st_size, stat.st_mtime_ns
@@ -299,7 +300,7 @@ class _Loading:
         active = self.following is None
         largest = -1 if self.first is None else self.first.max_timestamp
         if self.last_time_entry is not None:
-            # The last entries of a file that was not trimmed yet are zeros.
+            # The last entries of an untrimmed file are zeros.
             timestamp, offset = self.last_time_entry
             if not base <= offset < upper:
                 return False
@@ -310,16 +311,16 @@ class _Loading:
         return active or size == 0 or (self.first is not None and largest < 0)
 
     def _largest_at_end(self) -> int:
-        """Return the largest timestamp from the last batch that the offset index names on.
+        """Return the largest timestamp from the last batch in the offset index on.
 
-        Nobody has checked the index of a directory that is only read, and one that was cut to some
-        of its entries is as sound as a whole one: only the log can tell. -1: no batch there has a
+        The index of a read-only directory was not checked, and one that was cut to some of its
+        entries is as sound as a whole one: only the log decides. -1: no batch there has a
         timestamp, or none is sound.
         """
         return self._read_end().max_timestamp
 
     def _read_end(self) -> Rebuild:
-        """Read the log from the last batch that the offset index names on."""
+        """Read the log from the last batch in the offset index on."""
         base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
         position = self.last_offset_entry[1] if self.last_offset_entry else 0
         rebuild = Rebuild(base, interval, position=position)
@@ -330,17 +331,15 @@ class _Loading:
     # -- bytes after the last batch -----------------------------------------------------------
 
     def find_own_size(self) -> int:
-        """Return the bytes of a sealed log without what follows its last batch; changes nothing."""
+        """Return the bytes of a sealed log up to its last batch; changes nothing."""
         self._look()
         with self.files.held_open(self.segment.log_path) as self.fd:
             return self._own_size(self._read_end())
 
     def _own_size(self, rebuild: Rebuild) -> int:
-        """Return the bytes of the log without what follows its last batch; `rebuild` has read its
-        end.
+        """Return the bytes of the log up to its last batch; `rebuild` has read its end.
 
-        It ends where no offset is missing and no batch follows, or where the log has written down
-        that it ends.
+        It ends if no offset is missing and no batch follows, or at the end in the book.
         """
         position, claimed = rebuild.position, self.claimed_size
         if self.following is not None and rebuild.next_offset == self.following:
@@ -353,9 +352,9 @@ class _Loading:
         return self.size
 
     def _size_without_garbage(self) -> int:
-        """`_own_size` of a sealed log that was flushed; removes zeros after it.
+        """Return `_own_size` of a sealed log that was flushed; remove zeros after it.
 
-        Reads the end of the log where the file has not the size that was written down for it.
+        Reads the end of the log if the file's size differs from the book.
         """
         if self.context.booked_to is None or self.claimed_size == self.size:
             return self.size
@@ -371,9 +370,9 @@ class _Loading:
         return size
 
     def _drop_garbage(self, size: int, used: int, *, may_cut: bool) -> None:
-        """Remove what follows the last batch, which ends at `size`; `used`: where zeros begin.
+        """Remove bytes after the last batch, which ends at `size`; `used`: the start of zeros.
 
-        Anything but zeros stays where the log may not be cut, and is named.
+        Anything but zeros stays if the log may not be cut, and is reported.
         """
         path, count = self.segment.log_path, self.size - size
         if used == size:
@@ -390,7 +389,7 @@ class _Loading:
             self.result.cuts.append(replace(cut, ends_log=False))
 
     def _first_offset(self, position: int, header: BatchHeader) -> int:
-        """Of the batch there, which brokers index; of a wrapper that is damaged inside its last."""
+        """Return a batch's first offset, as brokers index it; its last if a wrapper is damaged."""
         try:
             return first_offset(
                 self._read_at(position, header.size if header.is_wrapper else 0), header
@@ -427,10 +426,12 @@ class _Loading:
     # -- reading the log -----------------------------------------------------------------------
 
     def _recover(self, *, may_cut: bool, indexes_fit: bool) -> None:
-        """Read what the indexes do not vouch for, write its entries anew, cut what is damaged.
+        """Read the part of the log that no trusted index entry covers, rewrite its entries, cut
+        damage.
 
-        A sealed segment that had been flushed is never cut: damage there is the disk's, hits its
-        own records only, and what follows it is good. `storage.log.salvage` is for that.
+        A sealed segment that had been flushed is never cut: damage there is the disk's, affects
+        only its own records, and the following ones are sound. `storage.log.salvage` recovers
+        those.
         """
         files, segment, result = self.files, self.segment, self.result
         writable, following = self.context.writable, self.following
@@ -447,8 +448,8 @@ class _Loading:
                 if may_cut and used == rebuild.position:
                     size = used
             if reason is None or size == rebuild.position:
-                # Between an unflushed segment and the next one only cleaners leave gaps, and an
-                # append whose first batch lies too far ahead for any segment from here.
+                # Only cleaners leave gaps between an unflushed segment and the next one, or an
+                # append whose first batch lies too far ahead for this segment.
                 result.damaged = (
                     may_cut
                     and following is not None
@@ -492,8 +493,8 @@ class _Loading:
             segment.first_read.add(place.start, place.end, place.next_offset)
 
     def _is_out_of_reach(self, following: int) -> bool:
-        """Return whether no segment that begins where this one ends could have the first batch of
-        the segment `following`: then nothing needs to lie between (`Log.write`).
+        """Return whether no segment that begins at this one's end could have the first batch of the
+        segment `following`: then nothing needs to lie between (`Log.write`).
         """
         try:
             with self.files.held_open(self.context.segment(following).log_path) as fd:
@@ -505,13 +506,13 @@ class _Loading:
         )
 
     def _read(self, *, may_cut: bool) -> str | None:
-        """Walk the log from the trusted entry on; where it might be cut, past wrong base offsets.
+        """Walk the log from the trusted entry on; if it may be cut, past wrong base offsets.
 
-        Returns why the walk stopped before the file's end; None where it did not.
+        Return why the walk stopped before the file's end, or None.
         """
         self._walk(self.size)
         if self.trusted is not None and self.rebuild.position == self.trusted[1]:
-            # The batch that the entry names is damaged, and tells no offset.
+            # The batch of the entry is damaged, and has no valid offset.
             self._walk_from_start()
         if may_cut and self.context.is_unsynced and self.rebuild.position < self.size:
             self.places = self._lost()
@@ -524,7 +525,7 @@ class _Loading:
                 self._walk_from_start()
         following = self.following
         if following is not None and self.rebuild.next_offset > following:
-            # No CRC covers a base offset: the next segment's tells that one of these is wrong.
+            # No CRC covers a base offset: the next segment's shows that one of these is wrong.
             source = FileSource(self.files, self.fd, self.segment.log_path)
             for at, header in batches(source, 0, self.rebuild.position):
                 is_known = any(at == place.start for place in self.places)
@@ -541,7 +542,7 @@ class _Loading:
         self._walk(self.size)
 
     def _walk(self, end: int) -> None:
-        """Read from the trusted entry on to `end`, or to the first fault but `places`."""
+        """Read from the trusted entry on to `end`, or to the first fault outside of `places`."""
         base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
         if self.trusted is None:
             self.scan = Scan(0, base)
@@ -564,7 +565,7 @@ class _Loading:
         read_on(self.context, self.rebuild, self.fd, end, self.scan.take)
 
     def _misplaced(self) -> Damage | None:
-        """Return the batch whose wrong base offset has stopped the walk, or should have
+        """Return the batch whose wrong base offset stopped the walk, or should have
         (`misplaced`).
         """
         is_sealed = self.following is not None
@@ -572,7 +573,7 @@ class _Loading:
         return misplaced(self._read_at, self.rebuild, limit, is_sealed=is_sealed)
 
     def _lost(self) -> list[Damage]:
-        """What a failed fsync has lost before whole batches; at the end a batch may be torn."""
+        """Return the ranges that a failed fsync lost before whole batches; the end may be torn."""
         base = self.segment.base_offset
         part = Part(
             *(base, 0, base, self.size, self.context.config.max_message_bytes),
@@ -583,9 +584,7 @@ class _Loading:
         return [place for place in found if place.next_offset >= 0]
 
     def _used(self, start: int) -> int:
-        """Return where the last byte from `start` on that is not zero ends; `start` where all
-        are.
-        """
+        """Return the position after the last nonzero byte from `start` on; `start` without any."""
         for first, end in reversed([*self.files.data_ranges(self.fd, start, self.size)]):
             while end > first:
                 at = max(first, end - _CHUNK_BYTES)
@@ -598,7 +597,7 @@ class _Loading:
     def _is_torn(self, position: int, used: int) -> bool:
         """Return whether the batch at `position` was being written when its writer was killed.
 
-        The kernel takes a write page by page. So it ends with the file, or where the file had been
+        The kernel takes a write page by page. So it ends with the file, or if the file had been
         made longer before, at `used`, in an earlier page than its own last one.
         """
         head = self._read_at(position, HEADER_SIZE)
@@ -623,14 +622,13 @@ class _Loading:
         segment.time_index.trim()
 
     def _begin_indexes(self) -> bytes:
-        """As `_write_indexes`, for a flushed segment, which a start after a crash does not read.
+        """Write the indexes of a flushed segment, which a start after a crash does not read.
 
         Until `finish_index` the offset index has a length that no sound index has. So a start after
-        a kill in between sees that the indexes do not fit, and makes them anew. Returns the new
-        content of the offset index.
+        a kill in between rebuilds the indexes. Return the new content of the offset index.
         """
         segment, rebuild, first_untrusted = self.segment, self.rebuild, self._first_untrusted
-        # (A read of one that is not there would make it.)
+        # (Reading a missing one would make it.)
         kept = b"" if first_untrusted < 0 else segment.offset_index.entries_before(first_untrusted)
         segment.close_descriptors()
         self.files.replace_atomically(segment.file_path(paths.INDEX), BEGUN)
@@ -643,7 +641,7 @@ class _Loading:
 
 
 def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
-    """Return the header at `position`, or None where there is none."""
+    """Return the header at `position`, or None."""
     try:
         return parse_header(files.pread(fd, HEADER_SIZE, position))
     except CorruptRecord:
@@ -653,9 +651,7 @@ def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
 def own_size(
     context: LoadContext, base: int, following: int, present: set[str], claimed_size: int
 ) -> int:
-    """Return the bytes of a sealed segment's log without what follows its last batch. Errors:
-    OSError.
-    """
+    """Return the bytes of a sealed segment's log up to its last batch. Errors: OSError."""
     loading = _Loading(context, base, following, present, claimed_size)
     try:
         return loading.find_own_size()
@@ -664,7 +660,7 @@ def own_size(
 
 
 def finish_index(files: Files, item: Loaded) -> None:
-    """Make durable what the new offset index of a flushed segment waits for, then write it."""
+    """Sync the files before the new offset index of a flushed segment, then write it."""
     if item.index is not None:
         item.segment.sync()
         item.segment.close_descriptors()
@@ -673,7 +669,7 @@ def finish_index(files: Files, item: Loaded) -> None:
 
 
 def is_empty(context: LoadContext, segment: Segment) -> bool:
-    """Return whether a log's file holds nothing, or begins with zeros that were allocated ahead."""
+    """Return whether a log's file is empty, or begins with preallocated zeros."""
     files = context.files
     if not files.file_stat(segment.log_path).st_size:
         return True
@@ -684,16 +680,14 @@ def is_empty(context: LoadContext, segment: Segment) -> bool:
 
 
 def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
-    """Return whether a segment, of which nothing is known yet, has a batch at `offset` or behind
-    it.
-    """
+    """Return whether a segment that was not loaded has a batch at `offset` or later."""
     files = context.files
     fd = files.open(segment.log_path, os.O_RDONLY)
     source = FileSource(files, fd, segment.log_path)
     try:
         _, indexed = segment.offset_index.lookup(offset)
         for position in sorted({max(indexed, 0), 0}, reverse=True):
-            # An index that is wrong leads to no batch, and what is damaged ends the log.
+            # A wrong index entry has no batch, and damage ends the log.
             with contextlib.suppress(CorruptRecord):
                 if any(header.last_offset >= offset for _, header in batches(source, position)):
                     return True
@@ -726,11 +720,10 @@ def read_on(
 
 
 def missing_segment(files: Files, directory: str, claim: Claim, config: LogConfig) -> Segment:
-    """Return a sealed segment whose file is gone, in the place that it has in its log.
+    """Return a sealed segment with a missing file, for its place in the log.
 
-    By the book it was there, and was not deleted. All of it is damage, which reading it says;
-    positions before and behind it stay. It is in memory only; where the file comes back, the next
-    start finds it.
+    By the book it existed, and was not deleted. All of it is damage, which reads report; other
+    positions stay. It is in memory only; if the file returns, the next start finds it.
     """
     segment = Segment(files, directory, claim.base_offset, config, writable=False)
     found = SegmentSummary(

@@ -1,21 +1,21 @@
-"""From a partition's directory, after any stop, to segments that can be trusted.
+"""Loads a partition's directory, after any stop, into trusted segments.
 
-The passes are those of Kafka's `LogLoader`, numbered as there:
+The passes are those of Kafka's `LogLoader`, with the same numbers:
 
-1. remove what a cleaner or a deletion left half done (`.deleted`, `.cleaned`, late `.swap`);
-2. of a swap that had been decided, remove the files that it replaces;
+1. remove the rest of an interrupted cleaning or deletion (`.deleted`, `.cleaned`, late `.swap`);
+2. of a decided swap, remove the files that it replaces;
 3. finish that swap by renaming its files;
 4. load the segments in order of their base offsets (`loading`), and then the producers and
    transactions (`replay`).
 
-At the first batch that is torn or damaged the log ends. Unlike Kafka nothing is thrown away: the
-bytes behind it are copied to `BASE.log.POSITION.cut` and later segments are renamed to `….cut`;
-each is reported as a `Cut`.
+The log ends at the first torn or damaged batch. Unlike in Kafka nothing is deleted: the bytes after
+it are copied to `BASE.log.POSITION.cut` and later segments are renamed to `….cut`; each is reported
+as a `Cut`.
 
 Invariants: afterwards every segment but the last is sealed, offsets rise from segment to segment,
 the recovery point is ≤ the log end, and every index equals a rebuilt one.
 
-Not here: taking back what is valid behind a damaged place (`log.salvage`), other partitions.
+Not here: recovering valid batches after damage (`log.salvage`), other partitions.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ __all__ = ["LoadContext", "Recovered", "recover"]
 class Recovered:
     """The outcome of `recover`: segments in order, the last one active.
 
-    `damaged`: the log ends before its files do (also where nothing may be cut); `torn`: only for a
-    last write that was not finished. `book`: None where none is kept. `producers`: as of the log's
-    end. `snapshot_offset`: that of the newest snapshot on disk, -1: there is none;
-    `unsynced_snapshots`: the offsets of those that a power cut may take; `directory_unsynced`:
-    whether it may bring back names that are gone, and take those that were made.
+    `damaged`: the log ends before its files do (even if nothing may be cut); `torn`: only because
+    of an unfinished last write. `book`: None: there is none. `producers`: at the log's end.
+    `snapshot_offset`: that of the newest snapshot on disk, -1: there is none; `unsynced_snapshots`:
+    the offsets of those that a power cut may take; `directory_unsynced`: whether a power cut may
+    restore removed names, and take new ones.
     """
 
     segments: list[Segment]
@@ -82,9 +82,9 @@ class Recovered:
 def recover(context: LoadContext) -> Recovered:
     """Load one partition's directory.
 
-    ReadOnlyFormat for a partition of Kafka 0.7 that is opened for writing; OSError from the disk.
-    With `writable` false nothing on disk changes: what a writable load would cut or rebuild is not
-    shown.
+    With `writable` false nothing on disk changes: the parts that a writable load would cut or
+    rebuild are not shown. Errors: ReadOnlyFormat for a partition of Kafka 0.7 that is opened for
+    writing; OSError from the disk.
     """
     names, bad = _files_of(context)
     if context.writable and not (names or bad):
@@ -100,7 +100,7 @@ def recover(context: LoadContext) -> Recovered:
         context = dataclasses.replace(context, swapped=swapped)
     bases = paths.log_bases(names)
     if context.swapped:
-        # A segment that a cleaner has just made may have gaps up to the one behind it.
+        # A segment that a cleaner has just made may have gaps up to the next one.
         behind = next((base for base in bases if base > max(context.swapped)), -1)
         context = dataclasses.replace(context, holes_to=max(context.holes_to, behind))
     bases, names = _without_half_rolled(context, bases, names)
@@ -156,10 +156,10 @@ def _begin(context: LoadContext) -> Recovered:
 def _without_half_rolled(
     context: LoadContext, bases: list[int], names: list[str]
 ) -> tuple[list[int], list[str]]:
-    """Leave out empty segments that begin inside of the one before them, and remove their files.
+    """Leave out empty segments that begin inside of the previous one, and remove their files.
 
-    Returns the bases and the names that are left. A roll that failed has made them, and their
-    removal failed too or did not reach the disk; the log went on in the segment before.
+    Return the remaining bases and names. A failed roll has made them, and their removal failed too
+    or did not reach the disk; the log continued in the previous segment.
     """
     left = bases[:1]
     for base in bases[1:]:
@@ -174,10 +174,10 @@ def _without_half_rolled(
 
 
 def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
-    """Return the names of the directory's files, and of what is in the place of files that can be
-    made again (a link, a pipe, a directory).
+    """Return the names of the directory's files, and of other entries in the place of files that
+    can be rebuilt (a link, a pipe, a directory).
 
-    Errors: UnusableFile where a log is no file.
+    Errors: UnusableFile if a log is no file.
     """
     names: list[str] = []
     bad: list[str] = []
@@ -196,7 +196,7 @@ def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
 
 
 def _kept_aside(context: LoadContext, name: str, fault: str) -> str:
-    """Give a file that cannot be read another name, where that may be; the fault's line."""
+    """Rename a file that cannot be read, if that is allowed; return the fault's line."""
     if not context.writable:
         return fault
     return f"{fault}; kept as {set_aside(context.files, os.path.join(context.directory, name))}"
@@ -208,13 +208,11 @@ def _kept_aside(context: LoadContext, name: str, fault: str) -> str:
 def _read_book(
     context: LoadContext, names: list[str], result: Recovered
 ) -> tuple[BookContent | None, list[Claim]]:
-    """Return the book, None where none is kept, and its claims that count; sets a damaged one
-    aside.
-    """
+    """Return the book, or None, and its valid claims; rename a damaged one."""
     is_there = book_file.FILE_NAME in names
     if context.booked_to is None:
         if is_there and context.writable:
-            # It is older than the broker in the directory.
+            # The book is older than the broker in the directory.
             context.files.unlink(os.path.join(context.directory, book_file.FILE_NAME))
         return None, []
     recorded = BookContent()
@@ -231,8 +229,8 @@ def _read_book(
 def _missing(
     context: LoadContext, claims: list[Claim], bases: list[int], present: set[str]
 ) -> tuple[list[Claim], list[Claim]]:
-    """Return the claimed segments that are not among `bases`, ascending; and the claims that count:
-    none where another program has rewritten the log.
+    """Return the claimed segments that are not among `bases`, ascending; and the valid claims: none
+    if another program has rewritten the log.
     """
     if not bases or {claim.base_offset for claim in claims}.issubset(bases):
         return [], claims
@@ -250,9 +248,7 @@ def _missing(
 def _sizes(
     context: LoadContext, bases: list[int], claims: list[Claim], present: set[str]
 ) -> dict[int, int]:
-    """Bytes of the logs of these segments, without what follows the last batch of one that is
-    longer than claimed.
-    """
+    """Return the bytes of these segments' logs; if longer than claimed, up to the last batch."""
     sizes = {
         base: context.files.file_stat(context.segment(base).log_path).st_size for base in bases
     }
@@ -265,7 +261,7 @@ def _sizes(
 def _with_missing(
     context: LoadContext, result: Recovered, loaded: list[Loaded], gone: list[Claim]
 ) -> list[Loaded]:
-    """Add a segment in the place of each that is missing, and a fault."""
+    """Add a segment in the place of each missing one, and a fault."""
     made = list(loaded)
     for claim in gone:
         if claim.base_offset < loaded[-1].segment.base_offset:
@@ -278,7 +274,7 @@ def _with_missing(
 def _expect_all(
     context: LoadContext, result: Recovered, loaded: list[Loaded], claims: list[Claim]
 ) -> None:
-    """Make segments that are shorter than claimed end where they did."""
+    """Mark bytes missing from segments that are shorter than the book says."""
     sealed = {item.segment.base_offset: item for item in loaded[:-1]}
     sizes = {base: item.segment.size for base, item in sealed.items()}
     for claim in book_file.short(claims, sizes):
@@ -294,11 +290,11 @@ def _expect_all(
 def _load_all(
     context: LoadContext, bases: list[int], present: set[str], claims: list[Claim]
 ) -> Iterable[Loaded]:
-    """Load the segments, several at a time where that is worth it; returns them in order.
+    """Load the segments, several at a time if that pays; return them in order.
 
-    If a claim says that a segment ends before the next one begins, the gap is no loss. A segment
-    that is shorter than claimed was flushed, so neither a kill nor a power cut has shortened it: it
-    does not end the log.
+    If a claim ends a segment before the next one begins, the gap is no loss. A segment that is
+    shorter than claimed was flushed, so neither a kill nor a power cut has shortened it: it does
+    not end the log.
     """
     claimed = {claim.base_offset: claim for claim in claims}
     shorter: set[int] = set()
@@ -324,7 +320,7 @@ def _load_all(
 
 
 def _load_old(context: LoadContext, names: list[str]) -> Recovered:
-    """Load a partition of Kafka 0.7; ReadOnlyFormat where it was opened for writing."""
+    """Load a partition of Kafka 0.7. Errors: ReadOnlyFormat if it was opened for writing."""
     if context.writable:
         raise refusal(context.directory)
     segments, faults = load_entries(
@@ -338,7 +334,7 @@ def _load_old(context: LoadContext, names: list[str]) -> Recovered:
 
 
 def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
-    """Take segments behind a damaged one out of the log."""
+    """Take segments after a damaged one out of the log."""
     if not context.writable:
         return
     for base in bases:
@@ -350,16 +346,16 @@ def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
             Cut(path, 0, size, "the records before it are missing", segment.log_path)
         )
     if bases:
-        # The log will grow over them: they must not come back.
+        # The log will grow over them: they must not return.
         context.files.sync_directory(context.directory)
 
 
 def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]:
-    """After a crash discard the segments below the log start: their deletion may be half done.
+    """Discard the segments below the log start after a crash: their deletion may be half done.
 
-    Segments from the first base on that the history names stay. A deletion moves the history's
-    bases, durably, before it removes a file, so no deletion of these segments has begun. Retention
-    moves the bases and then deletes the segments.
+    Segments from the first base on in the history stay. A deletion moves the history's bases,
+    durably, before it removes a file, so no deletion of these segments has begun. Retention moves
+    the bases and then deletes the segments.
     """
     if not context.writable or context.clean:
         return loaded
@@ -375,23 +371,23 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
     for item in loaded[:count]:
         item.segment.discard()
     if count:
-        # The checkpoint has no log start where the first segment tells it
-        # (`Log.remembered_log_start`): they must not come back.
+        # The checkpoint has no log start if it is the first segment's (`Log.remembered_log_start`):
+        # they must not return.
         context.files.sync_directory(context.directory)
     return loaded[count:]
 
 
 def _note_snapshots(context: LoadContext, result: Recovered, snapshots: Snapshots) -> None:
-    """Note the newest snapshot, and what of all that the start has changed is not durable yet."""
+    """Note the newest snapshot, and which changes of the start are not durable yet."""
     result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
     if context.writable:
         result.unsynced_snapshots = snapshots.unsynced
-        # The index of transactions that are cut off may be gone, too.
+        # The index of transactions that are cut off may be removed, too.
         result.directory_unsynced = not context.clean or bool(snapshots.unsynced)
 
 
 def _starts_anew(context: LoadContext, result: Recovered, names: list[str]) -> bool:
-    """Begin a log that ends before its start offset, or has nothing, there (`LogLoader`)."""
+    """If the log is empty or ends before its log start, start a segment there (`LogLoader`)."""
     segments = result.segments
     if segments and segments[-1].next_offset < context.log_start:
         if not context.writable:
@@ -410,7 +406,7 @@ def _starts_anew(context: LoadContext, result: Recovered, names: list[str]) -> b
         made = Segment.create(*where, now_ms=context.now_ms, is_unused=is_unused, for_append=False)
         segments.append(made)
         segments[0].close_descriptors()
-        # A flush syncs the directory where a segment was made since the start.
+        # A flush syncs the directory after a segment was made since the start.
         context.files.sync_directory(context.directory)
     else:
         segments.append(Segment(*where, writable=False))

@@ -1,16 +1,15 @@
-"""From loaded segments and their snapshots to the state of the producers.
+"""Rebuilds the state of the producers from loaded segments and their snapshots.
 
 `ProducerStateManager.java`, `UnifiedLog.rebuildProducerState`.
 
-The newest usable snapshot has the state at its offset; the headers of the batches behind it add the
-rest. A snapshot is used only where the log has everything below it: not beyond the log's end, and
-not below the first segment's base, as what it knows of open transactions may have been deleted with
-their records.
+The newest usable snapshot has the state at its offset; the headers of later batches add the rest. A
+snapshot is used only if the log has everything below it: not above the log's end, and not below the
+first segment's base, as its open transactions may have been deleted with their records.
 
 On the way missing files are made again: the snapshot at each segment's base, and the transaction
 index of segments whose logs were read to load them. For that the walk begins at an older snapshot;
-a newer one that is there overrules the log, since a cleaner may have removed records of which only
-the snapshot still knows.
+an existing newer one overrules the log, since a cleaner may have removed records that only the
+snapshot still has.
 
 Not here: CRCs and offset indexes (`loading`).
 """
@@ -34,11 +33,10 @@ from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, Producer
 def replay(
     context: LoadContext, loaded: Sequence[Loaded], names: Collection[str]
 ) -> tuple[ProducerState, Snapshots]:
-    """Return the producers as of the log's end, and the snapshots.
+    """Return the producers at the log's end, and the snapshots.
 
-    `names`: the files of the directory. Where the log is loaded to be written snapshots and
-    transaction indexes are put in order on disk, else in memory only. Errors: OSError from the
-    disk.
+    `names`: the files of the directory. In a writable load snapshots and transaction indexes are
+    corrected on disk, else in memory only. Errors: OSError from the disk.
     """
     first, last = loaded[0].segment, loaded[-1].segment
     snapshots = Snapshots(context, names, first.base_offset, last.next_offset)
@@ -69,7 +67,7 @@ def replay(
 
 
 def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
-    """Add a segment's batches from `start` on; its aborted transactions, where it was read."""
+    """Add a segment's batches from `start` on; return its aborted transactions, if it was read."""
     rebuilt: list[TxnEntry] = []
     if item.segment.is_lost:
         return rebuilt
@@ -83,7 +81,7 @@ def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) 
 
     segment, scan = item.segment, item.scan
     scanned_from = segment.size if scan is None else scan.position
-    # An index that was copied before its log knows less than this.
+    # An index that was copied before its log has fewer entries.
     rebuilt_from = scanned_from if context.files.in_order else 0
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
@@ -99,9 +97,7 @@ def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) 
 
 
 def _is_before_producers(segment: Segment) -> bool:
-    """Return whether the segment was written before there were producers: by its first and last
-    batch.
-    """
+    """Return whether the segment is older than producers, by its first and last batch."""
     try:
         # Its header is enough: no record is read here.
         first = next(segment.headers(0, segment.size), None)
@@ -136,7 +132,7 @@ def _put_transactions(
     rebuilt: list[TxnEntry],
     names: Collection[str],
 ) -> None:
-    """The transaction index of a segment whose log was read from `offset` on."""
+    """Write the transaction index of a segment whose log was read from `offset` on."""
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
     index = segment.txn_index
@@ -153,9 +149,9 @@ def _put_transactions(
 
 
 class Snapshots:
-    """The usable `.snapshot` files of a partition, by offset; each is read when it is needed.
+    """The usable `.snapshot` files of a partition, by offset; each is read at its first use.
 
-    `unsynced`: the offsets of those that may not be on the disk, as no flush came after them.
+    `unsynced`: the offsets of those that may not be on the disk, as no flush followed.
     """
 
     def __init__(
@@ -163,8 +159,7 @@ class Snapshots:
     ) -> None:
         """Take the snapshots between the first segment's base and the log's end.
 
-        Where the log is loaded to be written the others are removed, and later those that cannot be
-        read.
+        A writable load removes the others, and later unreadable ones.
         """
         self._context = context
         self._states: dict[int, bytes | None] = {}
@@ -180,7 +175,7 @@ class Snapshots:
                 context.files.unlink(os.path.join(context.directory, name))
                 is_ahead = is_ahead or (offset or 0) > log_end
         if is_ahead:
-            # The log will grow over it with other records: it must not come back.
+            # The log will grow over it with other records: it must not return.
             context.files.sync_directory(context.directory)
 
     def __contains__(self, offset: int) -> bool:
@@ -203,12 +198,12 @@ class Snapshots:
     @property
     def unsynced(self) -> frozenset[int]:
         context = self._context
-        # A roll right behind a flush leaves one at the recovery point.
+        # A roll right after a flush leaves one at the recovery point.
         flushed = paths.MAX_OFFSET if context.clean else context.recovery_point
         return frozenset(self._made | {each for each in self._states if each >= flushed})
 
     def newest_up_to(self, offset: int) -> int:
-        """Return the offset of the newest one at or below `offset`; -1 where there is none."""
+        """Return the offset of the newest one at or below `offset`, or -1."""
         for candidate in sorted(self._states, reverse=True):
             if candidate <= offset and candidate in self:
                 return candidate
@@ -221,7 +216,7 @@ class Snapshots:
         return ProducerState.decode(data, path=self._path(offset))
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Make a snapshot again, where the log is loaded to be written."""
+        """Make a snapshot again in a writable load."""
         if self._context.writable:
             data = self._states[offset] = state.encode()
             self._replace(offset, data)
@@ -231,12 +226,12 @@ class Snapshots:
         self._context.files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:
-        """Remove those neither at a segment's base nor the newest, and unreadable ones."""
+        """Remove all except those at a segment's base and the newest, and unreadable ones."""
         if self._context.writable:
             for offset in self._states.keys() - {*bases, self.newest_up_to(paths.MAX_OFFSET)}:
                 del self._states[offset]
                 self._context.files.unlink(self._path(offset))
-            # The first segment's was not read where there is a newer one.
+            # The first segment's was not read if there is a newer one.
             _ = bases[0] in self
 
     def _path(self, offset: int) -> str:

@@ -1,15 +1,15 @@
-"""Passes 1 to 3 of loading: what a cleaner or a deletion left half done (`LogLoader`).
+"""Passes 1 to 3 of loading: finish or undo an interrupted cleaning or deletion (`LogLoader`).
 
-A cleaner writes `*.cleaned`, renames all of it to `*.swap` (highest base first), renames what it
-replaces to `*.deleted`, then strips `.swap`. So after a crash:
+A cleaner writes `*.cleaned`, renames all of it to `*.swap` (highest base first), renames the files
+that it replaces to `*.deleted`, then strips `.swap`. So after a crash:
 
-- some `.cleaned` is left: the swap was not decided; its files go, the old ones stay;
-- only `.swap` is left: it was decided; what lies in its range goes, the rest is renamed;
-- `.deleted` and `.tmp` are of no use.
+- some `.cleaned` is left: the swap was not decided; its files are removed, the old ones stay;
+- only `.swap` is left: it was decided; the old files in its range are removed, the rest is renamed;
+- `.deleted` and `.tmp` are useless.
 
-`decide` is the second step of these. `publish` is the whole of a swap, for segments that are
-rewritten under their own base in a partition that is not open (in an open one: `replacing`). Files
-that recovery had set aside (`.cut`) belong to no swap.
+`decide` is the second step of these. `publish` is a complete swap, for segments that are rewritten
+under their own base in a partition that is not open (in an open one: `replacing`). Files that
+recovery had set aside (`.cut`) belong to no swap.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from storage.state import book_file
 
 _LOG_SWAP = paths.LOG + paths.SWAP
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
-# Files in its range that a swap does not replace. Snapshots that fit no segment any more are
+# Files in its range that a swap does not replace. Snapshots that match no segment any more are
 # removed later.
 _KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
-# Files that a rewritten segment with the same offsets loses; producer snapshots stay right.
+# Files that a rewritten segment with the same offsets loses; producer snapshots stay valid.
 _REPLACED = (*_KINDS, *paths.LINES_SUFFIXES, paths.OLD_LOG)
 
 
 def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
     """Rename `new`, durable `.cleaned` segments in the order of the log, to `.swap`: from now on
-    they replace what lies in their range, whether this process or the next start carries it out.
+    they replace the segments in their range, by this process or by the next start.
 
     Nothing is decided while a name of the lowest is the old one, and it is renamed when the others'
-    names are durable. Errors: OSError: nothing is decided.
+    names are durable. Errors: OSError; nothing is decided.
     """
     files.sync_directory(directory)
     for segment in reversed(new[1:]):
@@ -71,7 +71,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     files.sync_directory(directory)
     for segment in new:
         segment.set_suffix("")
-        # (A restart takes what it finds between two `.swap` for replaced.)
+        # (A restart treats segments between two `.swap` files as replaced.)
         files.sync_directory(directory)
     for path in old:
         files.unlink(path + paths.DELETED)
@@ -80,11 +80,11 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
 def _sorted_out(
     files: Files, directory: str, names: list[str]
 ) -> tuple[set[str], set[str], set[str], list[str]]:
-    """Sort a directory's names by what has to happen to them.
+    """Sort a directory's names by their treatment.
 
-    Returns names in four parts. The first three have to be removed, in this order: `.swap` files of
-    a swap that was not decided (at or behind the first `.cleaned`), files of no use, and files that
-    a swap replaces. The rest stays and loses its `.swap`.
+    Return names in four parts. The first three have to be removed, in this order: `.swap` files of
+    an undecided swap (at or after the first `.cleaned`), useless files, and files that a swap
+    replaces. The rest stays and loses its `.swap`.
     """
     unfinished = _between(names, 0, paths.MAX_OFFSET, paths.CLEANED)
     first = min((paths.base_offset_of(name) or 0 for name in unfinished), default=paths.MAX_OFFSET)
@@ -94,15 +94,15 @@ def _sorted_out(
     swaps = [name for name in left if name.endswith(_LOG_SWAP)]
     replaced = _between(left, *replaced_range(files, directory, swaps))
     replaced = {name for name in replaced if not name.endswith(_KEPT)}
-    # Some of these may be the swap's own, already renamed, also the transaction index, which is
-    # not missed. Without an offset index loading makes all of them from the log.
+    # Some of these may be the swap's own, already renamed, also the transaction index, whose loss
+    # is harmless. Without an offset index loading rebuilds all of them from the log.
     own = {f"{name.removesuffix(_LOG_SWAP)}{paths.INDEX}{paths.SWAP}" for name in swaps}
     replaced |= own.intersection(left)
     return late, useless, replaced, [name for name in left if name not in replaced]
 
 
 def _between(names: Collection[str], low: int, high: int, suffix: str = "") -> set[str]:
-    """Return those with this suffix of segments whose base offset is in the range."""
+    """Return the names with this suffix of segments whose base offset is in the range."""
     return {
         name
         for name in names
@@ -113,17 +113,17 @@ def _between(names: Collection[str], low: int, high: int, suffix: str = "") -> s
 
 
 def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
-    """Carry out each swap that was decided, and undo each that was not.
+    """Carry out each decided swap, and undo each other one.
 
-    `names`: the files of the partition's directory. Returns the names that are there afterwards.
-    Errors: OSError from the disk.
+    `names`: the files of the partition's directory. Return the names afterwards. Errors: OSError
+    from the disk.
     """
     late, useless, replaced, rest = _sorted_out(files, directory, names)
     _remove(files, directory, late, then_sync=True)
     _remove(files, directory, useless, then_sync=False)
     _remove(files, directory, replaced, then_sync=True)
     swapped = sorted(name for name in rest if name.endswith(paths.SWAP))
-    # One segment after the other: a restart takes what it finds between two `.swap` for replaced.
+    # One segment after the other: a restart treats segments between two `.swap` files as replaced.
     for _, some in itertools.groupby(swapped, key=paths.base_offset_of):
         for name in some:
             path = os.path.join(directory, name)
@@ -138,7 +138,7 @@ def as_if_finished(
     """Return the result of `finish_swaps`, without a change; and the base offsets of the segments
     whose files' names still end in `.swap`.
 
-    A segment that is half renamed has no offset index then: the others count by it.
+    A half renamed segment has no offset index then: the others are rebuilt without it.
     """
     *_, rest = _sorted_out(files, directory, names)
     swapped = {paths.base_offset_of(name) for name in rest if name.endswith(_LOG_SWAP)}
@@ -160,7 +160,7 @@ def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: 
 
 
 def replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int, int]:
-    """Lowest base and highest next offset of the segments whose logs have these names."""
+    """Return lowest base and highest next offset of the segments whose logs have these names."""
     low, high = paths.MAX_OFFSET, -1
     for name in swaps:
         base = paths.base_offset_of(name)
@@ -176,7 +176,7 @@ def replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int,
 def drop_orphan_indexes(
     files: Files, directory: str, names: list[str], bases: set[int]
 ) -> list[str]:
-    """Remove index files of segments that have no log; returns the names that are left."""
+    """Remove index files of segments that have no log; return the remaining names."""
     remaining: list[str] = []
     for name in names:
         base = paths.base_offset_of(name)
