@@ -228,7 +228,7 @@ class _Loading:
         return not context.clean and context.log_start < context.recovery_point == self.following
 
     def _refuse_gap(self, end: int | None, following: int) -> None:
-        """Check that nothing before the next segment is missing or to come. Errors:
+        """Check that nothing before the next segment is missing or awaited. Errors:
         CorruptRecord.
         """
         context, segment = self.context, self.segment
@@ -237,7 +237,7 @@ class _Loading:
         if end is None:
             last = SegmentReader(segment).last_batch()
             if any(place.end >= segment.size for place in segment.damages):
-                return  # What there is at the end is damaged, which reading it says.
+                return  # The damage at the end is reported by reads.
             end = segment.base_offset if last is None else last[1].last_offset + 1
         if end < following:
             raise CorruptRecord(
@@ -565,9 +565,7 @@ class _Loading:
         read_on(self.context, self.rebuild, self.fd, end, self.scan.take)
 
     def _misplaced(self) -> Damage | None:
-        """Return the batch whose wrong base offset stopped the walk, or should have
-        (`misplaced`).
-        """
+        """Return the batch with a wrong base offset that stopped the walk, or should have."""
         is_sealed = self.following is not None
         limit = self.following if is_sealed else self.context.flushed_end
         return misplaced(self._read_at, self.rebuild, limit, is_sealed=is_sealed)

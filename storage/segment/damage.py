@@ -1,11 +1,11 @@
 """Damage in the log of a segment, found while it is in use.
 
-Damage goes from where a batch should begin to where the next sound one does, so it never parts a
-sound batch. A segment has a tuple of damages, ascending and apart from one another, that is
-replaced as a whole: a reader in another thread keeps a consistent one. No file has it: after a
-restart it is found again.
+Damage extends from the start of a missing batch to the next sound one, so it never includes part of
+a sound batch. A segment has a tuple of damages, ascending and separate, that is replaced as a
+whole: a reader in another thread keeps a consistent one. It is not stored: after a restart it is
+found again.
 
-Not here: checks (`reader` at the first read, `log_checker` by the clock), reads that meet damage
+Not here: checks (`reader` at the first read, `log_checker` at intervals), reads that meet damage
 (`reader`).
 """
 
@@ -39,14 +39,14 @@ class Damage(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Which offsets are lost, and why."""
+        """The lost offsets, and the reason."""
         if self.is_empty:
             return f"{self.end - self.start} bytes are not a batch: {self.reason}"
         offsets = f"offsets {self.first_offset} to {self.next_offset - 1}"
         return f"{offsets} are damaged: {self.reason}"
 
     def error(self, path: str) -> CorruptRecord:
-        """What a read of the damage raises."""
+        """Return the error of a read of the damage."""
         return CorruptRecord(self.message, path=path, position=self.start, offset=self.first_offset)
 
 
@@ -54,7 +54,7 @@ Damages = tuple[Damage, ...]
 
 
 def report(path: str, places: Iterable[Damage]) -> None:
-    """Write a line for each damage to the logger: file, position, offsets, reason."""
+    """Log a line for each damage: file, position, offsets, reason."""
     topic, _, partition = os.path.basename(os.path.dirname(path)).rpartition("-")
     for place in places:
         _log.warning(
@@ -65,7 +65,7 @@ def report(path: str, places: Iterable[Damage]) -> None:
 
 
 def merged(known: Damages, found: Iterable[Damage]) -> Damages:
-    """Return the damages of both; those that touch or overlap become one."""
+    """Return the damages of both; adjacent or overlapping ones become one."""
     places: list[Damage] = []
     for place in sorted({*known, *found}):
         last = places[-1] if places else None
@@ -80,9 +80,8 @@ def merged(known: Damages, found: Iterable[Damage]) -> Damages:
 
 
 def sound_size(damages: Damages, position: int, size: int, path: str) -> int:
-    """Return how many of the `size` bytes from `position` lie before damage begins.
-
-    Errors: CorruptRecord where it begins before the first one.
+    """Return the number of the `size` bytes from `position` before damage begins. Errors:
+    CorruptRecord if it begins before the first one.
     """
     for place in damages:
         if position < place.start:

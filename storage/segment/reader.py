@@ -1,13 +1,13 @@
 """Reads the batches of one segment.
 
-`window` and `read` return checked bytes: the first read of a batch checks it against its CRC, where
-it can in the buffer of this read. `Segment.first_read` remembers the checked bytes, and
-`Segment.damages` what is damaged. Reads stop before damage. `raw` returns the bytes as they are.
+`window` and `read` return checked bytes: the first read of a batch checks it against its CRC, if
+possible in the buffer of this read. `Segment.first_read` remembers the checked bytes, and
+`Segment.damages` the damaged ones. Reads stop before damage. `raw` returns the bytes unchecked.
 
 A thread that must not wait (`storage.waiting`) gets BlockingIOError if the bytes are not in the
 page cache, or if checking them takes long. Thread-safe.
 
-Not here: where an index says that a batch lies (`segment`), judging batches (`batch_check`).
+Not here: positions in indexes (`segment`), judging batches (`batch_check`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHECKED_BYTES = 64 * 1024
 _SMALL_BYTES = 16 * 1024
 
 Start = tuple[int, int, int]
-"""Where a batch begins: its position, an offset that it is not below, and one that it reaches."""
+"""The start of a batch: its position, an offset that it is not below, and one that it reaches."""
 
 
 class SegmentReader:
@@ -59,9 +59,8 @@ class SegmentReader:
         """Fill `buffer` with the sound bytes from `position` on; return their count.
 
         If some have not been checked yet, the count ends with a checked batch. A caller that has
-        moved the window to where a batch begins gives `start` (`start_before`).
-
-        Errors: CorruptRecord if `position` is damaged; BlockingIOError, SegmentGone, OSError.
+        moved the window to a batch's start gives `start` (`start_before`). Errors: CorruptRecord if
+        `position` is damaged; BlockingIOError, SegmentGone, OSError.
         """
         segment = self.segment
         reads = segment.first_read
@@ -99,7 +98,7 @@ class SegmentReader:
         return count
 
     def _window_short(self, buffer: memoryview | bytearray, position: int) -> int:
-        """Make damage of the checked bytes that the file lacks, and read up to it."""
+        """Mark the checked bytes that the file lacks as damage, and read up to it."""
         before_waiting()
         segment = self.segment
         size = segment.disk.size(segment.log_fd())
@@ -110,9 +109,8 @@ class SegmentReader:
         return self.raw(memoryview(buffer)[:sound], position)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return the sound bytes from `position` on, `size` at most. Waits.
-
-        Errors: CorruptRecord if `position` is damaged or the file ends; SegmentGone, OSError.
+        """Return the sound bytes from `position` on, `size` at most. Waits. Errors: CorruptRecord
+        if `position` is damaged or the file ends; SegmentGone, OSError.
         """
         segment = self.segment
         self.check(position, position + size)
@@ -126,7 +124,6 @@ class SegmentReader:
 
     def raw(self, buffer: memoryview | bytearray, position: int) -> int:
         """Fill `buffer` with the bytes from `position` on, checked or not; return their count.
-
         Errors: BlockingIOError, SegmentGone, CorruptRecord if the file is missing, OSError.
         """
         segment = self.segment
@@ -143,7 +140,7 @@ class SegmentReader:
         count = segment.disk.preadv_nowait(fd, buffer, position)
         if count is None:
             if position >= segment.first_read.written_from:
-                # The page cache has dropped what this process wrote.
+                # The page cache has dropped the bytes that this process wrote.
                 segment.first_read.doubt(segment.size)
             raise BlockingIOError
         return count
@@ -153,10 +150,9 @@ class SegmentReader:
     def check(self, position: int, end: int) -> int:
         """Check the batches in which the bytes `position` to `end` lie, unless that is done.
 
-        Add what is damaged to the segment's damages. Return where a batch begins up to which all is
-        checked, at or after `end`; the log's size if all of it is.
-
-        Errors: BlockingIOError, SegmentGone, OSError.
+        Add damage to the segment's damages. Return the start of a batch, at or after `end`, up to
+        which all is checked; the log's size if all of it is. Errors: BlockingIOError, SegmentGone,
+        OSError.
         """
         segment = self.segment
         reads = segment.first_read
@@ -181,7 +177,7 @@ class SegmentReader:
             segment.release()
 
     def check_again(self, position: int, end: int) -> None:
-        """Check bytes that may have changed since they were checked. Errors: as `check`.
+        """Check bytes that may have changed since they were checked. Errors: those of `check`.
 
         From now on a first read checks all other bytes of the log again, too.
         """
@@ -204,7 +200,7 @@ class SegmentReader:
             return look()
 
     def _check(self, position: int, end: int) -> None:
-        """Check the batch that `position` is in, and on to `end` or as far as one read goes."""
+        """Check the batch of `position`, and on to `end` or to the end of one read."""
         segment = self.segment
         source = buffered(segment.disk, segment.log_fd())
         reads, at = segment.first_read, position
@@ -231,7 +227,7 @@ class SegmentReader:
         reads.add(start[0], check.position, check.next_offset)
 
     def start_before(self, position: int) -> Start:
-        """Return where a batch begins at or before `position`. Errors: as `check`."""
+        """Return the start of a batch at or before `position`. Errors: those of `check`."""
         segment = self.segment
         start, next_offset = self._known_before(position)
         if start < position:
@@ -261,13 +257,11 @@ class SegmentReader:
         return data
 
     def _known_before(self, position: int) -> tuple[int, int]:
-        """Return where the last checked part before a position ends, and the next offset there."""
+        """Return the end of the last checked part before a position, and the next offset there."""
         return self.segment.first_read.end_before(position) or (0, self.segment.base_offset)
 
     def add_damages(self, found: Iterable[Damage]) -> None:
-        """Add what a check has found to the segment's damages, and log what is new. Errors:
-        OSError.
-        """
+        """Add a check's findings to the segment's damages, and log new ones. Errors: OSError."""
         segment = self.segment
         bounded = [self._bounded(place) for place in found]
         with damages_lock:
@@ -293,7 +287,7 @@ class SegmentReader:
         return place._replace(next_offset=max(following, place.first_offset))
 
     def lose_end(self, size: int) -> None:
-        """Make damage of the bytes that the file lacks: this sealed segment had `size` bytes."""
+        """Mark the bytes that the file lacks as damage: this sealed segment had `size` bytes."""
         stored = self.segment.size
         self.segment.lose(size, stored)
         self.check(stored, size)
@@ -301,7 +295,7 @@ class SegmentReader:
     # -- batches -------------------------------------------------------------------------------
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each sound batch from `position` on, which begins one."""
+        """Yield (position, header) of each sound batch from `position` on, where one begins."""
         segment, end = self.segment, self.segment.size
         while position < end:
             until = min(self.check(position, min(position + _CHECKED_BYTES, end)), end)
@@ -317,7 +311,7 @@ class SegmentReader:
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Return the first batch whose last offset is ≥ `offset`, and its position
-        (`LogSegment.translateOffset`). Errors: CorruptRecord if it is damaged, as `check`.
+        (`LogSegment.translateOffset`). Errors: CorruptRecord if it is damaged, those of `check`.
         """
         batches = self.batches(self.segment.position_before(offset))
         found = next((each for each in batches if each[1].last_offset >= offset), None)
@@ -334,7 +328,7 @@ class SegmentReader:
         )
 
     def position_of(self, offset: int) -> int | None:
-        """Return where the batch of `locate` lies, or where the damage begins that it is in."""
+        """Return the position of the batch of `locate`, or of the damage that it is in."""
         try:
             found = self.locate(offset)
         except CorruptRecord:
@@ -345,14 +339,13 @@ class SegmentReader:
         return None if found is None else found[0]
 
     def last_batch(self) -> tuple[int, BatchHeader] | None:
-        """Return the last batch and its position. Errors: as `locate`."""
+        """Return the last batch and its position. Errors: those of `locate`."""
         last = deque(self.batches(self.segment.last_indexed_position()), maxlen=1)
         return last[0] if last else None
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """Return where a batch begins, at or before the first record with such a timestamp.
-
-        Errors: CorruptRecord if the file is missing; as `locate`.
+        """Return the start of a batch, at or before the first record with such a timestamp. Errors:
+        CorruptRecord if the file is missing; those of `locate`.
         """
         segment = self.segment
         if segment.is_lost:
@@ -372,7 +365,7 @@ class SegmentReader:
         """
         segment = self.segment
         if end - at >= FRAME_SIZE and size_at(data, at) <= _SMALL_BYTES:
-            # Most batches: finding out what they may become would cost as much as a few records.
+            # For most batches, computing their bounds would cost as much as a few records.
             try:
                 return segment.expand(data, at, end, position, AT_ONCE)
             except TooLarge:

@@ -2,20 +2,20 @@
 
 Layout: the files of one segment share a name, the base offset in 20 digits. The log is record
 batches back to back; the indexes are those of `storage.index`. The last segment of a partition is
-*active*: appends go to it. The others are *sealed*: their indexes are trimmed, and nothing changes
-them until a cleaner replaces the whole segment.
+*active*: appends go to it. The others are *sealed*: their indexes are trimmed, and they do not
+change until a cleaner replaces the whole segment.
 
-As in Kafka's `LogSegment.append` a batch gets an index entry when more than `index.interval.bytes`
-lie between it and the batch indexed before it, so the first batch never does. An index therefore
-always equals the one that recovery would rebuild.
+As in Kafka's `LogSegment.append` a batch gets an index entry if more than `index.interval.bytes`
+lie between it and the last indexed batch, so the first batch never does. An index therefore always
+equals a rebuilt one.
 
-A file is opened when it is needed. It is closed when it was not used for some time, or when another
+A file is opened at its first use. It is closed if it was not used for some time, or if another
 segment needs its descriptor (`storage.descriptors`). A thread that reads or flushes holds a
 *lease*. While there is a lease, descriptors are not closed by age, and the files of a deleted
 segment stay.
 
-Not here: reading batches (`reader`), which offsets batches get (`log.append`), when to roll
-(`log`), what a damaged file means (`recovery`), which segments are deleted (`retention`,
+Not here: reading batches (`reader`), assigning offsets (`log.append`), when to roll (`log`),
+damaged files after a crash (`recovery`), the choice of deleted segments (`retention`,
 `compaction`).
 """
 
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 # (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
 
-# Of all segments. Reentrant: a thread that adds damage under it may find the file gone.
+# Of all segments. Reentrant: a thread that adds damage under it may find the file missing.
 damages_lock = threading.RLock()
 
 MAX_SEGMENT_BYTES = 2**31 - 1
@@ -68,7 +68,7 @@ _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
 
 class _LogVanished(Exception):  # noqa: N818 - `Segment.lose` says what is wrong
-    """The file of the log is gone, and this process has neither renamed nor removed it."""
+    """The file of the log is missing, and this process has neither renamed nor removed it."""
 
 
 class Segment:
@@ -101,7 +101,7 @@ class Segment:
         suffix: str = "",
         log_name: str | None = None,
     ) -> None:
-        """`suffix`: the end of the files' names, e.g. `.deleted`; "" for those of the log.
+        """`suffix`: the ending of the files' names, e.g. `.deleted`; "" for those of the log.
 
         `sealed`: no batches are appended.
         """
@@ -124,7 +124,7 @@ class Segment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TxnIndex | None = None
-        # How many entries the indexes of a sealed segment had when they were closed.
+        # The numbers of entries in the indexes of a sealed segment when they were closed.
         self._entries: dict[str, int] = {}
         # Whether log and indexes are open and the indexes pre-sized.
         self._append_ready = False
@@ -143,15 +143,15 @@ class Segment:
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.mtime_ns = 0
-        # Whether the log's file has that time, and not only nearly: the disk's clock is another.
+        # Whether the log's file has exactly that time, by the disk's clock.
         self.is_dated = False
-        # The time that it had when somebody asked for it.
+        # The mtime that was last returned.
         self._told_ns = 0
         self.next_offset = base_offset
         self.size = 0
-        # Bytes at the end of a sealed segment that its file lacks, though nobody deleted them.
+        # Bytes at the end of a sealed segment that its file has lost.
         self.lost_bytes = 0
-        # Bytes of whole batches below the last stable offset, as the log sets it.
+        # Bytes of whole batches below the last stable offset; the log sets it.
         self.stable_size = 0
 
     @classmethod
@@ -195,7 +195,7 @@ class Segment:
     def restore(
         self, summary: SegmentSummary, *, sealed: bool = False, stable_size: int | None = None
     ) -> None:
-        """Set what was found on the disk. `stable_size` is by default the size."""
+        """Set the facts that were found on the disk. `stable_size` is by default the size."""
         size = summary.size
         assert 0 <= summary.last_indexed_position <= size
         assert self.base_offset <= summary.next_offset
@@ -216,7 +216,7 @@ class Segment:
 
     @property
     def log_path(self) -> str:
-        """Where the `.log` is now; a segment waiting for deletion has `.deleted` appended."""
+        """The present path of the `.log`; after a removal it ends in `.deleted`."""
         return self.file_path(paths.LOG)
 
     def file_path(self, suffix: str) -> str:
@@ -227,33 +227,31 @@ class Segment:
         return os.path.join(self._directory, name) + self.suffix
 
     def relocate(self, directory: str) -> None:
-        """Follow a rename of the partition's directory (topic deletion)."""
+        """Note that the partition's directory was renamed (topic deletion)."""
         self._directory = directory
         self._close_indexes()
         self._renamed()
 
     def file_size(self, suffix: str) -> int:
-        """Bytes of this segment's file of one kind; 0 where there is none."""
+        """Return the bytes of this segment's file of one kind; 0 without one."""
         try:
             return self.disk.file_stat(self.file_path(suffix)).st_size
         except FileNotFoundError:
             return 0
 
     def set_suffix(self, suffix: str) -> None:
-        """Rename the files: let their names end in `suffix` instead of what they end in now.
-
-        Errors: OSError from the disk; the files then get their names back, as far as the disk
-        allows.
+        """Rename the files: replace the present ending of their names by `suffix`. Errors: OSError
+        from the disk; the files then get their names back, as far as the disk allows.
         """
         renamed: list[tuple[str, str]] = []
-        # Nobody else opens files that are not of the log yet, and a rename may take long.
+        # No other thread opens files that are not in the log yet, and a rename may take long.
         made_aside = self.suffix.endswith((paths.CLEANED, paths.STAGED))
         with contextlib.nullcontext() if made_aside else descriptors.lock:
             try:
                 for kind in _KINDS:
                     path = self.file_path(kind)
                     target = path.removesuffix(self.suffix) + suffix
-                    # Line indexes may go at any moment (`reserve`).
+                    # Line indexes may be removed at any moment (`reserve`).
                     with contextlib.suppress(FileNotFoundError):
                         if self.disk.exists(path):
                             self.disk.rename(path, target)
@@ -272,7 +270,7 @@ class Segment:
         self._renamed()
 
     def set_mtime(self, mtime_ns: int) -> None:
-        """Set when the files were written: retention goes by it for records without timestamps."""
+        """Set the files' mtime: retention uses it for records without timestamps."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             self.disk.utime_ns(self.file_path(kind), mtime_ns)
 
@@ -284,14 +282,14 @@ class Segment:
     # -- descriptors and leases ----------------------------------------------------------------
 
     def lease(self) -> None:
-        """Keep, of a deleted segment, the files on disk. Errors: SegmentGone."""
+        """Keep the files of a deleted segment on disk. Errors: SegmentGone."""
         with descriptors.lock:
             if self._gone:
                 raise SegmentGone("this segment has been deleted", path=self.log_path)
             self._leases += 1
 
     def release(self) -> None:
-        """End one lease. The owner's next round closes or removes what waited for the last one."""
+        """End one lease. After the last one, the log thread closes or removes the files."""
         with descriptors.lock:
             assert self._leases > 0
             self._leases -= 1
@@ -301,9 +299,7 @@ class Segment:
         return self._leases > 0
 
     def log_fd(self) -> int:
-        """Return the descriptor of the log. Errors: SegmentGone, CorruptRecord if the file is
-        missing, OSError.
-        """
+        """Return the log's descriptor. Errors: SegmentGone, CorruptRecord for no file, OSError."""
         if self._gone:
             raise SegmentGone("this segment has been deleted", path=self.log_path)
         self.recently_used = True
@@ -326,7 +322,7 @@ class Segment:
                 return self.disk.open(self.log_path, os.O_RDWR)
             return self.open_apart()
         except FileNotFoundError:
-            # Under the lock, as every rename is: this process has neither renamed nor removed it.
+            # Under the lock, like every rename: this process has neither renamed nor removed it.
             is_ours = self.writable and self.identity is None and not self.deleted
             if is_ours and self.disk.exists(self._directory):
                 raise _LogVanished from None
@@ -357,31 +353,27 @@ class Segment:
         raise SegmentGone("the writer has deleted or replaced this segment", path=self.log_path)
 
     def identity_of(self, kind: str) -> Identity | None:
-        """What tells its file of one kind from all others; None where it has none. Errors:
-        OSError.
-        """
+        """Return the identity of its file of one kind; None without one. Errors: OSError."""
         if kind == paths.LOG and self.identity is not None:
             return self.identity
         with descriptors.lock, contextlib.suppress(FileNotFoundError):
-            # The owner may be renaming the files.
+            # The log thread may be renaming the files.
             return self.disk.identity(self.file_path(kind))
         return None
 
     def open_one(self, kind: str, flags: int = os.O_RDONLY) -> int:
-        """Open the file of one kind, for the caller to close. Errors: OSError."""
+        """Return a descriptor of the file of one kind, which the caller closes. Errors: OSError."""
         with descriptors.lock:
             return self._open_now(kind, flags)
 
     def _sync_apart(self) -> None:
-        """Make log and indexes durable by descriptors opened for that. Errors: CorruptRecord,
-        OSError.
-        """
+        """Sync log and indexes by new descriptors. Errors: CorruptRecord, OSError."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
                 fd = self.open_one(kind)
             except FileNotFoundError:
                 if kind == paths.LOG:
-                    # An open log can be copied (`rescue`); else the flush fails.
+                    # An open log can be copied (`rescue`); otherwise the flush fails.
                     self.log_fd()
                     raise
                 continue  # recovery rebuilds an index
@@ -391,9 +383,9 @@ class Segment:
                 self.disk.close(fd)
 
     def close_descriptors(self, own_leases: int = 0) -> bool:
-        """Close what is open, unless a lease holds it. True where nothing stays open.
+        """Close all files without a lease. Return True if none stays open.
 
-        `own_leases`: how many leases are the caller's own, and do not count.
+        `own_leases`: the number of the caller's own leases, which do not count.
         """
         with descriptors.lock:
             if self._leases > own_leases:
@@ -411,10 +403,10 @@ class Segment:
 
     def renewed(self) -> None:
         """Read from now on the files that have replaced those of this sealed segment, with the same
-        bytes at the same positions. The owner's thread.
+        bytes at the same positions.
         """
         with descriptors.lock:
-            # Another thread may be reading them: they are closed after their last user.
+            # Another thread may be reading them: they are closed after their last use.
             self.fd = -1
             self._offset_index = self._time_index = None
             self._entries.clear()
@@ -428,8 +420,8 @@ class Segment:
         return self.writable and self.size > self._synced_size
 
     def evict(self) -> bool:
-        """Let go of the descriptors until they are needed again; False where what they lead to, or
-        have to tell, could not be had again (`storage.descriptors`). Under the lock.
+        """Close the descriptors, under the lock; return False if that would lose a deleted file or
+        an unreported write error (`storage.descriptors`).
         """
         indexes = [index for index in (self._offset_index, self._time_index) if index is not None]
         if self.is_unsynced or any(index.is_cut for index in indexes):
@@ -448,9 +440,10 @@ class Segment:
         return True
 
     def sync_early(self) -> None:
-        """Bring to the disk what was written, so that `evict` can let go. CorruptRecord, OSError.
+        """Sync the written bytes, so that `evict` can close the files. Errors: CorruptRecord,
+        OSError.
 
-        By other descriptors: a failure is reported to those that the next flush uses, too.
+        By other descriptors: a failure is also reported to those of the next flush.
         """
         size = self.size
         self._sync_apart()
@@ -458,7 +451,7 @@ class Segment:
 
     @property
     def is_open(self) -> bool:
-        """Whether any descriptor is held."""
+        """Whether any descriptor is open."""
         return (
             self.fd >= 0
             or (self._offset_index is not None and self._offset_index.fd >= 0)
@@ -467,14 +460,14 @@ class Segment:
         )
 
     def close(self) -> None:
-        """Close everything. A lease that is left holds nothing any more."""
+        """Close everything. A remaining lease keeps nothing open any more."""
         self.close_descriptors(own_leases=self._leases)
 
     # -- indexes -------------------------------------------------------------------------------
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The `.index`, opened when first used."""
+        """The `.index`, opened at its first use."""
         index = self._offset_index
         if index is None:
             made = self._open(OffsetIndex, paths.INDEX)
@@ -484,7 +477,7 @@ class Segment:
 
     @property
     def time_index(self) -> TimeIndex:
-        """The `.timeindex`, opened when first used."""
+        """The `.timeindex`, opened at its first use."""
         index = self._time_index
         if index is None:
             made = self._open(TimeIndex, paths.TIMEINDEX)
@@ -499,7 +492,7 @@ class Segment:
             self.base_offset,
             self.config.segment_index_bytes,
             writable=self.writable and not self.sealed,
-            # The active segment's was pre-sized by a process that died, or lives.
+            # The active segment's was pre-sized by another process, living or dead.
             ignore_zero_tail=not self.sealed,
             mend=self._mend_indexes if self.writable else None,
             opener=partial(self._open_beside, suffix),
@@ -514,12 +507,12 @@ class Segment:
         return descriptors.open_for(self, self.disk, open_it)
 
     def _open_now(self, suffix: str, flags: int) -> int:
-        """Open a file by its present name. Under the lock: the owner may be renaming it."""
+        """Open a file by its present name. Under the lock: the log thread may be renaming it."""
         return self.disk.open(self.file_path(suffix), flags)
 
     @property
     def txn_index(self) -> TxnIndex:
-        """The `.txnindex`, read when first used, which waits; its entries stay in memory."""
+        """The `.txnindex`, read at its first use, which waits; its entries stay in memory."""
         index = self._txn_index
         if index is None:
             before_waiting()
@@ -539,14 +532,14 @@ class Segment:
         return self._offset_index is not None
 
     def refresh_indexes(self) -> None:
-        """Look again at the open indexes, which another process has extended."""
+        """Stat the open indexes again, which another process has extended."""
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.refresh()
 
     @property
     def aborted(self) -> tuple[TxnEntry, ...]:
-        """The aborted transactions whose markers lie here, in the order of the markers."""
+        """The aborted transactions with markers in this segment, in the order of the markers."""
         return self.txn_index.entries
 
     def _close_indexes(self) -> None:
@@ -561,7 +554,7 @@ class Segment:
             if self.sealed:
                 self._entries[suffix] = paths.MAX_OFFSET if index.is_cut else count
             if self.sealed and index.is_cut:
-                # Whoever needs it next makes it anew, a start at the latest.
+                # The next use rebuilds it, a start at the latest.
                 with contextlib.suppress(OSError):
                     self.disk.unlink(self.file_path(suffix))
         self._offset_index = self._time_index = None
@@ -569,10 +562,11 @@ class Segment:
             self._txn_index.close()
 
     def _mend_indexes(self) -> bool:
-        """Make the indexes anew from the log, of which another process has cut one.
+        """Rebuild the indexes from the log, since another process has truncated one.
 
-        Any thread. False where that cannot be done now. Of the active segment it is done once it is
-        sealed, which `index_full` asks for. Errors: BlockingIOError where the caller may not wait.
+        Thread-safe. Return False if that cannot be done now. For the active segment it is done once
+        it is sealed, which `index_full` requests. Errors: BlockingIOError if the caller may not
+        wait.
         """
         if not self.sealed:
             self.index_full = True
@@ -605,7 +599,7 @@ class Segment:
     # -- loss ----------------------------------------------------------------------------------
 
     def lose(self, size: int, stored: int = 0) -> bool:
-        """Make the bytes damage that the file of this sealed segment lacks.
+        """Mark the bytes that the file of this sealed segment lacks as damage.
 
         The segment had `size` bytes, and the file has the first `stored` of them. Return False if
         that is known already. Thread-safe. Errors: OSError.
@@ -635,12 +629,12 @@ class Segment:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file has nothing of this sealed segment: it is missing or empty."""
+        """Whether the file has no byte of this sealed segment: it is missing or empty."""
         return 0 < self.lost_bytes == self.size
 
     @property
     def loss(self) -> str:
-        """A line about what is `lost`."""
+        """A line about the bytes that are `lost`."""
         error = self.damages[-1].error(self.log_path)
         return (
             f"{error}; reads of it fail until you restore the file from a backup or run "
@@ -656,9 +650,7 @@ class Segment:
         return CorruptRecord(reason, path=self.log_path, position=0, offset=self.base_offset)
 
     def accept_size(self) -> None:
-        """Give up what the file lacks, and the rest of a batch that it has in part. Errors:
-        OSError.
-        """
+        """Give up the missing bytes, and an incomplete batch before them. Errors: OSError."""
         size = self.file_size(paths.LOG)
         whole = min(self.damages[-1].start, size)
         damages = tuple(place for place in self.damages if place.end <= whole)
@@ -682,7 +674,7 @@ class Segment:
         self.log_fd()
         indexes = self.offset_index, self.time_index
         for index in indexes:
-            # This process has found it cut, and closed it (`SegmentIndex.trim`).
+            # This process has found it truncated, and closed it (`SegmentIndex.trim`).
             index.is_cut |= bool(index.odd_bytes)
             index.presize()
         self.index_full = any(index.is_full for index in indexes)
@@ -693,8 +685,8 @@ class Segment:
     ) -> int:
         """Write batches that have their offsets at the end, and index them (`LogSegment.append`).
 
-        Returns the file position where they begin. OSError where the disk refuses: the file then
-        gets back the size that it had. CutShort where the file ends before what was written.
+        Return their file position. Errors: OSError; the file then gets its former size back.
+        CutShort if the file ends before the written bytes.
         """
         assert not self.sealed
         if not self._append_ready:
@@ -730,23 +722,23 @@ class Segment:
         self.next_offset = batches[-1][2] + 1
         self.mtime_ns = now_ns
         if self.fd < 0:
-            # Another thread has let go of it before the bytes counted as written.
+            # Another thread has closed it before the bytes counted as written.
             self.fd = fd
         self.is_dated = False
         return start
 
     def date(self, least_ns: int) -> int:
-        """Return the time of the log's file, in ns; one that still grows gets `least_ns` where its
-        own is earlier.
+        """Return the mtime of the log's file, in ns; an earlier one of an active segment becomes
+        `least_ns`. Thread-safe.
 
-        So what was shown lasts, and a later append has a later time. In any thread.
+        So the shown time stays, and a later append has a later time.
         """
         if not self.is_dated or self.mtime_ns < least_ns:
-            # Before the look: an append meanwhile is looked for again.
+            # Before the stat: the result of an append meanwhile is read again.
             self.is_dated = True
             with contextlib.suppress(OSError):
                 found_ns = self._file_stat().st_mtime_ns
-                # By its time others know whether a sealed one is still the same.
+                # Other processes recognise an unchanged sealed segment by it.
                 if found_ns < least_ns and self.writable and not self.sealed:
                     self.disk.utime_ns(self.log_path, least_ns)
                     found_ns = least_ns
@@ -754,16 +746,15 @@ class Segment:
         return max(self.mtime_ns, least_ns)
 
     def _file_stat(self) -> os.stat_result:
-        """Of the log's file; through its descriptor where no other thread closes that."""
+        """Return the stat of the log's file; by its descriptor if no other thread closes that."""
         fd = self.fd
         if fd >= 0 and not may_wait():
             return self.disk.descriptor_stat(fd)
         return self.disk.file_stat(self.log_path)
 
     def check_whole(self) -> None:
-        """CutShort where the file ends before what was written to it; OSError.
-
-        Any thread: the bytes of an append are in the file before `size` counts them.
+        """Check that the file has all written bytes. Thread-safe: an append writes them before
+        `size` counts them. Errors: CutShort, OSError.
         """
         written = self.size
         if self.disk.size(self.log_fd()) < written:
@@ -790,14 +781,14 @@ class Segment:
             self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
             self._cut_back(start)
             for index in (self.offset_index, self.time_index):
-                # Where this fails, too, recovery finds an entry that leads nowhere.
+                # If this fails, too, recovery finds an entry without a batch.
                 with contextlib.suppress(OSError):
                     index.truncate_to_offset(self.next_offset)
             raise
         self.index_full = self.offset_index.is_full or self.time_index.is_full
 
     def _cut_back(self, size: int) -> None:
-        """Cut a failed append off the file; where that fails, the next append cuts it off."""
+        """Cut a failed append off the file; if that fails, the next append cuts it off."""
         self.is_dated = False
         try:
             self.disk.ftruncate(self.log_fd(), size)
@@ -807,17 +798,17 @@ class Segment:
     # -- sealing and syncing ------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Write the final time entry, and cut the files to what is used
+        """Write the final time entry, and cut the files to the used part
         (`onBecomeInactiveSegment`).
 
-        Errors: OSError where the disk refuses: appends go on as before.
+        Errors: OSError; appends continue as before.
         """
         fd = self.log_fd()
         try:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
             self.offset_index.trim()
             self.time_index.trim()
-            # A file that somebody has cut is not filled up.
+            # A truncated file is not filled up.
             if self.disk.size(fd) > self.size:
                 cut_end(self.disk, fd, self.log_path, self.size)
         except OSError:
@@ -826,7 +817,7 @@ class Segment:
         self._append_ready = False
 
     def seal(self) -> None:
-        """Trim the files, and let no append follow. Errors: OSError."""
+        """Trim the files, and allow no more appends. Errors: OSError."""
         assert self.writable
         assert not self.sealed
         self.trim()
@@ -847,7 +838,8 @@ class Segment:
         self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
 
     def open_log(self) -> bool:
-        """Open the log, so that reads go on when its name is gone; False where the file is missing.
+        """Open the log, so that reads continue after its removal; return False if the file is
+        missing.
 
         Errors: SegmentGone, OSError.
         """
@@ -863,10 +855,10 @@ class Segment:
             self._txn_index.open()
 
     def sync(self) -> None:
-        """Make log and indexes survive the machine. Any thread that holds a lease.
+        """Make log and indexes survive a power cut. Any thread that holds a lease.
 
-        Of a sealed segment one file at a time is open: a flush may sync thousands of them. Errors:
-        OSError; CorruptRecord, once, where the file of a sealed segment is gone.
+        A sealed segment has one file open at a time: a flush may sync thousands of them. Errors:
+        OSError; CorruptRecord, once, if the file of a sealed segment is missing.
         """
         if self.is_lost:
             return
@@ -887,21 +879,21 @@ class Segment:
     def expand(
         self, data: Buffer, at: int, end: int, position: int, limit: int = MAX_DECOMPRESSED_BYTES
     ) -> tuple[Buffer, int]:
-        """Return the plain form of the batch at `data[at:end]`, and the bytes that it stands for
-        (`record.plain`). `position` is where `data[at]` lies in the log.
+        """Return the plain form of the batch at `data[at:end]`, and the number of stored bytes
+        (`record.plain`). `position`: of `data[at]` in the log.
         """
         return plain(data, at, end, limit)
 
     def decoded_sizes(self, data: Buffer, at: int, end: int) -> tuple[int, int]:
-        """`record.plain.decoded_sizes` of the batch at `data[at:end]`."""
+        """Return `record.plain.decoded_sizes` of the batch at `data[at:end]`."""
         return decoded_sizes(data, at, end)
 
     def index_behind(self, position: int) -> int | None:
-        """Return the first place behind `position` where the index says that a batch begins."""
+        """Return the first position after `position` at which the index has a batch."""
         return self.offset_index.behind(position)
 
     def log_stat(self) -> os.stat_result:
-        """Of the log's file, whatever its name is now."""
+        """Return the stat of the log's file, under any present name."""
         return self.disk.descriptor_stat(self.log_fd())
 
     def source(self) -> FileSource:
@@ -913,15 +905,15 @@ class Segment:
         return scan_batches(self.source(), position, end)
 
     def last_indexed_position(self) -> int:
-        """Return where the last batch begins that the index names; 0 if it names none."""
+        """Return the position of the last batch in the index; 0 without any."""
         entry = self.offset_index.last_entry
         return 0 if entry is None else self.position_before(entry[0])
 
     def position_before(self, offset: int) -> int:
-        """Return where a batch begins, at or before the first one whose last offset is ≥ `offset`.
+        """Return the start of a batch, at or before the first one whose last offset is ≥ `offset`.
 
-        The index says it. In a directory that this process may not repair, an entry counts only if
-        it can be the entry of the batch at its position.
+        It comes from the index. In a directory that this process may not repair, an entry counts
+        only if it can be the entry of the batch at its position.
         """
         indexed, position = self.offset_index.lookup(offset)
         if position and not self.writable and not self._can_name(indexed, position):
@@ -929,31 +921,31 @@ class Segment:
         return position
 
     def _can_name(self, offset: int, position: int) -> bool:
-        """Return whether a sound batch lies at `position` that an entry for `offset` can name."""
+        """Return whether a sound batch lies at `position` that can have an entry for `offset`."""
         try:
             header = sound_batch(self.source(), position, self.size)
         except (CorruptRecord, OSError):
             return False
         if header is None:
             return False
-        # The entries of brokers before 0.11 name any offset of a set.
+        # The entries of brokers before 0.11 may have any offset of a set.
         first = offset if header.magic < MAGIC else header.base_offset
         return first <= offset <= header.last_offset
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp in ms, or the file's mtime where no record has one."""
+        """Largest record timestamp in ms, or the file's mtime if no record has one."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.mtime_ns // 1_000_000
 
     # -- deletion ------------------------------------------------------------------------------
 
     @property
     def deleted(self) -> bool:
-        """Whether the segment has left the log, as the names of its files say."""
+        """Whether the segment has left the log, by the names of its files."""
         return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT))
 
     def leave(self, kind: str) -> None:
-        """Rename the files, which leave the log, to `.deleted` or `.cut`. Reading goes on.
+        """Rename the files, which leave the log, to `.deleted` or `.cut`. Reads continue.
 
         If another segment of the same base has these names, they become `.1.deleted`.
         """
@@ -974,7 +966,7 @@ class Segment:
     def let_go(self) -> list[str]:
         """End all reading, and return the paths to remove, in this order.
 
-        The log goes last: while it is there, no other segment of that base gets the same names when
+        The log comes last: while it exists, no other segment of that base gets the same names when
         it leaves.
         """
         self._append_ready = False
