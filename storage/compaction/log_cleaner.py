@@ -50,7 +50,7 @@ class LogCleaner:
         # The damaged segment of each log before which cleaning ends, as it was last reported.
         self._left_out: dict[Log, Segment] = {}
 
-    # -- what there is to do -------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------
 
     def first_dirty(self, log: Log) -> int | None:
         """Return the first dirty offset of a log; None: it was never cleaned."""
@@ -83,7 +83,7 @@ class LogCleaner:
                     due.append((plan.ratio, log))
         return max(due, key=lambda item: item[0])[1] if due else None
 
-    # -- doing it ------------------------------------------------------------------------------
+    # -- cleaning ------------------------------------------------------------------------------
 
     def clean(self, log: Log, task: Task) -> Cleaned | None:
         """Clean one log as far as one map reaches, due or not. Runs on a worker thread.

@@ -1,13 +1,14 @@
-"""Transactions as a cleaner meets them (`CleanedTransactionMetadata.java`).
+"""Tracks the transactions of a cleaned log (`CleanedTransactionMetadata.java`).
 
-Records of an aborted transaction can go at once. A marker has to stay as long as there is a batch
-of its transaction, also an empty one, in what is being cleaned. Where there is none it *can* go,
-and the caller lets it go a delete.retention.ms later. An aborted transaction whose marker stays
-because of batches keeps its entry in the transaction index of the segment that the marker is in.
+Records of an aborted transaction can be dropped at once. A marker has to stay as long as the
+cleaned part has a batch of its transaction, even an empty one. Without such a batch it *may* be
+dropped, and the caller drops it a delete.retention.ms later. If the marker of an aborted
+transaction stays because of batches, its entry stays in the transaction index of the marker's
+segment.
 
 An aborted transaction ends at the last offset of its entry, even if its marker is missing: the
 cleaners of older brokers removed a marker if a later record had the same key (KAFKA-14055). Here
-the cleaner differs from Kafka's, which deletes what the producer wrote up to its next ABORT marker.
+the cleaner differs from Kafka's, which deletes the producer's records up to its next ABORT marker.
 
 Each pass over a log has one `CleanedTransactions`.
 """
@@ -25,8 +26,8 @@ from storage.record.header import BatchHeader
 
 
 def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[TxnEntry]:
-    """Return those of all aborted transactions, in the order of their markers, that begin before
-    `end` and end at `start` or later (`UnifiedLog.collectAbortedTransactions`).
+    """Return the aborted transactions, in the order of their markers, that begin before `end` and
+    end at `start` or later (`UnifiedLog.collectAbortedTransactions`).
     """
     first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
     found = []
@@ -34,28 +35,28 @@ def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[Tx
         if entry.first_offset < end:
             found.append(entry)
         if entry.last_stable_offset >= end:
-            break  # what ended later began later, too
+            break  # all later entries begin at or after `end`
     return found
 
 
 class CleanedTransactions:
-    """See the module. `index`: the entries of transaction indexes that stay."""
+    """The transactions of one pass. `index`: the entries of transaction indexes that stay."""
 
     def __init__(self) -> None:
         self._coming: list[tuple[int, TxnEntry]] = []  # a heap
-        # The transactions that are open at this place of the log, by producer: those that were
-        # aborted, and whether a batch of theirs was met; and those that were not.
+        # The transactions that are open at this place of the log, by producer: the aborted ones,
+        # and whether the pass has met a batch of them; and the others.
         self._aborted: dict[int, tuple[TxnEntry, bool]] = {}
         self._committed: set[int] = set()
         self.index: list[TxnEntry] = []
 
     def add_aborted(self, entries: Iterable[TxnEntry]) -> None:
-        """Add the aborted transactions that overlap what the pass reads next."""
+        """Add the aborted transactions that overlap the part that the pass reads next."""
         for entry in entries:
             heapq.heappush(self._coming, (entry.first_offset, entry))
 
     def _aborted_at(self, batch: BatchHeader) -> tuple[TxnEntry, bool] | None:
-        """Return the aborted transaction that a batch, which comes next, is in."""
+        """Return the aborted transaction of the next batch, if there is one."""
         while self._coming and self._coming[0][0] <= batch.last_offset:
             _, entry = heapq.heappop(self._coming)
             open_one = self._aborted.get(entry.producer_id)
@@ -67,7 +68,7 @@ class CleanedTransactions:
         return open_one
 
     def is_aborted(self, batch: BatchHeader) -> bool:
-        """Return whether a batch of data, which comes next, belongs to an aborted transaction."""
+        """Return whether the next batch, of data, belongs to an aborted transaction."""
         open_one = self._aborted_at(batch)
         if not batch.is_transactional:
             return False
@@ -78,10 +79,10 @@ class CleanedTransactions:
         return True
 
     def may_be_dropped(self, batch: BatchHeader, marker: Marker | None) -> bool:
-        """Return whether nothing is left of the transaction that a control batch, which comes next,
+        """Return whether no batch is left of the transaction that the next batch, a control batch,
         ended.
 
-        `marker`: None where the batch is empty or ends no transaction.
+        `marker`: None if the batch is empty or ends no transaction.
         """
         open_one = self._aborted_at(batch)
         if batch.records_count == 0:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _LENGTH = Struct(">i")
 _HEAD = Struct(">ih")
-_MESSAGE_OVERHEAD = 5  # what a message's length counts at least: magic and CRC
+_MESSAGE_OVERHEAD = 5  # the least length of a message: magic and CRC
 _LARGEST = 2**31 - 1
 _CHUNK_BYTES = 1024 * 1024
 

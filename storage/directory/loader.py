@@ -390,7 +390,7 @@ class Loader:
             log.note_lost_end(flushed_end)
             self.faults.append(f"{log.directory}: {log.what_is_lost}")
 
-    # -- what counts of what was written down --------------------------------------------------
+    # -- which recorded values count -----------------------------------------------------------
 
     @property
     def _is_ours(self) -> bool:
@@ -449,7 +449,7 @@ class Loader:
             return paths.MAX_OFFSET
         return point
 
-    # -- taking up, making ---------------------------------------------------------------------
+    # -- adding and creating -------------------------------------------------------------------
 
     def add(self, log: Log) -> None:
         """Add a loaded partition to its topic; all partitions of a topic share one id. Errors:
@@ -525,7 +525,7 @@ class Loader:
             read_only=False,
         )
 
-    # -- what a partition's own files say ------------------------------------------------------
+    # -- facts in a partition's own files ------------------------------------------------------
 
     def _own_log_start(self, directory: str) -> int:
         """Return the log start in a partition's own files; 0 if they have none.
@@ -613,7 +613,7 @@ def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
     """Return (epoch, offset of its first batch), ascending, of all batches."""
     epochs: list[tuple[int, int]] = []
     for segment in recovered.segments:
-        with contextlib.suppress(CorruptRecord):  # up to what is damaged
+        with contextlib.suppress(CorruptRecord):  # up to the first damage
             for _, header in SegmentReader(segment).batches():
                 if header.leader_epoch > (epochs[-1][0] if epochs else -1):
                     epochs.append((header.leader_epoch, header.base_offset))

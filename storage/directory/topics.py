@@ -104,7 +104,7 @@ class Topics(dict[str, Topic]):
         # The logs of compacted topics, and the `changes` when they were listed.
         self._compacted: tuple[int, tuple[Log, ...]] = (-1, ())
 
-    # -- what is there -------------------------------------------------------------------------
+    # -- partitions ----------------------------------------------------------------------------
 
     def logs(self) -> Iterator[Log]:
         """Yield every partition, by topic and number."""

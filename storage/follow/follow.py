@@ -470,7 +470,7 @@ class LogFollower:
         if base < active.next_offset:
             raise FileReplaced
         if base > active.next_offset and not (log.files.in_order or log.may_have_gaps):
-            return False  # what lies between has not appeared yet
+            return False  # the records between have not appeared yet
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
         active.refresh_indexes()

@@ -136,7 +136,7 @@ class Groups(LogListener[Log]):
         # When topics were deleted whose committed offsets are to be deleted.
         self._deleted_ms: dict[str, int] = {}
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     @property
     def logs(self) -> list[Log]:
@@ -470,7 +470,7 @@ class Groups(LogListener[Log]):
                     found.append(((key, value), line))
         return found
 
-    # -- what goes -----------------------------------------------------------------------------
+    # -- deletion and expiry -------------------------------------------------------------------
 
     def topic_deleted(self, topic: str, deleted_ms: int) -> None:
         """Ignore all offsets that were committed in a topic before it was deleted, even if no id
@@ -515,7 +515,7 @@ class Groups(LogListener[Log]):
             try:
                 count += task.on_log_thread(partial(self._take_back, part))
             except BlockingIOError:
-                break  # somebody reads all of it: the next turn goes on
+                break  # another thread reads all of it: the next turn continues
         return count
 
     def _has_doomed(self) -> bool:

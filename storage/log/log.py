@@ -564,7 +564,7 @@ class Log:
         if self.log_start_offset < self.segments[0].base_offset:
             self._start_at(self.segments[0].base_offset)
 
-    # -- what the past loses -------------------------------------------------------------------
+    # -- deletion and replacement --------------------------------------------------------------
 
     @property
     def remembered_log_start(self) -> int | None:

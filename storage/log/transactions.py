@@ -86,7 +86,7 @@ class Transactions:
             if spans[number : number + 1] != [span]:
                 aborted[entry.producer_id] = [*spans[:number], span, *spans[number:]]
 
-    # -- what is stable ------------------------------------------------------------------------
+    # -- the stable part -----------------------------------------------------------------------
 
     def append(
         self,

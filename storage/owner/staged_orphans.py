@@ -1,11 +1,11 @@
 """Removes orphans: staged files that no request will name any more.
 
-A task that was killed, or whose result was not taken, leaves the file that it has staged. Only its
-age tells it from the file of a job that still works: a file that was written
-`kafkafs.staged.retention.ms` ago is an orphan (-1: none ever is). A job whose tasks take longer
-than that finds its files gone, and its request is refused.
+A killed task, or one whose result was not used, leaves its staged file. Only its age distinguishes
+it from the file of a running job: a file that was written `kafkafs.staged.retention.ms` ago is an
+orphan (-1: never). If the tasks of a job take longer than that, its files are deleted, and its
+request is refused.
 
-It touches only names of `staged.parse_name`, and no file that an active request names.
+Only names of `staged.parse_name` are removed, and no file that an active request names.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Removed(NamedTuple):
 
 
 def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Removed:
-    """Delete the orphans of all partitions, in a worker thread; `under_way` is the owner's. Errors:
-    OSError from the disk, after the other partitions; TaskCancelled.
+    """Delete the orphans of all partitions. Runs on a worker thread; `under_way` is the owner's.
+
+    Errors: OSError from the disk, after the other partitions; TaskCancelled.
     """
     retention_ms = manager.settings.broker.kafkafs_staged_retention_ms
     if retention_ms < 0:
@@ -59,7 +60,7 @@ def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Remo
                     files += 1
                     size += age_size
         except FileNotFoundError:
-            continue  # the topic is being deleted, or who asked for the file has deleted it
+            continue  # the topic is being deleted, or the file was deleted
         except OSError as error:
             failure = failure or error
     if failure is not None:
@@ -72,7 +73,7 @@ def _is_kept(log: Log, name: str, under_way: UnderWay) -> bool:
 
 
 def _old(log: Log, before_ns: int) -> list[tuple[str, int]]:
-    """(path, size) of a partition's staged files that were written before that time."""
+    """Return (path, size) of a partition's staged files that were written before that time."""
     found = []
     for name, is_directory in log.files.scan(log.directory):
         if parse_name(name) is None or is_directory:

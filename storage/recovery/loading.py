@@ -247,7 +247,7 @@ class _Loading:
                 offset=end,
             )
 
-    # -- what can be seen without reading the log ----------------------------------------------
+    # -- checks without reading the log --------------------------------------------------------
 
     def _look(self) -> bool:
         """Read sizes and the first header; return whether the indexes' last entries match."""

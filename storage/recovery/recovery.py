@@ -202,7 +202,7 @@ def _kept_aside(context: LoadContext, name: str, fault: str) -> str:
     return f"{fault}; kept as {set_aside(context.files, os.path.join(context.directory, name))}"
 
 
-# -- what the book says --------------------------------------------------------------------------
+# -- the book ------------------------------------------------------------------------------------
 
 
 def _read_book(

@@ -202,7 +202,7 @@ def remove(files: Files, data_dir: str) -> None:
     files.sync_directory(data_dir)
 
 
-# -- what the broker has ---------------------------------------------------------------------------
+# -- the broker's files ----------------------------------------------------------------------------
 
 
 def check_places(

@@ -64,7 +64,7 @@ class Reader:
     def number(self, layout: str) -> Any:
         size = struct.calcsize(layout)
         if self.remaining < size:
-            raise MessageError("null")  # what a BufferUnderflowException says
+            raise MessageError("null")  # the text of a BufferUnderflowException
         self._at += size
         return struct.unpack_from(layout, self._data, self._at - size)[0]
 
@@ -80,7 +80,7 @@ class Reader:
 
     def bytes(self, size: int) -> bytes:
         if size < 0:
-            raise MessageError(f"{size}")  # what a NegativeArraySizeException says
+            raise MessageError(f"{size}")  # the text of a NegativeArraySizeException
         if size > self.remaining:
             raise MessageError(
                 f"Error reading byte array of {size} byte(s):"

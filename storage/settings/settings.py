@@ -543,7 +543,7 @@ class Settings:
         except InvalidConfig as error:
             raise InvalidConfig(error.message, path=path) from None
 
-    # -- what is in force ----------------------------------------------------------------------
+    # -- precedence ----------------------------------------------------------------------------
 
     def _in_force(
         self, topic: str, overrides: Mapping[str, Any], *, is_known: bool
