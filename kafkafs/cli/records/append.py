@@ -85,9 +85,9 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
     v2. The codec stays, unless the topic's compression.type sets another codec. If the log already
     has a batch of the same producer with the same sequence numbers, append skips the batch.
 
-    DATA can be mounted. No process except the mount's daemon may write it. append writes the
-    records as they arrive, through the mount if there is one. When the command ends, the records
-    are on the disk.
+    The command works with a mounted DATA, too. It fails while any other process writes DATA. append
+    writes the records as they arrive, through the mount if there is one. When the command ends, the
+    records are on the disk.
 
     If a line or a batch is refused, append stops there: the log has all earlier lines or batches,
     and no later ones. Standard error has the number of the refused line or batch, and the reason.

@@ -47,9 +47,9 @@ def command(
     is wrong, or if the topic exists, create fails and creates nothing. The topic and its settings
     appear at the same time.
 
-    DATA can be mounted. No process except the mount's daemon may write it. If DATA is mounted, the
-    daemon creates the topic, but only for the user who mounted it. Other users create a topic with
-    mkdir.
+    The command works with a mounted DATA, too. It fails while any other process writes DATA. If
+    DATA is mounted, the daemon creates the topic, but only for the user who mounted it. Other users
+    create a topic with mkdir.
     """
     address, given = topic_and_rest(context, words)
     settings = dict(map(_setting, given))

@@ -60,8 +60,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     them. Without a daemon, the next mount, create, delete, undelete or append in the directory
     removes them. With the setting delete.topic.enable=false, the command fails.
 
-    DATA can be mounted. No process except the mount's daemon may write it. If DATA is mounted, the
-    daemon deletes the topics.
+    The command works with a mounted DATA, too. It fails while any other process writes DATA. If
+    DATA is mounted, the daemon deletes the topics.
     """
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
