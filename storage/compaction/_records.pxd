@@ -11,8 +11,8 @@ from storage.compaction._offset_map cimport Hash, OffsetMap, hash_key, prefetch
 from storage.record._batch cimport (
     ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_MAGIC, BAD_OFFSETS, BAD_RECORDS_COUNT,
     BASE_OFFSET, CODEC_BITS, CONTROL_BIT, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET, LAST_OFFSET_DELTA,
-    MAGIC, NO_FAULT, RECORDS_COUNT, SMALLEST_RECORD, Fault, Fields, RecordHead, crc_of, headers_fill,
-    judge_batch, load32, load64, read_fields, read_head, size_of,
+    MAGIC, NO_FAULT, RECORDS_COUNT, SMALLEST_RECORD, Fault, Fields, RecordHead, crc_of,
+    headers_fill, judge_batch, load32, load64, read_fields, read_head, size_of,
 )
 
 

@@ -9,7 +9,8 @@ from libc.stdint cimport int64_t, uint8_t
 
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_OFFSET, CODEC_BITS, CONTROL_BIT, HEADER_SIZE, LEGACY_ATTRIBUTES, LOG_OVERHEAD,
-    MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, PinnedBuffer, hold_part, last_offset_of, load64, size_of,
+    MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, PinnedBuffer, hold_part, last_offset_of, load64,
+    size_of,
 )
 
 cdef enum:

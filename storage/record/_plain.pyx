@@ -17,8 +17,8 @@ from libc.string cimport memcpy
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BATCH_LENGTH, CODEC_BITS,
     CRC, HEADER_SIZE, LEGACY_ATTRIBUTES, LEGACY_TIMESTAMP, LOG_OVERHEAD, MAGIC, RECORDS_COUNT,
-    SMALLEST_ENTRY, SMALLEST_V1, PinnedBuffer, bounded_varint, crc_fits, crc_of, hold, hold_part, load32,
-    load64, size_of, store32,
+    SMALLEST_ENTRY, SMALLEST_V1, PinnedBuffer, bounded_varint, crc_fits, crc_of, hold, hold_part,
+    load32, load64, size_of, store32,
 )
 from storage.record._write cimport (
     body_size, difference, field_size, put_field, put_head, put_header, seal as seal_batch,

@@ -146,8 +146,8 @@ cdef Stop run(Work *work) noexcept nogil:
 
 
 def route(
-    data not None, int count, long long stuck_to, long long stays, next_partition, long long stay_bytes,
-    long long max_batch_bytes,
+    data not None, int count, long long stuck_to, long long stays, next_partition,
+    long long stay_bytes, long long max_batch_bytes,
 ):
     """Split the batches in `data` over `count` partitions by key.
 

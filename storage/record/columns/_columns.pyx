@@ -24,9 +24,9 @@ from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT, BASE_OFFSET,
     BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA,
     LEGACY_ATTRIBUTES, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, PinnedBuffer, RecordHead, crc_of,
-    headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields, read_head,
-    size_of, sum_of,
+    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, PinnedBuffer, RecordHead,
+    crc_of, headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields,
+    read_head, size_of, sum_of,
 )
 from storage.record.columns._predicate cimport Limits, Predicate, Subject, limits_of, subject_of
 from storage.record.columns._header_column cimport (
