@@ -23,7 +23,8 @@ from storage.plural import counted
     help="Only print what would be done. It also works while the directory is in use.",
 )
 @output_options(
-    "`dry_run`, and the lists `converted`, `cut` and `tiered` (a line for each tiered topic)"
+    "`dry_run`, and the lists `converted`, `cut` (the bytes that were cut off at the ends of logs) "
+    "and `tiered` (a line for each tiered topic)"
 )
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Rewrite old message formats as v2, in place. The data directory must not be in use.
@@ -33,9 +34,10 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     Kafka 0.7 have byte positions instead of offsets: these positions become the offsets.
 
     convert removes the old files only when the new files are on the disk. So if convert is killed,
-    nothing is lost: run the command again. The free disk space must be at least the size of the
-    largest segment, or for a log of Kafka 0.7, of the largest partition. convert does not change
-    damaged logs and tiered topics of a broker, but prints their names.
+    nothing is lost: run the command again. The disk needs free space of the size of the largest
+    segment (for logs of Kafka 0.7: of the largest partition). If a log ends with an incomplete
+    message, convert cuts it off, and stores it in a *.cut file. convert does not change damaged
+    logs and tiered topics of a broker, but prints their names.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

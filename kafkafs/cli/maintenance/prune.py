@@ -54,9 +54,9 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete the segments that retention would delete now.
 
     Retention deletes whole segments: those that exceed retention.ms or retention.bytes, and those
-    before the log start (the first offset of the log). Another kafkafs.retention.policy can have
+    before the log start (the first offset of the log). The setting kafkafs.retention.policy can set
     another rule. Without TOPIC, prune works on all topics. It prints a line for each partition from
-    which it deletes segments. prune calculates the number of records from the offsets.
+    which it deletes segments. prune calculates the number of deleted records from the offsets.
 
     For each partition with data, another line shows how many bytes each setting alone would free,
     and when. An example: `orders:1: 336B are in 4 segments; retention.bytes=1 frees 252B now`.

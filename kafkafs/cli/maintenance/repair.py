@@ -69,9 +69,7 @@ _NOTHING = "nothing to restore"
     "--purge",
     "wants_purge",
     is_flag=True,
-    help=(
-        "Remove the *.cut and *.bad files. Without --salvage, repair then does not check the logs."
-    ),
+    help="Remove the *.cut and *.bad files. repair then checks the logs only with --salvage.",
 )
 @click.option("--accept-loss", is_flag=True, help="Accept the loss of damaged and missing records.")
 @click.option(
@@ -82,8 +80,8 @@ _NOTHING = "nothing to restore"
     metavar="TOPIC:PARTITION=OFFSET",
     help=(
         "Set the log start (the first offset) of a partition whose log start is unknown. "
-        "TOPIC:PARTITION=first sets the offset of the first record in the log. The word first "
-        "alone does this for all such partitions. May be repeated."
+        "TOPIC:PARTITION=first sets the offset of the first record in the log. `--log-start first` "
+        "does this for all partitions whose log start is unknown. May be repeated."
     ),
 )
 @output_options(
@@ -105,8 +103,8 @@ def command(
 ) -> None:
     """Read every byte of a data directory, and print what would repair it. --apply repairs it.
 
-    The directory must not be in use. There is one exception: without --apply, repair --salvage and
-    repair --indexes only read, and also run while it is in use.
+    The directory must not be in use. Only `repair --salvage` and `repair --indexes` without --apply
+    also work on a directory in use, because they only read.
 
     repair cuts off the same bytes that a mount would cut off after a crash, and also bytes after
     the last batch of any segment. It stores these bytes, except zeros, in *.cut files beside the
@@ -137,8 +135,8 @@ def command(
     segment only, give one of its files as FILE.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index. If
-    the logs are whole and only *.cut files of an earlier repair exist, the status is 0. With
-    --salvage it is 1, because batches can be restored.
+    the logs are whole and only *.cut files of an earlier repair exist, the status is 0, or with
+    --salvage 1, because batches can be restored.
 
     Exit status 3: a partition cannot be opened, or damage or a loss remains after --apply. With
     --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the

@@ -85,8 +85,8 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
     v2. The codec stays, unless the topic's compression.type sets another codec. If the log already
     has a batch of the same producer with the same sequence numbers, append skips the batch.
 
-    The command works with a mounted DATA, too. It fails while any other process writes DATA. append
-    writes the records as they arrive, through the mount if there is one. When the command ends, the
+    If DATA is mounted, append writes through the mount. It fails while a process other than the
+    mount's daemon writes DATA. append writes the records as they arrive. When the command ends, the
     records are on the disk.
 
     If a line or a batch is refused, append stops there: the log has all earlier lines or batches,
@@ -94,9 +94,9 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
     The exit status is 3.
 
     kafka://HOST:PORT/TOPIC[:PARTITION] appends to a cluster, with acks=all. For a cluster, `--view
-    batches` does not work. If the connection is lost before the cluster has acknowledged some
-    lines, append cannot know whether these lines are in the topic. append then does not send them
-    again, and ends with exit status 3.
+    batches` does not work. If the connection is lost while lines are not acknowledged yet, append
+    cannot know whether these lines are in the topic. append does not send them again, and ends with
+    exit status 3.
     """
     if is_cluster(words[0]):
         _append_to_cluster(words, client, view)

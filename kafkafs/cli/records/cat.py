@@ -111,11 +111,11 @@ def command(
     header('NAME'). Write a time as '2026-11-22T08:00' or '-15m', and bytes in hexadecimal as X'61'.
     Times without a time zone are local.
 
-    --decode prints JSON lines with keys and values decoded by their Avro schemas. By default, each
-    record names its schema by an id: in a header, or in the first bytes of the key or the value (a
-    zero byte and the id). cat looks up this id in the topic _schemas of the same directory, where a
-    Confluent Schema Registry stores its schemas. If cat cannot decode a value, it prints the value
-    as `--view jsonl` does, and adds the field `valueError`.
+    --decode prints JSON lines with keys and values decoded by their Avro schemas. By default, cat
+    takes the id of the schema from each record: from a header, or from the first bytes of the key
+    or the value (a zero byte and the id). cat looks up this id in the topic _schemas of the same
+    directory, where a Confluent Schema Registry stores its schemas. If cat cannot decode a value,
+    it prints the value as `--view jsonl` does, and adds the field `valueError`.
 
     kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. --decode then
     reads the topic _schemas of the cluster. With -f, cat prints the records of all partitions as

@@ -204,8 +204,8 @@ def command(
 
     kafkafs tail has the options of tail(1). With -f, kafkafs tail prints a new line at once,
     because each append wakes the command. tail(1) looks for new lines only once a second. If old
-    records are deleted or compacted, kafkafs tail does not skip or repeat a line. For files outside
-    of a mount, use tail(1).
+    records are deleted or compacted, kafkafs tail neither skips nor repeats a remaining line. For
+    files outside of a mount, use tail(1).
 
     Some files have an end: snapshots, and names such as 0@10..20. If all files have an end, `tail
     -f` exits with status 0 when it has reached all ends. If a topic is deleted or the file system

@@ -77,8 +77,8 @@ def command(
     Each record is written once: a run continues where the last run stopped, even if the last run
     was killed. OUT/_kafkafs stores how far the runs have come.
 
-    CONDITION (of --where) is the same as for `kafkafs cat`. Its times are in Spark's time zone:
-    UTC, unless --conf sets another one. Later runs need the same condition.
+    CONDITION (of --where) is as for `kafkafs cat`, but times without a time zone are in Spark's
+    time zone: UTC, unless --conf sets another one. Later runs need the same condition.
     """
     from kafkafs.spark.jobs import export
 

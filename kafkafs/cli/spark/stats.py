@@ -59,7 +59,7 @@ def command(
 ) -> None:
     """Count records, bytes, batches, codecs, sizes, keys, tombstones, rates and gaps.
 
-    The report has figures for each topic and partition, of all records that exist when the job
+    For each topic and partition, the report has figures of all records that exist when the job
     starts. The size of a record is the size of its key and value. Quantiles are exact to 1 %. The
     number of different keys is exact up to some millions. A larger number is an estimate with an
     error of about 1 %, and the report says so.
@@ -67,9 +67,9 @@ def command(
     The report also counts missing offsets: offsets without a record. They come from transaction
     markers, aborted transactions and compaction.
 
-    CONDITION (of --where) is the same as for `kafkafs cat`. Its times are in Spark's time zone:
-    UTC, unless --conf sets another one. With a condition, the report leaves out batches, codecs,
-    missing offsets, and the bytes of the logs.
+    CONDITION (of --where) is as for `kafkafs cat`, but times without a time zone are in Spark's
+    time zone: UTC, unless --conf sets another one. With a condition, the report leaves out batches,
+    codecs, missing offsets, and the bytes of the logs.
     """
     from kafkafs.spark.jobs import stats
 

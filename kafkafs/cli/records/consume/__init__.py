@@ -139,10 +139,10 @@ def command(
     others have finished their batches. If a consumer ends or is killed, the others get its share at
     once.
 
-    --exec runs COMMAND for each batch. COMMAND gets the lines on standard input, and the variables
-    KAFKAFS_TOPIC, KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its
-    environment. With -g, consume commits a batch after COMMAND has exited with status 0. So each
-    record is handled at least once.
+    --exec runs COMMAND for each batch of at most --batch-records records. COMMAND gets the lines of
+    the batch on standard input, and the variables KAFKAFS_TOPIC, KAFKAFS_PARTITION,
+    KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its environment. With -g, consume commits a
+    batch after COMMAND has exited with status 0. So each record is handled at least once.
 
     With -g but without --exec, consume commits records when the program that reads its output has
     read them. If this program then fails before it has handled the records, no program gets them

@@ -39,7 +39,7 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
 @words_argument(f"DATA|{CLUSTER} [GROUP]...", Logs(Group()))
 @allow_empty_option
 @cluster_options
-@output_options("`groups` or, with GROUP, `offsets`; and `notes`", times=True)
+@output_options("`notes`, and `groups` (with GROUP: `offsets`)", times=True)
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], client: Client, out: Output) -> None:
     """List groups with their number of committed offsets, their lag, and the time of the last
