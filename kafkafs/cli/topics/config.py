@@ -48,8 +48,8 @@ _Changes = Mapping[str, str | None]
     "--metadata-log-dir",
     type=DIRECTORY,
     help=(
-        "The directory with that broker's __cluster_metadata-0, if its server.properties does not "
-        "name it."
+        "The directory with the broker's __cluster_metadata-0, if server.properties does not name "
+        "this directory."
     ),
 )
 @output_options("a list of objects with `name`, `value` and `source`")
@@ -64,10 +64,10 @@ def command(
     """Show settings, or change the settings of TOPIC: NAME=VALUE sets a value, NAME= restores the
     default.
 
-    config prints each setting that is set on the topic as NAME=VALUE. It prints the other settings
-    in force as `# NAME=VALUE (source)`. The source says where the value comes from. Without TOPIC,
-    config prints the settings in kafkafs.properties, and the defaults. config can show settings
-    while the directory is in use.
+    config prints the topic's own settings as NAME=VALUE, and the other settings in force as
+    `# NAME=VALUE (source)`. The source says where the value comes from. Without TOPIC, config
+    prints the settings in kafkafs.properties, and the defaults. config can show settings while the
+    directory is in use.
 
     config can change settings if the directory is mounted, or is not in use. In a mount, the
     changes take effect at once. config checks all changes together, by Kafka's rules. If one change

@@ -47,9 +47,9 @@ def command(
     is wrong, or if the topic exists, create fails and creates nothing. The topic and its settings
     appear at the same time.
 
-    The command works with a mounted DATA, too. It fails while any other process writes DATA. If
-    DATA is mounted, the daemon creates the topic, but only for the user who mounted it. Other users
-    create a topic with mkdir.
+    If DATA is mounted, the daemon creates the topic, but only for the user who mounted DATA. Other
+    users create a topic with mkdir. The command fails while a process other than the mount's daemon
+    writes DATA.
     """
     address, given = topic_and_rest(context, words)
     settings = dict(map(_setting, given))

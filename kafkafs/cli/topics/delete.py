@@ -60,8 +60,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     them. Without a daemon, the next mount, create, delete, undelete or append in the directory
     removes them. With the setting delete.topic.enable=false, the command fails.
 
-    The command works with a mounted DATA, too. It fails while any other process writes DATA. If
-    DATA is mounted, the daemon deletes the topics.
+    If DATA is mounted, the daemon deletes the topics. The command fails while a process other than
+    the mount's daemon writes DATA.
     """
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")

@@ -63,9 +63,9 @@ _Limits = Mapping[str, str] | None
 def command(
     logs: Address | ClusterAddress, internal: bool, rates: bool, client: Client, out: Output
 ) -> None:
-    """List topics with their number of partitions and records, size, time of the last append,
-    cleanup policy and retention. With TOPIC, list the partitions of the topic, with their number of
-    records, size and timestamp of the last record.
+    """List topics with their size, numbers of partitions and records, time of the last append,
+    cleanup policy and retention. With TOPIC, list the partitions of the topic, with their size,
+    number of records, and timestamp of the last record.
 
     The directory may be in use. ls calculates the number of records from the offsets, so it also
     counts records that compaction has removed. The column `retention` shows how much retention

@@ -42,8 +42,8 @@ def command(
     topic has the same name, delete the new topic first. If the command is killed, nothing is lost:
     the topic is already restored, or you can run the command again.
 
-    The command works with a mounted DATA, too. It fails while any other process writes DATA. If
-    DATA is mounted, the daemon restores the topic.
+    If DATA is mounted, the daemon restores the topic. The command fails while a process other than
+    the mount's daemon writes DATA.
     """
     address, others = topic_and_rest(context, words)
     if others:

@@ -51,9 +51,9 @@ def command(place: str | None, out: Output) -> None:
     whether other users may write the directory.
 
     Each check prints a line: ok, wrong or hint. A hint is about something that works but could work
-    better. Below a problem or a hint is the command to type: doctor itself changes nothing. Each
-    check runs in its own process, and doctor waits for at most 20 s. So doctor can report a mount
-    or a disk that hangs.
+    better. A problem or a hint is followed by the command to type, because doctor itself changes
+    nothing. All checks run at the same time, each in its own process, and doctor waits for at most
+    20 s. So doctor can report a mount or a disk that hangs.
 
     Exit status 1: something is wrong. Hints do not count.
     """
