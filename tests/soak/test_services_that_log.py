@@ -34,6 +34,7 @@ EXAMPLES = PROJECT / "kafkafs" / "linux"
 #: From then on, after the mount is ready, nothing may be missing.
 SETTLED_S = 1.0
 PAUSE_S = 0.005
+SYSLOG_NG = "syslog-ng-core"
 
 Figures = Callable[[str, object], None]
 Send = Callable[[int], None]
@@ -109,9 +110,21 @@ def apache(log: Path, base: Path) -> Service:
     return Service(command, by_http(port), "apache2.service")
 
 
+def missing_libraries(package: str) -> list[str]:
+    """Return the libraries that a package of Debian depends on and that are not installed."""
+    depends = subprocess.run(["apt-cache", "depends", package], capture_output=True, check=True)
+    libraries = re.findall(r"Depends: (lib\S+)", depends.stdout.decode())
+    status = ["dpkg-query", "--show", "--showformat=${db:Status-Status}"]
+    return [
+        library
+        for library in libraries
+        if subprocess.run([*status, library], capture_output=True).stdout != b"installed"
+    ]
+
+
 def syslog_ng(log: Path, base: Path) -> Service:
     """Debian's package, unpacked: installed it would replace rsyslog."""
-    packages = ["syslog-ng-core", "libivykis0"]
+    packages = [SYSLOG_NG, *missing_libraries(SYSLOG_NG)]
     subprocess.run(["apt-get", "download", "-qq", *packages], cwd=base, check=True)
     for package in base.glob("*.deb"):
         subprocess.run(["dpkg", "-x", str(package), str(base / "root")], check=True)
