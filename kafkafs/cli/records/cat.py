@@ -99,10 +99,10 @@ def command(
 ) -> None:
     """Print the records of partitions, one partition after the other. The directory may be in use.
 
-    @START..END selects records, as in the file names of a mount. START and END can be an offset,
-    -10 (the tenth record before the end), a time, -15m (15 minutes ago), start or end. cat does not
-    print the record at END. Without @START, cat prints all records that exist when it begins to
-    read the partition. You can also give paths below a mount: mnt/orders/0@-10,
+    @START..END selects records, as in the file names of a mount. START and END can be an offset
+    (-10: the tenth record before the end), a time (-15m: 15 minutes ago), or the words start and
+    end. cat does not print the record at END. Without @START, cat prints all records that exist
+    when it begins to read the partition. You can also give paths below a mount: mnt/orders/0@-10,
     mnt/orders/.jsonl/0.
 
     With --where, cat prints only the records for which CONDITION is true. CONDITION is an SQL

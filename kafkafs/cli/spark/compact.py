@@ -40,7 +40,7 @@ def command(
     dry_run: bool,
     **spark: Any,
 ) -> None:
-    """Keep only the latest record of each key, as the daemon's cleaner does, with Spark.
+    """Keep only the latest record of each key. Spark's tasks do the work of the daemon's cleaner.
 
     Without TOPIC, the job compacts all topics whose cleanup.policy has compact. It compacts a log
     even if only a few bytes are not compacted yet. The job keeps the same records as the daemon's
