@@ -90,8 +90,9 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     OFFSET is a number, earliest or latest. After BYTES bytes, the response for a partition is cut,
     so its last message can be incomplete. The first message is always complete, even if it is
     larger than BYTES. If you name one partition, the response is a MessageSetSend of Kafka's source
-    code. If you name several partitions, it is a MultiMessageSetSend. In a mount, you can give
-    MOUNT/TOPIC/PARTITION:OFFSET:BYTES instead of both arguments.
+    code. If you name several partitions, it is a MultiMessageSetSend. Instead of DATA and
+    TOPIC:PARTITION:OFFSET:BYTES, you can give one path in a mount:
+    MOUNT/TOPIC/PARTITION:OFFSET:BYTES.
 
     A message is the value of a record. fetch leaves out control records, and the records of aborted
     and open transactions. Messages have no offsets, so fetch prints the number of messages and the
