@@ -139,8 +139,8 @@ def command(
     --salvage 1, because batches can be restored.
 
     Exit status 3: a partition cannot be opened, or damage or a loss remains after --apply. With
-    --indexes, status 3 means that all topics are tiered, or that --apply did not rebuild the
-    indexes of a damaged log.
+    --indexes, status 3 has another meaning: there is nothing to check because all topics are
+    tiered, or --apply did not rebuild the indexes of a damaged log.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:
