@@ -49,8 +49,8 @@ def command(
 
     detach stores the broker's topic settings in kafkafs-broker.properties. Then it adds the suffix
     .detached to meta.properties and to the metadata log, so that no broker starts on the directory.
-    If FILE is the broker's server.properties, run `kafkafs config DATA --broker-config FILE` before
-    detach.
+    Before detach, run `kafkafs config DATA --broker-config FILE`. FILE is the broker's
+    server.properties.
 
     detach prints a line for each topic whose settings are not known. Until you set the settings of
     such a topic, kafkafs deletes and compacts nothing in it. detach also names the tiered topics,

@@ -103,8 +103,8 @@ def command(
 ) -> None:
     """Read every byte of a data directory, and print what would repair it. --apply repairs it.
 
-    The directory must not be in use. Only `repair --salvage` and `repair --indexes` without --apply
-    also work on a directory in use, because they only read.
+    The directory must not be in use. Without --apply, `repair --salvage` and `repair --indexes`
+    also work on a directory in use: they only read.
 
     repair cuts off the same bytes that a mount would cut off after a crash, and also bytes after
     the last batch of any segment. It stores these bytes, except zeros, in *.cut files beside the
@@ -134,9 +134,9 @@ def command(
     With --indexes, DATA can also be the directory of one partition. To check the indexes of one
     segment only, give one of its files as FILE.
 
-    Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index. If
-    the logs are whole and only *.cut files of an earlier repair exist, the status is 0, or with
-    --salvage 1, because batches can be restored.
+    Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
+    With whole logs and only *.cut files of an earlier repair, the status is 0. With --salvage, it
+    is 1, because batches can be restored.
 
     Exit status 3: a partition cannot be opened, or damage or a loss remains after --apply. With
     --indexes, status 3 has another meaning: there is nothing to check because all topics are

@@ -33,9 +33,9 @@ def command(logs: Address, out: Output) -> None:
     The directory may be in use, also by a broker. verify takes no lock and writes nothing. Without
     TOPIC, it checks the whole data directory. DATA can also be the directory of one partition.
 
-    verify checks each record in any codec and format, offsets, indexes, transaction indexes,
-    producer snapshots, checkpoints, and the CRC of each batch. kafkafs or a broker of any version
-    may have written these files. Each fault is one line: file, position in bytes, offset, reason.
+    verify checks offsets, indexes, transaction indexes, producer snapshots, checkpoints, the CRC of
+    each batch, and each record in any codec and format. kafkafs or a broker of any version may have
+    written these files. Each fault is one line: file, position in bytes, offset, reason.
 
     verify also lists leftover files: files that a deletion, a cleaner or a recovery did not remove,
     and unfinished files of a killed process, which kafkafs replaces at its next start. Leftover
