@@ -70,8 +70,8 @@ def command(
 
     With --link, handover makes hard links to the log files of closed segments instead of copies.
     Both directories must then be on one file system. handover still copies a log file that another
-    user owns. It also copies a log file with a leader epoch above 0 (it counts the leaders that the
-    partition has had). The copy has 0 as the leader epoch.
+    user owns. It also copies a log file whose leader epoch is above 0 (this epoch counts the
+    leaders that the partition has had). The copy has leader epoch 0.
 
     handover refuses topics with open transactions. --abort ends these transactions: it writes ABORT
     markers into DATA. Without --abort, handover does not change DATA.

@@ -65,9 +65,8 @@ def command(
     topics except Kafka's own.
 
     The command fails and sets nothing if a consumer of the group is using one of the partitions, or
-    if the new offset is outside the log of a partition. DATA can be mounted. The command fails
-    while a process other than the mount's daemon writes DATA. The command refuses a broker's
-    directory.
+    if the new offset is outside the log of a partition. The command also works while DATA is
+    mounted. It fails if another process writes DATA, and in a broker's directory.
     """
     logs = resolve(context, words, needs="files")
     try:
