@@ -140,7 +140,8 @@ class TieredTopics:
     def _directory(self, topic: str, number: int) -> str:
         return os.path.join(self._data_dir, paths.partition_directory(topic, number))
 
-    def _checkpointed(self, topic: str, number: int) -> int | None:
+    def checkpointed_log_start(self, topic: str, number: int) -> int | None:
+        """Return the log start of a partition in the checkpoint, which is read once."""
         if self._log_starts is None:
             self._log_starts = {}
             path = os.path.join(self._data_dir, paths.LOG_STARTS)
@@ -161,5 +162,5 @@ class TieredTopics:
             names = [name for name, kind in self._files.listing(directory) if kind == "file"]
             bases = paths.log_bases(names)
             epochs = checkpoint_file.read_epochs(self._files, path)
-        start = first_offset(self._checkpointed(topic, number), epochs)
+        start = first_offset(self.checkpointed_log_start(topic, number), epochs)
         return (start, bases[0]) if bases and start is not None and start < bases[0] else None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -29,7 +29,7 @@ from storage.record._batch import Rebuild
 from storage.record.control import ABORT
 from storage.segment.walk import feed
 from storage.settings.settings import Settings
-from storage.state import checkpoint_file, producer_state
+from storage.state import producer_state
 from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.state.tiered import TieredTopics
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
@@ -76,10 +76,11 @@ def reindex(
         }
         for partition in partitions:
             data_dir, name = os.path.split(partition.directory)
-            topic, _ = paths.parse_partition_directory(name) or (name, -1)
+            topic, number = paths.parse_partition_directory(name) or (name, -1)
             line = None if check_only else tiered[data_dir].line(topic)
             if line is None:
-                _Partition(partition, files, outcome, check_only, progress).run()
+                log_start = tiered[data_dir].checkpointed_log_start(topic, number) or 0
+                _Partition(partition, log_start, files, outcome, check_only, progress).run()
             elif line not in outcome.tiered:
                 outcome.tiered.append(line)
     return outcome
@@ -150,6 +151,7 @@ class _Partition:
     def __init__(
         self,
         target: ReindexTarget,
+        log_start: int,
         files: Files,
         outcome: Reindexed,
         check_only: bool,
@@ -162,14 +164,9 @@ class _Partition:
         self.progress = progress
         self.bases = _bases(files, target.directory)
         data_dir, name = os.path.split(target.directory)
-        topic, number = paths.parse_partition_directory(name) or (name, -1)
+        topic, _ = paths.parse_partition_directory(name) or (name, -1)
         self.index_interval = Settings(files, data_dir).log_config(topic).index_interval_bytes
-        self.log_start = 0
-        with suppress(CorruptCheckpoint):
-            log_starts = checkpoint_file.read_offsets(
-                files, os.path.join(data_dir, paths.LOG_STARTS)
-            )
-            self.log_start = log_starts.get((topic, number), 0)
+        self.log_start = log_start
         # The state at the end of the part that was read.
         self.producers = ProducerState()
 
