@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from storage.directory.manager import LogManager, Topic
     from storage.errors import StorageError
+    from storage.log.append import Appended
     from storage.log.listener import LogListener
-    from storage.log.log import Appended, Log
+    from storage.log.log import Log
     from storage.record.batch import Record, encode
 
 __all__ = [
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Appended": "storage.log.log",
+    "Appended": "storage.log.append",
     "Log": "storage.log.log",
     "LogListener": "storage.log.listener",
     "LogManager": "storage.directory.manager",

@@ -14,6 +14,7 @@ from pathlib import Path
 from storage import LogManager, Record, encode, paths
 from storage.directory.checkpoints import CHECKPOINTS
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.state import checkpoint_file
 from tests import metadata_log as made
 from tests.metadata_log import TOPIC, MetadataLog
@@ -50,7 +51,7 @@ def make(data: Path, *, is_set: bool = True, **settings: str) -> None:
                         Record(n, NOW_MS - 1000 + n, 0, b"k", b"%d" % n) for n in (first, first + 1)
                     ]
                     batch = bytearray(encode(records, base_offset=first))
-                    log.appender.append_batches(batch, now_ns=NOW_MS * 1_000_000)
+                    append_batches(log, batch, now_ns=NOW_MS * 1_000_000)
                     if first < 6:
                         log.roll(NOW_MS)
     for path in [*data.glob("*/kafkafs.*"), *data.glob("*/*.lines"), *data.glob("kafkafs.*")]:

@@ -43,6 +43,7 @@ from storage.adopt.early_flush import EarlyFlush, early_flush
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.errors import CorruptCheckpoint, InvalidTxnState, StorageError, UnknownTopicOrPartition
 from storage.files import Files
+from storage.log.append import abort_transaction, append_batches, commit_transaction
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.log.staged_batches import StagedBatches, Stamped
@@ -287,7 +288,8 @@ class _Adoption:
 
                 def append(chunk: Stamped = chunk) -> None:
                     log.pace.check_pace()
-                    appended = log.appender.append_batches(
+                    appended = append_batches(
+                        log,
                         chunk.data,
                         now_ns=chunk.now_ns,
                         checked=chunk.batches,
@@ -403,9 +405,8 @@ def _lacks_marker(log: Log, pending: Pending) -> bool:
 def _write_marker(log: Log, pending: Pending, now_ns: Callable[[], int]) -> None:
     if _lacks_marker(log, pending):
         log.pace.check_pace()
-        appender = log.appender
-        end = appender.commit_transaction if pending.committed else appender.abort_transaction
-        end(pending.producer_id, now_ns())
+        end = commit_transaction if pending.committed else abort_transaction
+        end(log, pending.producer_id, now_ns())
 
 
 def _flush(logs: Iterable[Log], task: Task) -> None:

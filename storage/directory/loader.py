@@ -410,7 +410,7 @@ class Loader:
             return max(log_start, self._own_log_start(directory))
         if recovery_point == 0 and not clean:
             # Appending with given offsets may have moved the log start to the first batch
-            # (`Appender.restore`). A later log start may belong to a change that was not made.
+            # (`append_with_offsets`). A later log start may belong to a change that was not made.
             written = min(self._own_log_start(directory), self._first_offset(directory))
             return max(log_start, written)
         return log_start

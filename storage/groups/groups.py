@@ -324,7 +324,7 @@ class Groups(LogListener[Log]):
         that are not on the disk yet are flushed before the commit is. Errors: OffsetOutOfRange
         outside of log start..log end, UnknownTopicOrPartition, FaultyPartition, InvalidRecord for a
         name or metadata that Kafka refuses, PolicyViolation for a share group; those of `prepare`
-        and of `Appender.append`.
+        and of `Log.append`.
         """
         self._directory.check_writable()
         check_name(name)

@@ -42,6 +42,7 @@ from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
 from storage.groups.offset_records import id_bytes
 from storage.handover.handed_segment import Receiver, hand_segment
+from storage.log.append import abort_transaction
 from storage.log.log import Log
 from storage.plural import counted
 from storage.settings.config import REMOTE_STORAGE
@@ -229,7 +230,7 @@ class _Handover:
             for log in manager.logs() if self.abort else ():
                 for producer in log.producers if self._is_wanted(log.topic) else ():
                     if producer.in_transaction:
-                        log.appender.abort_transaction(producer.producer_id, self.clock_ns())
+                        abort_transaction(log, producer.producer_id, self.clock_ns())
                         aborted = log.topic, log.partition, producer.producer_id
                         self.outcome.aborted.append(aborted)
 

@@ -1,11 +1,11 @@
-"""Appends to a log: checks batches and assigns their offsets before they are written.
+"""Appends of batches from elsewhere: of producers, with their offsets, markers of transactions.
 
 Invariants: a refused append changes nothing; the offsets of one append are dense
-(`UnifiedLog.append`), except in `append_as_follower` and `restore`, which keep the offsets of the
-batches.
+(`UnifiedLog.append`), except in `append_as_follower` and `append_with_offsets`, which keep the
+offsets of the batches.
 
-Not here: the rules for batches (`validator`) and producers (`producer_state`), writing and rolling
-(`log`).
+Not here: the rules for batches (`validator`) and producers (`producer_state`), the append of
+batches that were made here (`Log.append`).
 """
 
 from __future__ import annotations
@@ -13,29 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from storage import paths
-from storage.errors import InvalidRecord, InvalidTxnState, RecordTooLarge
-from storage.log.core import LogCore
-from storage.log.epochs import LeaderEpochs
-from storage.log.flush import Durability
-from storage.log.validator import (
-    Admitted,
-    admitted,
-    as_they_are,
-    check_keys,
-    check_not_ahead,
-    rewrites,
-    rewritten,
-)
-from storage.record._batch import assign_offsets
+from storage.errors import InvalidRecord, InvalidTxnState
+from storage.log.assign import check_last_offset, with_offsets
+from storage.log.log import Log
+from storage.log.validator import Admitted, admitted, as_they_are
 from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
 from storage.record.header import BatchHeader, Buffer, parse_header
 from storage.segment.segment import MAX_OFFSET_SPAN, BatchEntry
-from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerBatch, ProducerUpdate
-
-Assigned = tuple[bytearray, list[BatchEntry]]
-"""Batches with their offsets, and an entry for each."""
 
 
 class Appended(NamedTuple):
@@ -50,265 +35,188 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
-def check_last_offset(first: int, last_offset: int) -> None:
-    """Check that a log does not exceed the largest possible offset. Errors: InvalidRecord."""
-    # In 64 bits a larger offset is negative.
-    if not first <= last_offset < paths.MAX_OFFSET:
-        raise InvalidRecord(
-            f"no offsets left from offset {first} on: a log ends at {paths.MAX_OFFSET}"
-        )
+def append_batches(
+    log: Log,
+    batches: Buffer,
+    *,
+    now_ns: int,
+    trusted: dict[int, int] | None = None,
+    defer_flush: bool = False,
+    checked: Iterable[Admitted] | None = None,
+    in_place: bool = False,
+) -> list[Appended]:
+    """Append whole batches from elsewhere, of any format and kind, with new offsets.
+
+    `validator.admitted` has the rules for a batch, `producer_state` those for a producer's next
+    one: a duplicate is not written again, an old epoch and a gap in the sequences are refused. A
+    gap is accepted if the producer's previous batch in the log came from the same caller: `trusted`
+    is the caller's memory, by producer id the last offset of the last batch that it appended; this
+    method updates it. `checked`: the result of `admitted` for these batches and the current
+    settings, if the caller has it: that takes as long as decoding them, and is thread-safe.
+    `in_place`: `batches`, a bytearray, are as `checked` has them, and may be changed: they are
+    written without a copy. Errors: InvalidRecord and its kinds (OutOfOrderSequence,
+    InvalidProducerEpoch, InvalidTxnState, InvalidTimestamp), RecordTooLarge, OSError; nothing is
+    appended.
+    """
+    log.check_writable()
+    log.files.check_room()
+    outcome: list[Appended] = []
+    parts: list[Buffer] = []
+    size = 0
+    update = ProducerUpdate(log.producers)
+    # The caller's memory if all is appended; without a memory no gap is accepted.
+    memory = None if trusted is None else dict(trusted)
+    if checked is None:
+        checked = admitted(batches, log.config, now_ns // 1_000_000)
+    for batch in checked:
+        written = update.batches
+        next_offset = written[-1].last_offset + 1 if written else log.log_end_offset
+        new = _producer_batch(batch.header, next_offset, size, batch.marker)
+        duplicate = _duplicate(update, new, memory)
+        outcome.append(duplicate or Appended(new.base_offset, new.last_offset, False))
+        if duplicate is None:
+            update.add(new)
+            parts.append(batch.data)
+            size += len(batch.data)
+            if new.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
+                # One segment would get all of them.
+                reason = f"the batches span more than {MAX_OFFSET_SPAN} offsets"
+                raise InvalidRecord(f"{reason}: append fewer batches at a time")
+    if update.batches:
+        if in_place and len(parts) == len(outcome):
+            assert isinstance(batches, bytearray)
+            data = batches
+        else:
+            data = bytearray().join(parts)
+        assigned = with_offsets(data, log.log_end_offset, log.epochs.latest, update)
+        log.append_assigned(assigned, now_ns)
+    if trusted is not None and memory is not None:
+        trusted.update(memory)
+    if update.batches and not defer_flush and log.durability.flush_due:
+        log.flush()
+    return outcome
 
 
-class Appender:
-    """Appends to one log. Offsets count records, sizes are in bytes."""
-
-    def __init__(self, log: LogCore, epochs: LeaderEpochs, durability: Durability) -> None:
-        self._log = log
-        self._epochs = epochs
-        self._durability = durability
-        self.set_config(log.config)
-
-    def set_config(self, config: LogConfig) -> None:
-        """Apply new settings of the topic."""
-        # Whether an append needs more than the common checks.
-        self._is_special = config.is_compacted or rewrites(config)
-
-    def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
-        """Append batches that were made here, with new offsets; return the first one.
-
-        `batches`: uncompressed v2 batches without producers, back to back; base offsets and leader
-        epoch are written into them in place, unless the topic's compression.type and
-        message.timestamp.type change them. `now_ns`: wall time in ns. `defer_flush`: the caller
-        checks `flush_due` itself. Errors: those of `assign`, and OSError from the disk; nothing is
-        appended.
-        """
-        first = self.append_assigned(self.assign(batches, now_ns=now_ns), now_ns=now_ns)
-        self._flush_if_due(defer_flush)
-        return first
-
-    def assign(self, batches: bytearray, *, now_ns: int) -> Assigned:
-        """Check batches for `append` and assign the offsets that follow the log end.
-
-        They stay valid until the next append. So the batches of several logs can be checked before
-        any is written. Errors: RecordTooLarge over max.message.bytes, InvalidTimestamp,
-        InvalidRecord for a record without a key in a compacted topic; LogClosed, ReadOnlyLog,
-        OSError after a failed fsync.
-        """
-        log = self._log
-        log.check_writable()
-        log.files.check_room()
-        config = log.config
-        now_ms = now_ns // 1_000_000
-        if self._is_special:
-            if config.is_compacted:
-                check_keys(batches, 0, len(batches))
-            batches = rewritten(batches, config, now_ms)
-        entries = assign_offsets(batches, log.log_end_offset, self._epochs.latest)
-        check_last_offset(log.log_end_offset, entries[-1][2])
-        limit = config.max_message_bytes
-        latest = now_ms + config.message_timestamp_after_max_ms
-        for entry in entries:
-            if entry[1] > limit:
-                raise RecordTooLarge(entry[1], limit)
-            if entry[3] > latest:
-                check_not_ahead(entry[3], config, now_ms)
-        return batches, entries
-
-    def append_assigned(self, assigned: Assigned, *, now_ns: int) -> int:
-        """Append the result of `assign`; return the first offset. Errors: OSError from the disk.
-
-        The caller checks `flush_due`.
-        """
-        batches, entries = assigned
-        first = self._log.log_end_offset
-        self._log.write(batches, entries, first, now_ns)
-        return first
-
-    def _flush_if_due(self, defer_flush: bool) -> None:
-        if not defer_flush and self._durability.flush_due:
-            self._durability.flush()
-
-    def append_batches(
-        self,
-        batches: Buffer,
-        *,
-        now_ns: int,
-        trusted: dict[int, int] | None = None,
-        defer_flush: bool = False,
-        checked: Iterable[Admitted] | None = None,
-        in_place: bool = False,
-    ) -> list[Appended]:
-        """Append whole batches from elsewhere, of any format and kind, with new offsets.
-
-        `validator.admitted` has the rules for a batch, `producer_state` those for a producer's next
-        one: a duplicate is not written again, an old epoch and a gap in the sequences are refused.
-        A gap is accepted if the producer's previous batch in the log came from the same caller:
-        `trusted` is the caller's memory, by producer id the last offset of the last batch that it
-        appended; this method updates it. `checked`: the result of `admitted` for these batches and
-        the current settings, if the caller has it: that takes as long as decoding them, and is
-        thread-safe. `in_place`: `batches`, a bytearray, are as `checked` has them, and may be
-        changed: they are written without a copy. Errors: InvalidRecord and its kinds
-        (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, InvalidTimestamp),
-        RecordTooLarge, OSError; nothing is appended.
-        """
-        log = self._log
-        log.check_writable()
-        log.files.check_room()
-        outcome: list[Appended] = []
-        parts: list[Buffer] = []
-        size = 0
-        update = ProducerUpdate(log.producers)
-        # The caller's memory if all is appended; without a memory no gap is accepted.
-        memory = None if trusted is None else dict(trusted)
-        if checked is None:
-            checked = admitted(batches, log.config, now_ns // 1_000_000)
-        for batch in checked:
-            written = update.batches
-            next_offset = written[-1].last_offset + 1 if written else log.log_end_offset
-            new = _producer_batch(batch.header, next_offset, size, batch.marker)
-            duplicate = self._duplicate(update, new, memory)
-            outcome.append(duplicate or Appended(new.base_offset, new.last_offset, False))
-            if duplicate is None:
-                update.add(new)
-                parts.append(batch.data)
-                size += len(batch.data)
-                if new.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
-                    # One segment would get all of them.
-                    reason = f"the batches span more than {MAX_OFFSET_SPAN} offsets"
-                    raise InvalidRecord(f"{reason}: append fewer batches at a time")
-        if update.batches:
-            if in_place and len(parts) == len(outcome):
-                assert isinstance(batches, bytearray)
-                data = batches
-            else:
-                data = bytearray().join(parts)
-            entries = assign_offsets(data, log.log_end_offset, self._epochs.latest)
-            log.write(data, entries, log.log_end_offset, now_ns, update)
-        if trusted is not None and memory is not None:
-            trusted.update(memory)
-        if update.batches:
-            self._flush_if_due(defer_flush)
-        return outcome
-
-    def _duplicate(
-        self, update: ProducerUpdate, batch: ProducerBatch, trusted: dict[int, int] | None
-    ) -> Appended | None:
-        """Return the earlier append of this batch, or None; check the producer's rules."""
-        if not batch.counts:
-            return None
-        producer = update.get(batch.producer_id)
-        follows = False
-        if producer is not None:
-            if batch.marker_type < 0 and (earlier := producer.duplicate(batch)) is not None:
-                if trusted is not None and earlier is producer.batches[-1]:
-                    trusted[batch.producer_id] = earlier.last_offset
-                return Appended(earlier.first_offset, earlier.last_offset, True)
-            # A batch of another caller, or one that only a snapshot has, breaks the chain.
-            follows = trusted is not None and trusted.get(batch.producer_id) == producer.last_offset
-            producer.check(batch, follows=follows)
-        if trusted is not None:
-            if batch.marker_type < 0:
-                trusted[batch.producer_id] = batch.last_offset
-            elif producer is None or (follows and batch.producer_epoch != producer.epoch):
-                # The chain continues, though a new epoch has no batch yet.
-                trusted[batch.producer_id] = -1
+def _duplicate(
+    update: ProducerUpdate, batch: ProducerBatch, trusted: dict[int, int] | None
+) -> Appended | None:
+    """Return the earlier append of this batch, or None; check the producer's rules."""
+    if not batch.counts:
         return None
+    producer = update.get(batch.producer_id)
+    follows = False
+    if producer is not None:
+        if batch.marker_type < 0 and (earlier := producer.duplicate(batch)) is not None:
+            if trusted is not None and earlier is producer.batches[-1]:
+                trusted[batch.producer_id] = earlier.last_offset
+            return Appended(earlier.first_offset, earlier.last_offset, True)
+        # A batch of another caller, or one that only a snapshot has, breaks the chain.
+        follows = trusted is not None and trusted.get(batch.producer_id) == producer.last_offset
+        producer.check(batch, follows=follows)
+    if trusted is not None:
+        if batch.marker_type < 0:
+            trusted[batch.producer_id] = batch.last_offset
+        elif producer is None or (follows and batch.producer_epoch != producer.epoch):
+            # The chain continues, though a new epoch has no batch yet.
+            trusted[batch.producer_id] = -1
+    return None
 
-    def abort_transaction(self, producer_id: int, now_ns: int) -> int:
-        """Write the ABORT marker of an open transaction; return its offset. Errors: InvalidTxnState
-        if the producer is unknown or has none open; OSError from the disk.
-        """
-        return self._end_transaction(producer_id, ABORT, now_ns)
 
-    def commit_transaction(self, producer_id: int, now_ns: int) -> int:
-        """Write the COMMIT marker of an open transaction. Errors: those of `abort_transaction`."""
-        return self._end_transaction(producer_id, COMMIT, now_ns)
+def abort_transaction(log: Log, producer_id: int, now_ns: int) -> int:
+    """Write the ABORT marker of an open transaction; return its offset. Errors: InvalidTxnState if
+    the producer is unknown or has none open; OSError from the disk.
+    """
+    return _end_transaction(log, producer_id, ABORT, now_ns)
 
-    def _end_transaction(self, producer_id: int, kind: int, now_ns: int) -> int:
-        log = self._log
-        log.check_writable()
-        producer = log.producers.by_id.get(producer_id)
-        if producer is None or not producer.in_transaction:
-            reason = "unknown producer" if producer is None else "no transaction is open"
-            raise InvalidTxnState(reason, producer_id, path=log.directory)
-        offset = log.log_end_offset
-        batch = encode_marker(
-            kind,
-            producer_id=producer_id,
-            epoch=producer.epoch,
-            coordinator_epoch=max(producer.coordinator_epoch, 0),
-            offset=offset,
-            timestamp_ms=now_ns // 1_000_000,
-            leader_epoch=self._epochs.latest,
+
+def commit_transaction(log: Log, producer_id: int, now_ns: int) -> int:
+    """Write the COMMIT marker of an open transaction. Errors: those of `abort_transaction`."""
+    return _end_transaction(log, producer_id, COMMIT, now_ns)
+
+
+def _end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
+    log.check_writable()
+    producer = log.producers.by_id.get(producer_id)
+    if producer is None or not producer.in_transaction:
+        reason = "unknown producer" if producer is None else "no transaction is open"
+        raise InvalidTxnState(reason, producer_id, path=log.directory)
+    offset = log.log_end_offset
+    batch = encode_marker(
+        kind,
+        producer_id=producer_id,
+        epoch=producer.epoch,
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+        offset=offset,
+        timestamp_ms=now_ns // 1_000_000,
+        leader_epoch=log.epochs.latest,
+    )
+    update = ProducerUpdate(log.producers)
+    update.add(_producer_batch(parse_header(batch), offset, 0, parse_marker(batch)))
+    assigned = with_offsets(batch, offset, log.epochs.latest, update)
+    return log.append_assigned(assigned, now_ns)
+
+
+def append_as_follower(
+    log: Log, batches: bytearray, entries: list[BatchEntry], now_ns: int
+) -> None:
+    """Append batches that keep their offsets, which must not lie below the log end.
+
+    Gaps of offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). Errors: OSError.
+    """
+    log.check_writable()
+    log.files.check_room()
+    header = parse_header(batches, 0)
+    if header.base_offset < log.log_end_offset:
+        raise InvalidRecord(
+            f"offset {header.base_offset} is below the log end {log.log_end_offset}",
+            path=log.directory,
+            offset=header.base_offset,
         )
-        entries = assign_offsets(batch, offset, self._epochs.latest)
-        update = ProducerUpdate(log.producers)
-        update.add(_producer_batch(parse_header(batch), offset, 0, parse_marker(batch)))
-        log.write(batch, entries, offset, now_ns, update)
-        return offset
+    update = ProducerUpdate(log.producers)
+    headers = [parse_header(batches, entry[0]) for entry in entries]
+    for (at, *_), each in zip(entries, headers, strict=True):
+        is_marker = each.is_control and each.is_transactional
+        marker = parse_marker(batches, at) if is_marker else None
+        update.add(_producer_batch(each, each.base_offset, at, marker))
+    check_last_offset(header.base_offset, headers[-1].last_offset)
+    log.append_assigned((batches, entries, header.base_offset, update), now_ns)
+    log.epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
 
-    def append_as_follower(
-        self, batches: bytearray, entries: list[BatchEntry], now_ns: int
-    ) -> None:
-        """Append batches that keep their offsets, which must not lie below the log end.
 
-        Gaps of offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). Errors:
-        OSError.
-        """
-        log = self._log
-        log.check_writable()
-        log.files.check_room()
-        header = parse_header(batches, 0)
-        if header.base_offset < log.log_end_offset:
-            raise InvalidRecord(
-                f"offset {header.base_offset} is below the log end {log.log_end_offset}",
-                path=log.directory,
-                offset=header.base_offset,
-            )
-        update = ProducerUpdate(log.producers)
-        headers = [parse_header(batches, entry[0]) for entry in entries]
-        for (at, *_), each in zip(entries, headers, strict=True):
-            is_marker = each.is_control and each.is_transactional
-            marker = parse_marker(batches, at) if is_marker else None
-            update.add(_producer_batch(each, each.base_offset, at, marker))
-        log.write(batches, entries, header.base_offset, now_ns, update)
-        self._epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
+def append_with_offsets(
+    log: Log, batches: Buffer, *, now_ns: int, checked: Iterable[Admitted] | None = None
+) -> None:
+    """Append whole batches from elsewhere with their offsets, epochs and producers. A new log
+    begins at the first one's.
 
-    def restore(
-        self, batches: Buffer, *, now_ns: int, checked: Iterable[Admitted] | None = None
-    ) -> None:
-        """Append whole batches from elsewhere with their offsets, epochs and producers. A new log
-        begins at the first one's.
-
-        `validator.admitted` has the rules for a batch, for settings that are `as_they_are`; each
-        must follow the previous one, gaps are allowed. `checked`: as in `append_batches`. The
-        caller checks `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended.
-        OSError: the batches before a gap that one segment cannot have are appended.
-        """
-        log = self._log
-        log.check_writable()
-        if checked is None:
-            checked = admitted(batches, as_they_are(log.config), now_ns // 1_000_000)
-        # Batches for one segment, each list with the base offset of a segment that can have it.
-        parts: list[tuple[int, bytearray, list[BatchEntry]]] = []
-        end = log.log_end_offset
-        for data, header, _ in checked:
-            if header.base_offset < end:
-                reason = f"batch starts at offset {header.base_offset}"
-                raise InvalidRecord(f"{reason}, but the previous batch ends at {end - 1}")
-            if not parts or header.last_offset - parts[-1][0] > MAX_OFFSET_SPAN:
-                is_near = header.last_offset - end <= MAX_OFFSET_SPAN
-                parts.append((end if is_near else header.base_offset, bytearray(), []))
-            end = header.last_offset + 1
-            _, joined, entries = parts[-1]
-            entries.append((len(joined), len(data), header.last_offset, header.max_timestamp))
-            joined += data
-        check_last_offset(log.log_end_offset, end - 1)
-        for _, joined, entries in parts:
-            is_first = log.is_new
-            self.append_as_follower(joined, entries, now_ns)
-            if is_first and (base_offset := parse_header(joined).base_offset) > 0:
-                log.begin_at(base_offset)
+    `validator.admitted` has the rules for a batch, for settings that are `as_they_are`; each must
+    follow the previous one, gaps are allowed. `checked`: as in `append_batches`. The caller checks
+    `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended. OSError: the batches
+    before a gap that one segment cannot have are appended.
+    """
+    log.check_writable()
+    if checked is None:
+        checked = admitted(batches, as_they_are(log.config), now_ns // 1_000_000)
+    # Batches for one segment, each list with the base offset of a segment that can have it.
+    parts: list[tuple[int, bytearray, list[BatchEntry]]] = []
+    end = log.log_end_offset
+    for data, header, _ in checked:
+        if header.base_offset < end:
+            reason = f"batch starts at offset {header.base_offset}"
+            raise InvalidRecord(f"{reason}, but the previous batch ends at {end - 1}")
+        if not parts or header.last_offset - parts[-1][0] > MAX_OFFSET_SPAN:
+            is_near = header.last_offset - end <= MAX_OFFSET_SPAN
+            parts.append((end if is_near else header.base_offset, bytearray(), []))
+        end = header.last_offset + 1
+        _, joined, entries = parts[-1]
+        entries.append((len(joined), len(data), header.last_offset, header.max_timestamp))
+        joined += data
+    check_last_offset(log.log_end_offset, end - 1)
+    for _, joined, entries in parts:
+        is_first = log.is_new
+        append_as_follower(log, joined, entries, now_ns)
+        if is_first and (base_offset := parse_header(joined).base_offset) > 0:
+            log.begin_at(base_offset)
 
 
 def _producer_batch(

@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar, TypeVarTuple
 from storage.counters import LogCounters
 from storage.files import Files
 from storage.log.pace import Pace
-from storage.segment.segment import BatchEntry, Segment
+from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
-from storage.state.producer_state import ProducerState, ProducerUpdate
+from storage.state.producer_state import ProducerState
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -38,9 +38,6 @@ class LogCore(Protocol):
     def active(self) -> Segment: ...
 
     @property
-    def is_new(self) -> bool: ...
-
-    @property
     def last_stable_offset(self) -> int: ...
 
     @property
@@ -49,17 +46,6 @@ class LogCore(Protocol):
     def segments_from(self, offset: int) -> Sequence[Segment]: ...
 
     def check_writable(self) -> None: ...
-
-    def write(
-        self,
-        batches: bytearray,
-        entries: list[BatchEntry],
-        first: int,
-        now_ns: int,
-        update: ProducerUpdate | None = None,
-    ) -> None: ...
-
-    def begin_at(self, offset: int) -> None: ...
 
     def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T: ...
 

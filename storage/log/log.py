@@ -9,11 +9,11 @@ is in the file before a listener is called.
 One thread owns a log: only it appends and changes the list of segments. Thread-safe are
 `FlushPlan.run`, reads that hold a segment's lease, and methods whose docstrings say so.
 
-A log has parts, each in a module: `appender` (`append`), `reader` (`read`), `transactions`,
-`snapshots` of its producers, `epochs`, `durability` (`flush`), `book`.
+A log has parts, each in a module: `reader` (`read`), `transactions`, `snapshots` of its producers,
+`epochs`, `durability` (`flush`), `book`.
 
-Not here: which segments are deleted (`retention`, `compaction`), the state after a crash
-(`recovery`), other partitions (`manager`).
+Not here: appends of batches from elsewhere (`append`), which segments are deleted (`retention`,
+`compaction`), the state after a crash (`recovery`), other partitions (`manager`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage import clock, paths
 from storage.counters import LogCounters
 from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
 from storage.files import Files
-from storage.log.append import Appended, Appender, check_last_offset
+from storage.log.assign import Assigned, assign
 from storage.log.book import Book
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
@@ -40,6 +40,7 @@ from storage.log.pace import SLOW_NS, Pace
 from storage.log.read import Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
+from storage.log.validator import check_keys, rewrites, rewritten
 from storage.recovery.recovery import Recovered
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
@@ -47,10 +48,9 @@ from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEnt
 from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
 from storage.state.history import History
-from storage.state.producer_state import ProducerState, ProducerUpdate
+from storage.state.producer_state import ProducerState
 from storage.state.tiered import first_offset
-
-__all__ = ["Appended", "Log"]
+from storage.task import OnLogThread, directly
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -145,6 +145,8 @@ class Log:
         self.lost_end = 0
         self._active_since_ms = self.monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
+        # Whether the settings ask for more than the common checks of an append.
+        self._rewrites = config.is_compacted or rewrites(config)
         self.producers = recovered.producers
         self.epochs = LeaderEpochs(epochs)
         self.snapshots = ProducerSnapshots(
@@ -157,9 +159,6 @@ class Log:
         self.durability.directory_unsynced = recovered.directory_unsynced
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
-        self.appender = Appender(self, self.epochs, self.durability)
-        # The most frequently used methods of the parts.
-        self.append, self.flush = self.appender.append, self.durability.flush
         self.read, self.records = self.reader.read, self.reader.records
         self._recovered_clean = clean
         # An incomplete batch of a killed writer was never shown.
@@ -283,8 +282,6 @@ class Log:
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
 
-    # -- appending ----------------------------------------------------------------------------
-
     def became_unflushed(self) -> None:
         """Note that there is something to flush; called by `Durability`."""
         self._group.unflushed.add(self)
@@ -293,51 +290,47 @@ class Log:
         """Note that all is flushed; called by `Durability`."""
         self._group.unflushed.discard(self)
 
-    def check_writable(self) -> None:
-        """Check that the log may be changed. Errors: LogClosed, ReadOnlyLog; OSError if an fsync
-        has failed, or the log's end was lost; OutOfTurn as in `Pace.check_turn`.
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
+        """Append batches that were made here, with new offsets; return the first one.
+
+        `batches`: uncompressed v2 batches without producers, back to back; base offsets and leader
+        epoch are written into them in place, unless the topic's compression.type and
+        message.timestamp.type change them. `now_ns`: wall time in ns. `defer_flush`: the caller
+        checks `flush_due` itself. Errors: those of `assign`, and OSError from the disk; nothing is
+        appended.
         """
-        if self.pace.in_turn:
-            self.pace.check_turn()
-        if self.closed:
-            raise LogClosed("this log has been closed", path=self.directory)
-        if self.read_only:
-            self.check_not_read_only()
-        if self.durability.flush_error is not None:
-            self.durability.check_trusted()
-        if self.lost_end:
-            raise OSError(errno.EIO, self.what_is_lost, self.directory)
+        first = self.append_assigned(self.assign(batches, now_ns=now_ns), now_ns)
+        if not defer_flush and self.durability.flush_due:
+            self.flush()
+        return first
 
-    def check_not_read_only(self) -> None:
-        """Check that the log is not read-only. Errors: ReadOnlyLog, with the reason."""
-        if self.read_only:
-            reason = self.tiered or "this log was opened read-only"
-            raise ReadOnlyLog(reason, path=self.directory)
+    def assign(self, batches: bytearray, *, now_ns: int) -> Assigned:
+        """Check batches for `append`, and assign the offsets that follow the log end.
 
-    def check_active(self) -> None:
-        """Check the active segment's file. Errors: CutShort if it was truncated; OSError."""
-        try:
-            self.active.check_whole()
-        except CutShort as error:
-            self.durability.distrust(error)
-            raise
+        They stay valid until the next append. So the batches of several logs can be checked before
+        any is written. Errors: RecordTooLarge over max.message.bytes, InvalidTimestamp,
+        InvalidRecord for a record without a key in a compacted topic; those of `check_writable`;
+        OSError on a full disk.
+        """
+        self.check_writable()
+        self.files.check_room()
+        config, now_ms = self.config, now_ns // 1_000_000
+        if self._rewrites:
+            if config.is_compacted:
+                check_keys(batches, 0, len(batches))
+            batches = rewritten(batches, config, now_ms)
+        return assign(batches, config, self.log_end_offset, self.epochs.latest, now_ms)
 
-    def write(
-        self,
-        batches: bytearray,
-        entries: list[BatchEntry],
-        first: int,
-        now_ns: int,
-        update: ProducerUpdate | None = None,
-    ) -> None:
-        """Write batches that have their offsets, from `first` on, at the log end.
+    def append_assigned(self, assigned: Assigned, now_ns: int) -> int:
+        """Write batches that have their offsets at the log end; return the first offset.
 
-        `entries`: one for each batch. `update`: of batches that have producers. Errors:
-        InvalidRecord if no offset is left, OSError from the disk, CorruptRecord as in
+        The caller checks `flush_due`. Errors: OSError from the disk, CorruptRecord as in
         `Transactions.append`; nothing is written.
         """
+        batches, entries, first, update = assigned
         last_offset = entries[-1][2]
-        check_last_offset(first, last_offset)
         pace_ns = self._group.pace_ns
         started_ns = 0 if pace_ns is None else pace_ns()
         active = self.segments[-1]
@@ -385,6 +378,40 @@ class Log:
         if stabilized:
             for listener in self.listeners:
                 listener.stabilized(self)
+        return first
+
+    def flush(self, on_log_thread: OnLogThread = directly) -> None:
+        """Sync the log from the recovery point on, and move it; see `Durability.flush`."""
+        self.durability.flush(on_log_thread)
+
+    def check_writable(self) -> None:
+        """Check that the log may be changed. Errors: LogClosed, ReadOnlyLog; OSError if an fsync
+        has failed, or the log's end was lost; OutOfTurn as in `Pace.check_turn`.
+        """
+        if self.pace.in_turn:
+            self.pace.check_turn()
+        if self.closed:
+            raise LogClosed("this log has been closed", path=self.directory)
+        if self.read_only:
+            self.check_not_read_only()
+        if self.durability.flush_error is not None:
+            self.durability.check_trusted()
+        if self.lost_end:
+            raise OSError(errno.EIO, self.what_is_lost, self.directory)
+
+    def check_not_read_only(self) -> None:
+        """Check that the log is not read-only. Errors: ReadOnlyLog, with the reason."""
+        if self.read_only:
+            reason = self.tiered or "this log was opened read-only"
+            raise ReadOnlyLog(reason, path=self.directory)
+
+    def check_active(self) -> None:
+        """Check the active segment's file. Errors: CutShort if it was truncated; OSError."""
+        try:
+            self.active.check_whole()
+        except CutShort as error:
+            self.durability.distrust(error)
+            raise
 
     def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
         """Call a function that waits for the disk of `segment`, by `Pace.aside`."""
@@ -783,7 +810,7 @@ class Log:
         """Apply new settings of the topic, from the next append on."""
         self.config = config
         self._roll_after_ms = self._draw_roll_time()
-        self.appender.set_config(config)
+        self._rewrites = config.is_compacted or rewrites(config)
         for segment in self.segments:
             segment.config = config
 

@@ -21,6 +21,7 @@ from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.offset_index import OffsetIndex
+from storage.log.append import append_as_follower
 from storage.log.log import Log
 from storage.plural import counted
 from storage.record.header import HEADER_SIZE, BatchHeader
@@ -101,7 +102,7 @@ def salvage(log: Log, now_ns: int) -> list[Salvaged]:
             outcome.append(salvaged := Salvaged(source.path, source.end - source.start))
             for data, header in _batches(log, source, log.log_end_offset, salvaged):
                 entry: BatchEntry = (0, header.size, header.last_offset, header.max_timestamp)
-                log.appender.append_as_follower(bytearray(data), [entry], now_ns)
+                append_as_follower(log, bytearray(data), [entry], now_ns)
         if any(salvaged.batches for salvaged in outcome):
             log.flush()
     finally:

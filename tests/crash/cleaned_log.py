@@ -13,6 +13,7 @@ from typing import NamedTuple
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
@@ -66,7 +67,7 @@ class Life:
         if self.log.active.size + len(batch) > self.log.config.segment_bytes:
             # A hole that a power cut leaves at a segment's end cannot be told from a cleaner's.
             self.flush()
-        self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        append_batches(self.log, batch, now_ns=self.now_ms * 1_000_000)
         last = batches_of(self.log.active)[-1]
         self.history.append(last)
         before = self.stages[-1].contents[0]

@@ -25,6 +25,7 @@ from storage.adopt.adopt import adopt
 from storage.adopt.staged import AdoptRequest
 from storage.errors import CorruptRecord, InvalidRecord
 from storage.files import Files
+from storage.log.append import abort_transaction
 from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
@@ -197,7 +198,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         assert values(manager.log("beside", 0)) == [b"1", b"2"]
         producer = manager.log("b", 0).producers.by_id.get(7)
         if producer is not None and producer.in_transaction:
-            manager.log("b", 0).appender.abort_transaction(7, NOW_MS * 1_000_000)
+            abort_transaction(manager.log("b", 0), 7, NOW_MS * 1_000_000)
         count = check_all(manager, (stage.adopted, stage.adopted + (stage.asking is not None)))
         others = [v for v in values(manager.log("a", 0)) if (v or b"").startswith(b"o")]
         least = stage.flushed if found.lost else stage.others

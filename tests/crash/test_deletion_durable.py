@@ -13,6 +13,7 @@ import pytest
 
 from storage import LogManager
 from storage.directory.retain import delete_records, retain
+from storage.log.append import append_batches
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, values
@@ -30,7 +31,7 @@ def fill(data: Path) -> None:
     with opened(data, clock_ms=clock) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         manager.change_topic_settings("t", {"file.delete.delay.ms": "0"})
-        log.appender.append_batches(produced([b"0", b"1"], 7, 0), now_ns=NOW_MS * 1_000_000)
+        append_batches(log, produced([b"0", b"1"], 7, 0), now_ns=NOW_MS * 1_000_000)
 
 
 def delete_all(manager: LogManager) -> None:
@@ -54,9 +55,7 @@ def test_the_producers_of_what_is_deleted_are_known(tmp_path: Path) -> None:
         with opened(data, clock_ms=clock) as manager:
             log = manager.log("t", 0)
             again = produced([b"0", b"1"], 7, 0)
-            ((first, last, duplicate),) = log.appender.append_batches(
-                again, now_ns=NOW_MS * 1_000_000
-            )
+            ((first, last, duplicate),) = append_batches(log, again, now_ns=NOW_MS * 1_000_000)
             assert (first, last, duplicate) == (0, 1, True), seed
         shutil.rmtree(data)
 
@@ -77,9 +76,7 @@ def test_the_producers_are_known_where_the_roll_fell_into_a_flush(tmp_path: Path
         disk.materialise(seed)
         with opened(data, clock_ms=clock) as manager:
             again = produced([b"0", b"1"], 7, 0)
-            (appended,) = manager.log("t", 0).appender.append_batches(
-                again, now_ns=NOW_MS * 1_000_000
-            )
+            (appended,) = append_batches(manager.log("t", 0), again, now_ns=NOW_MS * 1_000_000)
             assert appended.duplicate, seed
         shutil.rmtree(data)
 

@@ -19,6 +19,7 @@ import pytest
 
 from storage import Log, LogManager
 from storage.files import Files
+from storage.log.append import abort_transaction, append_batches
 from storage.record.control import ABORT, COMMIT
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, write_settings
@@ -70,7 +71,7 @@ class Life:
     def end(self, log: Log, producer_id: int, kind: int) -> None:
         """A marker."""
         self.issued.append(Issued(None, producer_id, marker=kind))
-        log.appender.append_batches(marker(producer_id, kind), now_ns=NOW_NS)
+        append_batches(log, marker(producer_id, kind), now_ns=NOW_NS)
         self.acknowledged += 1
 
     def append(self, log: Log, count: int, size: int = 40) -> None:
@@ -161,7 +162,7 @@ def check(life: Life, data: Path, found: Found) -> None:
         check_producers(life, log)
         append(log, b"goes on")
         for producer_id in unfinished:
-            log.appender.abort_transaction(producer_id, NOW_NS)
+            abort_transaction(log, producer_id, NOW_NS)
     with opened(data, Unsynced(), clock_ms=clock) as manager:
         assert list(manager.log("t", 0).records())[-1].value == b"goes on"
 
@@ -196,7 +197,7 @@ def check_producers(life: Life, log: Log) -> None:
             again = produced(
                 [first.value, last.value], producer_id, first.sequence, transactional=True
             )
-            (appended,) = log.appender.append_batches(again, now_ns=NOW_NS)
+            (appended,) = append_batches(log, again, now_ns=NOW_NS)
             assert appended == (offset, offset + 1, True)
     assert log.log_end_offset == before
 

@@ -15,6 +15,7 @@ import pytest
 from storage import Log, LogManager
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
@@ -167,7 +168,7 @@ def test_what_is_known_of_producers_outlives_their_records(tmp_path: Path) -> No
         data.mkdir()
         manager = LogManager.open(str(data), clock_ms=clock)
         log = manager.create_topic("t", 1).partitions[0]
-        log.appender.append_batches(produced([b"0"]), now_ns=NOW_NS)
+        append_batches(log, produced([b"0"]), now_ns=NOW_NS)
         log.roll(NOW_MS)
         append(log, b"1")
         manager.abandon()

@@ -13,6 +13,7 @@ import pytest
 
 from storage import LogManager
 from storage.files import Files
+from storage.log.append import append_with_offsets
 from tests.crash.disk import SimulatedDisk
 from tests.crash.moments import Found, Unsynced, stops_of_life
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, write_settings
@@ -57,7 +58,7 @@ class Life:
         manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: NOW_MS)
         log = manager.log("t", 0)
         for number, write in enumerate(self.sent):
-            log.appender.restore(b"".join(map(made, write)), now_ns=NOW_NS)
+            append_with_offsets(log, b"".join(map(made, write)), now_ns=NOW_NS)
             self.acknowledged += len(write)
             if number == 1:
                 log.flush()
@@ -99,9 +100,9 @@ def test_behind_a_gap_nothing_can_be_written(tmp_path: Path) -> None:
         append(log, b"before")
         disk.fail_next("pwrite", errno.ENOSPC, suffix=f"{2 * FAR:020}.log")
         with pytest.raises(OSError, match="No space"):
-            log.appender.restore(made(2 * FAR), now_ns=NOW_NS)
+            append_with_offsets(log, made(2 * FAR), now_ns=NOW_NS)
         append(log, b"behind")
-        log.appender.restore(made(4 * FAR), now_ns=NOW_NS)
+        append_with_offsets(log, made(4 * FAR), now_ns=NOW_NS)
     disk.kill()
     with opened(tmp_path) as manager:
         found = [record.offset for record in manager.log("t", 0).records()]

@@ -19,6 +19,7 @@ import pytest
 from storage import Log, LogManager, Record, encode
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.task import Task
@@ -64,7 +65,7 @@ class Life:
         self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: self.now_ms)
 
     def put(self, batch: bytes | bytearray) -> None:
-        self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        append_batches(self.log, batch, now_ns=self.now_ms * 1_000_000)
         self.history.append(batches_of(self.log.active)[-1])
         self.enter(acknowledged=self.log.log_end_offset)
 

@@ -282,9 +282,9 @@ FAULTS = [
     ),
     Fault(
         "appends-take-the-reserve",
-        "storage/log/append.py",
-        "        log.files.check_room()\n        config",
-        "        config",
+        "storage/log/log.py",
+        "        self.files.check_room()\n        config, now_ms",
+        "        config, now_ms",
         "Appends take what was given up for deletions.",
         (RESERVE, "tests/mount/test_full_disk.py"),
     ),

@@ -192,9 +192,9 @@ FAULTS = [
     Fault(
         "producer-trusted-by-another-handle",
         "storage/log/append.py",
-        "            follows = trusted is not None and"
+        "        follows = trusted is not None and"
         " trusted.get(batch.producer_id) == producer.last_offset",
-        "            follows = trusted is not None",
+        "        follows = trusted is not None",
         "A gap in a producer's sequences is taken.",
         (APPEND, "tests/kafkafs/tree/append/test_batches_handle.py"),
     ),
@@ -330,7 +330,7 @@ FAULTS = [
     ),
     Fault(
         "largest-offset-one-too-far",
-        "storage/log/append.py",
+        "storage/log/assign.py",
         "    if not first <= last_offset < paths.MAX_OFFSET:",
         "    if not first <= last_offset <= paths.MAX_OFFSET:",
         "A log ends at 2**63, and its partition does not open any more.",

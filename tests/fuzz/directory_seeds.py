@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from storage import Log, LogManager
+from storage.log.append import append_batches
 from storage.record.batch import encode
 from storage.record.control import ABORT, encode_marker
 from tests.fuzz.directories import NAMES, SECOND, pack
@@ -37,8 +38,8 @@ def _fill(log: Log, transactions: bool) -> None:
     written = bytearray(
         encode(records(2), producer_id=7, producer_epoch=1, base_sequence=0, attributes=0x10)
     )
-    log.appender.append_batches(written, now_ns=T * 10**6)
-    log.appender.append_batches(encode_marker(ABORT, 7, 1, 3, 0, T, 0), now_ns=T * 10**6)
+    append_batches(log, written, now_ns=T * 10**6)
+    append_batches(log, encode_marker(ABORT, 7, 1, 3, 0, T, 0), now_ns=T * 10**6)
 
 
 @functools.cache

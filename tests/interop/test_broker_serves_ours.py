@@ -14,6 +14,7 @@ from storage import Log, LogManager, Record, encode
 from storage.adopt.adopt import adopt
 from storage.adopt.staged import AdoptRequest, StagedName
 from storage.errors import TaskCancelled
+from storage.log.append import abort_transaction
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.interop import workload
@@ -188,7 +189,7 @@ def append_ours(data: Path, base: Path) -> None:
             write(manager.log(topic, 0), [mixed(10, T + 10_000), values(0, 3, T + 10_020)])
         log = manager.log("transactions", 0)
         (hanging,) = [p for p in log.producers if p.in_transaction]
-        log.appender.abort_transaction(hanging.producer_id, (T + 10_030) * 1_000_000)
+        abort_transaction(log, hanging.producer_id, (T + 10_030) * 1_000_000)
         assert log.last_stable_offset == log.log_end_offset
     base.mkdir()
     (base / "data").symlink_to(data)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager, Record, encode
+from storage.log.append import append_batches
 from tests.interop.kafka_tools import Dumped, batches, complaints, dump_log_segments, records
 from tests.storage.logs import NOW_MS, opened
 from tests.storage.producers import Producer
@@ -198,7 +199,7 @@ def test_producers_and_transactions(tmp_path: Path, killed: bool) -> None:
             if producer.transactional and turn % 3 == 2 and turn < 29:
                 ended = producer.abort() if (turn // 3 + producer.producer_id) % 2 else None
                 batches += ended or producer.commit()
-            log.appender.append_batches(batches, now_ns=now_ms * 1_000_000)
+            append_batches(log, batches, now_ns=now_ms * 1_000_000)
         if turn % 8 == 7:
             log.roll(now_ms)
     if killed:

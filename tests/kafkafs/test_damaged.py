@@ -10,6 +10,7 @@ import pytest
 
 from storage import Record, encode
 from storage.errors import CorruptRecord
+from storage.log.append import append_batches
 from storage.record.control import COMMIT
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -149,7 +150,7 @@ def test_what_shows_nothing_is_passed(tree: Tree) -> None:
     log = tree.log()
     client = Client(log, 7)
     client.send(b"one", timestamp_ms=CLOCK.ms())
-    log.appender.append_batches(marker(7, COMMIT), now_ns=CLOCK.now_ns)
+    append_batches(log, marker(7, COMMIT), now_ns=CLOCK.now_ns)
     tree.append("t/0", b"two\nthree\n")
     assert tree.read("t/0") == b"one\ntwo\nthree\n"
     damage(tree, 1, at=65)
@@ -353,7 +354,7 @@ def test_text_that_was_shown_keeps_its_positions(tree: Tree, at: int) -> None:
     client.send(b"changed", timestamp_ms=CLOCK.ms())
     change(log.active, 100, 80)
     change(log.active, COUNT, at)
-    log.appender.append_batches(marker(7, COMMIT), now_ns=CLOCK.now_ns)
+    append_batches(log, marker(7, COMMIT), now_ns=CLOCK.now_ns)
     size = tree.attributes(tree.node("t/0")).size
     assert size > len(shown)
     tree.append("t/0", b"behind it\n")

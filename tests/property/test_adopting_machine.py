@@ -26,6 +26,7 @@ import storage.log.staged_batches
 from storage import LogManager
 from storage.adopt.adopt import adopt
 from storage.errors import BatchGap, Fenced, TaskCancelled
+from storage.log.append import abort_transaction
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.in_memory import PLACE
@@ -105,7 +106,7 @@ class AdoptingMachine(RuleBasedStateMachine):
             if known is not None:
                 if known.in_transaction:
                     # The power cut has taken its marker.
-                    log.appender.abort_transaction(7, NOW_NS)
+                    abort_transaction(log, 7, NOW_NS)
                 client.sequence = known.last_sequence + 1
             self.clients[log.topic, log.partition] = client
 

@@ -30,6 +30,7 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.errors import InvalidRecord, OffsetOutOfRange, PolicyViolation, TaskCancelled
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
@@ -140,7 +141,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     def put(self, batch: bytes | bytearray) -> ModelBatch:
         end, segments = self.log.log_end_offset, self.log.segments
-        (appended,) = self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        (appended,) = append_batches(self.log, batch, now_ns=self.now_ms * 1_000_000)
         made = batches_of(self.log.active)[-1]
         assert (made.base_offset, made.last_offset) == (end, appended.last_offset)
         self.content.append(made)

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from storage import Appended, Log, LogManager
 from storage.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from storage.index.txn_index import TxnEntry
+from storage.log.append import abort_transaction, append_batches
 from storage.record.control import ABORT, COMMIT
 from storage.segment.reader import SegmentReader
 from storage.state.producer_state import BATCHES_KEPT, MAX_SEQUENCE
@@ -77,7 +78,7 @@ class LogMachine(RuleBasedStateMachine):
         return self.manager.log("t", 0)
 
     def put(self, batch: bytearray) -> Appended:
-        (appended,) = self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        (appended,) = append_batches(self.log, batch, now_ns=self.now_ms * 1_000_000)
         return appended
 
     # -- appending -----------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class LogMachine(RuleBasedStateMachine):
         writer = self.writers.get(producer)
         if writer is None:
             with pytest.raises(InvalidTxnState):
-                self.log.appender.abort_transaction(producer, NOW_MS)
+                abort_transaction(self.log, producer, NOW_MS)
             return
         inside = writer.transaction is not None
         sequence = (writer.sequence + gap) & MAX_SEQUENCE
@@ -152,7 +153,7 @@ class LogMachine(RuleBasedStateMachine):
         first, at = writer.transaction, len(self.model)
         if first is not None and by_hand:
             kind = ABORT
-            assert self.log.appender.abort_transaction(producer, self.now_ms * 1_000_000) == at
+            assert abort_transaction(self.log, producer, self.now_ms * 1_000_000) == at
         else:
             batch = marker(producer, kind, epoch=writer.epoch)
             assert self.put(batch) == Appended(at, at, False)

@@ -15,6 +15,7 @@ from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.errors import OffsetOutOfRange
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT
 from storage.record.plain import recompress
 from storage.task import Task
@@ -75,14 +76,12 @@ class History:
                 base_sequence=sequence,
                 attributes=0x10,
             )
-        self.log.appender.append_batches(
-            bytearray(recompress(batch, codec)), now_ns=self.clock.now_ms * 1_000_000
+        append_batches(
+            self.log, bytearray(recompress(batch, codec)), now_ns=self.clock.now_ms * 1_000_000
         )
 
     def end(self, producer: int, kind: int) -> None:
-        self.log.appender.append_batches(
-            marker(producer, kind), now_ns=self.clock.now_ms * 1_000_000
-        )
+        append_batches(self.log, marker(producer, kind), now_ns=self.clock.now_ms * 1_000_000)
 
     def roll(self) -> None:
         self.log.roll(self.clock.now_ms)

@@ -18,6 +18,7 @@ from kafkafs.spark.location.followed_directory import FollowedDirectory
 from kafkafs.spark.location.location import location_of
 from storage import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
+from storage.log.append import append_batches
 from storage.record.batch import Record, encode
 from storage.verify.verify import verify as verify_here
 from tests.storage.logs import NOW_MS, opened
@@ -34,7 +35,7 @@ def put(data: Path, topic: str, partition: int, records: list[Record]) -> None:
     """Append a batch."""
     with opened(data) as manager:
         log = manager.log(topic, partition)
-        log.appender.append_batches(encode(records), now_ns=NOW_NS)
+        append_batches(log, encode(records), now_ns=NOW_NS)
 
 
 def values_of(data: Path, topic: str) -> list[list[tuple[bytes | None, bytes | None]]]:
@@ -127,7 +128,7 @@ def test_stats_of_one_split_add_up_as_those_of_many(
         for number in range(300):
             time_ms = NOW_MS + (number * 7919 % 300) * MINUTE
             record = Record(0, time_ms, 0, b"%d" % (number % 40), bytes(number))
-            log.appender.append_batches(encode([record]), now_ns=NOW_NS)
+            append_batches(log, encode([record]), now_ns=NOW_NS)
     options = stats.StatsOptions(gap_ms=10 * MINUTE)
     whole = stats.count(spark, str(data), options)
     monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kafkafs.spark.source.offsets import Reached
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
+from storage.log.append import append_batches
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.task import Task
 from tests.in_memory import PLACE
@@ -82,7 +83,7 @@ class Life(RuleBasedStateMachine):
             base_sequence=0,
             attributes=TRANSACTIONAL_BIT,
         )
-        log.appender.append_batches(bytearray(batch), now_ns=NOW_NS)
+        append_batches(log, bytearray(batch), now_ns=NOW_NS)
         if commits:
             client.commit()
             self.written[number] += values

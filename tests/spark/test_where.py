@@ -20,6 +20,7 @@ from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.options import parse
 from storage import LogManager, Record, encode
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.plain import recompress
 from tests.spark.reading import Stream, batch, batch_parts, batch_reader, read, values
 from tests.storage import old_logs
@@ -93,7 +94,7 @@ def every_codec(data: Path) -> None:
         for log in manager.create_topic("orders", 2).partitions.values():
             for turn in range(15):
                 made = recompress(encode(some_records(1 + turn % 3, turn)), turn % 5)
-                log.appender.append_batches(bytearray(made), now_ns=NOW_NS)
+                append_batches(log, bytearray(made), now_ns=NOW_NS)
                 if turn % 4 == 3:
                     log.roll(NOW_MS)
 

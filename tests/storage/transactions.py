@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage import Appended, Log, LogManager, Record, encode
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.state.producer_state import MAX_SEQUENCE
@@ -58,7 +59,7 @@ class Client:
             transactional=transactional,
             timestamp_ms=timestamp_ms,
         )
-        (appended,) = self.log.appender.append_batches(batch, now_ns=timestamp_ms * 1_000_000)
+        (appended,) = append_batches(self.log, batch, now_ns=timestamp_ms * 1_000_000)
         self.sequence = (self.sequence + len(values)) & MAX_SEQUENCE
         return appended
 
@@ -71,7 +72,7 @@ class Client:
     def end(self, kind: int) -> Appended:
         """Append a marker."""
         batch = marker(self.producer_id, kind, epoch=self.epoch)
-        (appended,) = self.log.appender.append_batches(batch, now_ns=NOW_NS)
+        (appended,) = append_batches(self.log, batch, now_ns=NOW_NS)
         return appended
 
 
@@ -83,4 +84,4 @@ def new_log(manager: LogManager, **overrides: object) -> Log:
 
 
 def put(log: Log, *batches: bytes | bytearray, **options: object) -> list[Appended]:
-    return log.appender.append_batches(b"".join(batches), now_ns=NOW_NS, **options)  # type: ignore[arg-type]
+    return append_batches(log, b"".join(batches), now_ns=NOW_NS, **options)  # type: ignore[arg-type]

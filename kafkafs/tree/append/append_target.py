@@ -17,7 +17,8 @@ from kafkafs.tree.partition.partitions import Partitions, planned
 from kafkafs.tree.permissions import WholeTopic
 from storage.directory.manager import Topic
 from storage.errors import LogClosed, StorageError
-from storage.log.append import Assigned
+from storage.log.append import append_batches, append_with_offsets
+from storage.log.assign import Assigned
 from storage.log.pace import check_paces
 from storage.log.partitioner import Partitioner, Routed
 from storage.log.validator import Admitted, as_they_are
@@ -60,13 +61,13 @@ class PartitionTarget:
         self.partition.log.pace.check_pace()
 
     def append(self, batches: bytearray, now_ns: int) -> None:
-        """Append batches that the view has made. Errors of `Appender.assign`; OSError."""
+        """Append batches that the view has made. Errors of `Log.assign`; OSError."""
         partition = self.partition
-        appender = partition.log.appender
-        ready = appender.assign(batches, now_ns=now_ns)
+        log = partition.log
+        ready = log.assign(batches, now_ns=now_ns)
         partition.writer = self
         try:
-            appender.append_assigned(ready, now_ns=now_ns)
+            log.append_assigned(ready, now_ns)
         finally:
             partition.writer = None
 
@@ -77,19 +78,24 @@ class PartitionTarget:
         trusted: dict[int, int],
         checked: list[Admitted] | None,
     ) -> None:
-        """Append finished batches, as `Appender.append_batches` does."""
+        """Append finished batches, as `append_batches` does."""
         partition = self.partition
         partition.writer = self
         try:
-            partition.log.appender.append_batches(
-                batches, now_ns=now_ns, trusted=trusted, defer_flush=True, checked=checked
+            append_batches(
+                partition.log,
+                batches,
+                now_ns=now_ns,
+                trusted=trusted,
+                defer_flush=True,
+                checked=checked,
             )
         finally:
             partition.writer = None
 
     def check(self, batches: bytearray, now_ns: int) -> None:
         """Raise what `append` would refuse; appends nothing."""
-        self.partition.log.appender.assign(batches, now_ns=now_ns)
+        self.partition.log.assign(batches, now_ns=now_ns)
 
     def flush_plan(self) -> FlushPlan | None:
         """The plan for fsync; None where all of it is flushed."""
@@ -170,11 +176,11 @@ class NewPartitionTarget(PartitionTarget):
         trusted: dict[int, int],
         checked: list[Admitted] | None,
     ) -> None:
-        """Append finished batches, as `Appender.restore` does."""
+        """Append finished batches, as `append_with_offsets` does."""
         partition = self.partition
         partition.writer = self
         try:
-            partition.log.appender.restore(batches, now_ns=now_ns, checked=checked)
+            append_with_offsets(partition.log, batches, now_ns=now_ns, checked=checked)
         finally:
             partition.writer = None
             self._end = partition.log.log_end_offset
@@ -254,7 +260,7 @@ class TopicTarget:
         grown: list[tuple[Partition, int]] = []
         try:
             for partition, ready in assigned:
-                first = partition.log.appender.append_assigned(ready, now_ns=now_ns)
+                first = partition.log.append_assigned(ready, now_ns)
                 grown.append((partition, first))
         except (StorageError, OSError):
             self._log_appended(grown)
@@ -268,7 +274,7 @@ class TopicTarget:
     def _assign(
         self, batches: bytearray, now_ns: int
     ) -> tuple[Routed, list[tuple[Partition, Assigned]]]:
-        """The batches for each partition, checked. EACCES; errors of `Appender.assign`."""
+        """The batches for each partition, checked. EACCES; errors of `Log.assign`."""
         self._right.check()
         limit = self.config.max_message_bytes
         partitions = self._topic.partitions
@@ -281,7 +287,7 @@ class TopicTarget:
             if log is None:
                 self._topic.check(number)
                 raise LogClosed("the topic is being deleted")
-            assigned.append((self._partitions.of(log), log.appender.assign(part, now_ns=now_ns)))
+            assigned.append((self._partitions.of(log), log.assign(part, now_ns=now_ns)))
         return routed, assigned
 
     def _log_appended(self, grown: Sequence[tuple[Partition, int]]) -> None:

@@ -5,7 +5,7 @@ write; flush refuses it (EINVAL), and release drops it, with a line in the event
 small: a batch larger than max.message.bytes or a segment is refused as soon as its length is known
 (EMSGSIZE).
 
-`Appender.append_batches` checks batches, and has the rules for offsets, codecs and producers. The
+`append_batches` checks batches, and has the rules for offsets, codecs and producers. The
 handle remembers the producers of its batches, so that a compacted log with gaps in a producer's
 sequences can be appended.
 

@@ -19,6 +19,7 @@ from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError
+from storage.log.append import abort_transaction
 from storage.log.log import Log
 from storage.log.pace import check_paces
 from storage.waiting import before_waiting
@@ -59,7 +60,7 @@ def abort_transactions(
 ) -> CommandEffects:
     """Carry out the lines, or none where one is wrong or names no open transaction.
 
-    EINVAL; errors of `Appender.abort_transaction`.
+    EINVAL; errors of `abort_transaction`.
     """
     mount = partitions.mount
     if mount.stopping:
@@ -110,7 +111,7 @@ def _abort(mount: MountContext, topic: Topic, partition: int, producer_id: int) 
     what = f"partition {partition} producer {producer_id}"
     key = topic.name, topic.id
     try:
-        offset = log.appender.abort_transaction(producer_id, now_ns)
+        offset = abort_transaction(log, producer_id, now_ns)
     except (StorageError, OSError):
         mount.abort_outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
         raise

@@ -19,6 +19,7 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from storage.errors import SegmentGone
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.recovery.swap import finish_swaps
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
@@ -468,12 +469,10 @@ def test_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             shown = b""
             for number in range(6):
                 one = Producer(number % 2, epoch=number, transactional=True)
-                log.appender.append_batches(one.batch(b"%d" % number), now_ns=NOW_NS)
+                append_batches(log, one.batch(b"%d" % number), now_ns=NOW_NS)
                 append(log, b"plain")
                 assert rest(handle, node, len(shown), tree) == b"", "it is held back"
-                log.appender.append_batches(
-                    one.commit() if number % 3 else one.abort(), now_ns=NOW_NS
-                )
+                append_batches(log, one.commit() if number % 3 else one.abort(), now_ns=NOW_NS)
                 new = b"%d\nplain\n" % number if number % 3 else b"plain\n"
                 assert rest(handle, node, len(shown), tree) == new
                 shown += new

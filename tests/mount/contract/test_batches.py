@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from storage.log.append import append_batches
 from storage.record.header import parse_header
 from storage.record.plain import recompress
 from tests.mount.contract.conftest import new_topic
@@ -441,7 +442,7 @@ def test_a_read_only_mount_shows_them(tmp_path: Path, seg: Path) -> None:
     (tmp_path / "data").mkdir()
     with LogManager.open(str(tmp_path / "data")) as manager:
         log = manager.create_topic("orders", 1).partitions[0]
-        log.appender.append_batches(seg.read_bytes(), now_ns=1_700_000_000_000_000_000)
+        append_batches(log, seg.read_bytes(), now_ns=1_700_000_000_000_000_000)
     with mounted(tmp_path, "ro") as mount:
         orders = mount / "orders" / "0"
         assert payloads(batches(orders).read_bytes()) == payloads(seg.read_bytes())

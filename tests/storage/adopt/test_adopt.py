@@ -27,6 +27,7 @@ from storage.errors import (
     UnusableFile,
 )
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT
 from storage.segment.reader import SegmentReader
@@ -213,7 +214,7 @@ def test_what_is_copied_from_another_data_directory(data: Path, tmp_path: Path) 
         adopted(there, staged(FILES, str(other), "r", 0, {A: [[b"there"]]}))
         segment = there.log("a", 0).active
         copied = Path(segment.log_path).read_bytes()[: segment.size]
-        manager.log("a", 0).appender.append_batches(copied, now_ns=NOW_NS)
+        append_batches(manager.log("a", 0), copied, now_ns=NOW_NS)
         adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"next"]]}))
         assert values(manager.log("a", 0)) == [b"here", b"there", b"next"]
 
@@ -453,7 +454,7 @@ def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
         assert codecs == [0, 4]
         # A broker refuses it where a producer's batch becomes too large.
         with pytest.raises(RecordTooLarge):
-            manager.log("a", 0).appender.append_batches(batches([value]), now_ns=NOW_NS)
+            append_batches(manager.log("a", 0), batches([value]), now_ns=NOW_NS)
 
 
 def test_large_files_go_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -531,7 +532,7 @@ def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> 
             pending = manager.adoptions.pending
             assert pending is not None
             marker = encode_marker(kind, pending.producer_id, 0, 0, 0, NOW_MS, 0)
-            manager.log("a", 0).appender.append_batches(bytearray(marker), now_ns=NOW_NS)
+            append_batches(manager.log("a", 0), bytearray(marker), now_ns=NOW_NS)
 
     with opened(data) as manager:
         request = staged(FILES, str(data), "q", 0, {A: [[b"1"], [b"2"]], B0: [[b"3"]]})

@@ -10,6 +10,7 @@ from storage import Log, LogManager, Record, encode
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.plain import recompress
 from storage.task import Task
 from tests.storage.logs import NOW_MS, opened, write_settings
@@ -48,7 +49,7 @@ def keyed(pairs: Sequence[Pair], timestamp_ms: int = NOW_MS, codec: int = 0) -> 
 def put(log: Log, *pairs: Pair, timestamp_ms: int = NOW_MS, codec: int = 0) -> int:
     """Append one batch; returns its first offset."""
     batch = keyed(pairs, timestamp_ms, codec)
-    return log.appender.append_batches(batch, now_ns=timestamp_ms * 1_000_000)[0].base_offset
+    return append_batches(log, batch, now_ns=timestamp_ms * 1_000_000)[0].base_offset
 
 
 def roll(log: Log, now_ms: int = NOW_MS) -> None:

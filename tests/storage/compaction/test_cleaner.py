@@ -13,6 +13,7 @@ from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import InvalidRecord, TaskCancelled
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.compression import CODECS
 from storage.record.control import ABORT, COMMIT
 from storage.segment.reader import SegmentReader
@@ -218,7 +219,7 @@ def test_transactions(tmp_path: Path) -> None:
             good.batch(b"3"),
             good.commit(),
         ):
-            log.appender.append_batches(batch, now_ns=NOW_NS)
+            append_batches(log, batch, now_ns=NOW_NS)
         roll(log)
         cleaned = clean(manager, log)
         assert cleaned.records_aborted == 1
@@ -241,14 +242,14 @@ def test_an_open_transaction_holds_back_its_segment_and_all_behind(tmp_path: Pat
         put(log, (b"a", b"1"), (b"a", b"2"))
         roll(log)
         producer = Producer(1, transactional=True)
-        log.appender.append_batches(producer.batch(b"3"), now_ns=NOW_NS)
+        append_batches(log, producer.batch(b"3"), now_ns=NOW_NS)
         put(log, (b"a", b"4"))
         roll(log)
         put(log, (b"a", b"5"))
         roll(log)
         assert clean(manager, log).end_offset == 2
         assert [record[0] for record in contents(log)] == [1]  # committed
-        log.appender.append_batches(marker(1, COMMIT), now_ns=NOW_NS)
+        append_batches(log, marker(1, COMMIT), now_ns=NOW_NS)
         roll(log)
         assert clean(manager, log).end_offset == 6
         assert [record[0] for record in contents(log)] == [2, 4]
@@ -258,9 +259,9 @@ def test_an_aborted_transaction_s_keys_take_nothing_s_place(tmp_path: Path) -> N
     with compacted(tmp_path) as (manager, log):
         put(log, (b"key", b"stays"))
         producer = Producer(1, transactional=True)
-        log.appender.append_batches(producer.batch(b"aborted"), now_ns=NOW_NS)
+        append_batches(log, producer.batch(b"aborted"), now_ns=NOW_NS)
         roll(log)
-        log.appender.append_batches(marker(1, ABORT), now_ns=NOW_NS)
+        append_batches(log, marker(1, ABORT), now_ns=NOW_NS)
         clean(manager, log)
         assert contents(log) == [(0, b"key", b"stays")]
 
@@ -474,10 +475,10 @@ def test_a_marker_outlives_what_it_ended(tmp_path: Path) -> None:
     clock = Clock()
     with compacted(tmp_path, clock=clock) as (manager, log):
         aborted, later = Producer(1, transactional=True), Producer(1, epoch=1)
-        log.appender.append_batches(aborted.batch(b"1"), now_ns=NOW_NS)
+        append_batches(log, aborted.batch(b"1"), now_ns=NOW_NS)
         roll(log)
-        log.appender.append_batches(aborted.abort(), now_ns=NOW_NS)
-        log.appender.append_batches(later.batch(b"2"), now_ns=NOW_NS)
+        append_batches(log, aborted.abort(), now_ns=NOW_NS)
+        append_batches(log, later.batch(b"2"), now_ns=NOW_NS)
         roll(log)
         entries = []
         for _ in range(4):
@@ -495,7 +496,7 @@ def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
     with compacted(tmp_path, clock=clock) as (manager, log):
         producer, later = Producer(1, transactional=True), Producer(1, epoch=1)
         for batch in (producer.batch(b"1"), producer.abort(), later.batch(b"2")):
-            log.appender.append_batches(batch, now_ns=NOW_NS)
+            append_batches(log, batch, now_ns=NOW_NS)
         roll(log)
         found = []
         over_ms = NOW_MS + DAY_MS
@@ -513,13 +514,13 @@ def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
 def test_a_transaction_that_was_aborted_before_the_dirty_part_is_over(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         producer = Producer(1, transactional=True)
-        log.appender.append_batches(producer.batch(b"1"), now_ns=NOW_NS)
-        log.appender.append_batches(producer.abort(), now_ns=NOW_NS)
+        append_batches(log, producer.batch(b"1"), now_ns=NOW_NS)
+        append_batches(log, producer.abort(), now_ns=NOW_NS)
         roll(log)
         clean(manager, log)
         for value in (b"2", b"3"):
-            log.appender.append_batches(producer.batch(value), now_ns=NOW_NS)
-            log.appender.append_batches(producer.commit(), now_ns=NOW_NS)
+            append_batches(log, producer.batch(value), now_ns=NOW_NS)
+            append_batches(log, producer.commit(), now_ns=NOW_NS)
         roll(log)
         assert clean(manager, log).map_keys == 1
         assert [record.value for record in log.records()] == [b"3"]
@@ -529,8 +530,8 @@ def test_a_transaction_that_was_aborted_below_the_log_start_is_not_known(tmp_pat
     """Its records are like others', and its marker ends nothing (``Cleaner.java``)."""
     with compacted(tmp_path) as (manager, log):
         producer = Producer(7, transactional=True)
-        log.appender.append_batches(producer.batch(b"1", b"2"), now_ns=NOW_NS)
-        log.appender.append_batches(producer.marker(ABORT), now_ns=NOW_NS)
+        append_batches(log, producer.batch(b"1", b"2"), now_ns=NOW_NS)
+        append_batches(log, producer.marker(ABORT), now_ns=NOW_NS)
         put(log, (b"other", b"3"))
         log.raise_log_start(3)
         roll(log)

@@ -15,6 +15,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.staged_round import preview
 from storage.errors import InvalidRecord, StorageError
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
@@ -79,7 +80,7 @@ class Writer:
             if producer >= 0:
                 self.sequences[producer] += len(pairs)
             batch = bytearray(recompress(made, draw.choice((0, 0, 0, 1, 2, 3, 4))))
-        log.appender.append_batches(batch, now_ns=now_ms * 1_000_000)
+        append_batches(log, batch, now_ns=now_ms * 1_000_000)
 
     def end_all(self, log: Log) -> None:
         """End some of the open transactions, so that not all of the log waits for one."""
@@ -87,7 +88,7 @@ class Writer:
             if self.draw.random() < 0.8:
                 kind = self.draw.choice((ABORT, COMMIT))
                 marker = encode_marker(kind, producer, 0, 0, 0, self.clock.now_ms, 0)
-                log.appender.append_batches(bytearray(marker), now_ns=self.clock.now_ms * 1_000_000)
+                append_batches(log, bytearray(marker), now_ns=self.clock.now_ms * 1_000_000)
                 self.open.discard(producer)
 
 

@@ -13,6 +13,7 @@ from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
+from storage.log.append import append_batches
 from storage.owner.request_kinds import SWAP, decode
 from storage.settings.setting_files import TOPIC_FILE
 from storage.task import Task
@@ -30,10 +31,10 @@ def fill(log: Log) -> None:
     """Two sealed segments, which become one with a transaction that was aborted in its index."""
     bad = Producer(2, transactional=True)
     put(log, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
-    log.appender.append_batches(bytearray(bad.batch(b"4")), now_ns=NOW_NS)
+    append_batches(log, bytearray(bad.batch(b"4")), now_ns=NOW_NS)
     roll(log)
     put(log, (b"c", b"5"), (b"b", b"6"))
-    log.appender.append_batches(bytearray(bad.abort()), now_ns=NOW_NS)
+    append_batches(log, bytearray(bad.abort()), now_ns=NOW_NS)
     roll(log)
     put(log, (b"a", b"7"))
 

@@ -17,6 +17,7 @@ from storage.convert.fetch import (
     read_messages,
 )
 from storage.errors import OffsetOutOfRange
+from storage.log.append import append_batches
 from storage.record.batch import Record, encode
 from storage.record.control import ABORT, encode_marker
 from tests import fetch_responses
@@ -101,13 +102,11 @@ def test_what_no_consumer_gets_is_left_out(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = filled(manager, b"before")
         now_ns = NOW_MS * 1_000_000
-        log.appender.append_batches(of_producer(b"aborted", 1, 0), now_ns=now_ns)
-        log.appender.append_batches(
-            bytearray(encode_marker(ABORT, 1, 0, 0, 2, NOW_MS, 0)), now_ns=now_ns
-        )
-        log.appender.append_batches(batch([b"between"]), now_ns=now_ns)
-        log.appender.append_batches(of_producer(b"open", 2, 0), now_ns=now_ns)
-        log.appender.append_batches(batch([b"behind"]), now_ns=now_ns)
+        append_batches(log, of_producer(b"aborted", 1, 0), now_ns=now_ns)
+        append_batches(log, bytearray(encode_marker(ABORT, 1, 0, 0, 2, NOW_MS, 0)), now_ns=now_ns)
+        append_batches(log, batch([b"between"]), now_ns=now_ns)
+        append_batches(log, of_producer(b"open", 2, 0), now_ns=now_ns)
+        append_batches(log, batch([b"behind"]), now_ns=now_ns)
         found = read_messages(log, 0, 1000)
         assert (payloads(found), found.next_offset) == ([b"before", b"between"], 4)
         # Where only such are, the next fetch goes on behind them.

@@ -15,6 +15,7 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_epochs, write_epochs
 from storage.task import Task
@@ -115,12 +116,12 @@ def test_producers_are_remembered_when_all_their_records_went(tmp_path: Path) ->
     with crashing(tmp_path) as manager:
         log = segmented(manager, count=2, retention_bytes="0")
         first = produced([b"x"])
-        log.appender.append_batches(first, now_ns=NOW_NS)
+        append_batches(log, first, now_ns=NOW_NS)
         assert run(manager, NOW_MS).offsets == 5
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
-        (appended,) = log.appender.append_batches(produced([b"x"]), now_ns=NOW_NS)
+        (appended,) = append_batches(log, produced([b"x"]), now_ns=NOW_NS)
         assert appended.duplicate
 
 

@@ -13,6 +13,7 @@ from storage.directory.detach import detach
 from storage.directory.lock import change_settings
 from storage.errors import SwapRefused, UnknownTopicOrPartition
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
 from storage.task import Task
@@ -37,7 +38,7 @@ def fill(data: Path, *topics: str) -> None:
                 if number:
                     log.roll(NOW_MS)
                 pairs = [(b"key", b"%d" % number), (b"other", b"%d" % number)]
-                log.appender.append_batches(keyed(pairs), now_ns=NOW_MS * 1_000_000)
+                append_batches(log, keyed(pairs), now_ns=NOW_MS * 1_000_000)
     for topic in topics:
         # A broker alone makes topics of its own.
         (data / f"{topic.lstrip('_')}-0").rename(data / f"{topic}-0")

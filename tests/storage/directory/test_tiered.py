@@ -18,6 +18,7 @@ from storage.directory.lock import change_settings
 from storage.directory.retain import delete_records
 from storage.errors import ReadOnlyLog
 from storage.files import Files
+from storage.log.append import abort_transaction
 from storage.owner.staged_orphans import remove_orphans
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
@@ -189,7 +190,7 @@ REFUSED: dict[str, Callable[[LogManager], object]] = {
     "append": lambda manager: manager.log("orders", 1).append(bytearray(), now_ns=1),
     "roll": lambda manager: manager.log("orders", 1).roll(NOW_MS),
     "flush": lambda manager: manager.log("orders", 1).flush(),
-    "abort": lambda manager: manager.log("orders", 1).appender.abort_transaction(1, 1),
+    "abort": lambda manager: abort_transaction(manager.log("orders", 1), 1, 1),
     "delete records": lambda manager: delete_records(manager, manager.log("orders", 0), 6, Task()),
     "delete": lambda manager: manager.delete_topic("orders"),
     "extend": lambda manager: manager.create_partition("orders", 2),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from storage import Log, LogManager, Record, encode
 from storage.groups.offset_records import Committed, commit_key, commit_value
+from storage.log.append import append_batches
 from storage.record.control import encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -94,13 +95,13 @@ def write_in_transaction(log: Log, producer: int, sequence: int, *pairs: Pair) -
         base_sequence=sequence,
         attributes=TRANSACTIONAL_BIT,
     )
-    log.appender.append_batches(batch, now_ns=NOW_NS)
+    append_batches(log, batch, now_ns=NOW_NS)
 
 
 def end(log: Log, producer: int, kind: int) -> None:
     """The marker of a transaction."""
     marker = encode_marker(kind, producer, 0, 0, 0, NOW_MS, 0)
-    log.appender.append_batches(marker, now_ns=NOW_NS)
+    append_batches(log, marker, now_ns=NOW_NS)
 
 
 def positions(manager: LogManager, group: str) -> dict[tuple[str, int], int]:

@@ -17,6 +17,7 @@ from storage.errors import (
     RecordTooLarge,
 )
 from storage.index.txn_index import TxnEntry
+from storage.log.append import append_as_follower, append_batches
 from storage.log.validator import admitted
 from storage.record.compression import codec_number
 from storage.record.control import COMMIT
@@ -84,7 +85,8 @@ def test_what_is_written_without_a_copy_leaves_duplicates_out_too(
         if repeated:
             put(log, first)
         data = bytearray(first + second)
-        found = log.appender.append_batches(
+        found = append_batches(
+            log,
             data,
             now_ns=NOW_NS,
             checked=admitted(bytes(data), log.config, NOW_MS),
@@ -372,10 +374,8 @@ def test_log_append_time(tmp_path: Path) -> None:
         log = new_log(manager, message_timestamp_type="LogAppendTime", compression_type="zstd")
         later = (NOW_MS + 5) * 1_000_000
         log.append(batch([b"a"], NOW_MS - 999), now_ns=later)
-        log.appender.append_batches(
-            produced([b"b"], 7, 0, timestamp_ms=5), now_ns=later + 1_000_000
-        )
-        log.appender.append_batches(marker(7, COMMIT), now_ns=later + 2_000_000)
+        append_batches(log, produced([b"b"], 7, 0, timestamp_ms=5), now_ns=later + 1_000_000)
+        append_batches(log, marker(7, COMMIT), now_ns=later + 2_000_000)
         assert [(r.timestamp, r.timestamp_type) for r in log.records()] == [
             (NOW_MS + 5, 1),
             (NOW_MS + 6, 1),
@@ -398,7 +398,7 @@ def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
         def add(*timestamps: int) -> None:
             block = bytearray(b"".join(batch([b"x"], time) for time in timestamps))
             if ready:
-                log.appender.append_batches(block, now_ns=NOW_NS)
+                append_batches(log, block, now_ns=NOW_NS)
             else:
                 log.append(block, now_ns=NOW_NS)
 
@@ -418,9 +418,9 @@ def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
         log = new_log(manager)
         manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
         once = bytes(produced([b"once"], 7, 0, timestamp_ms=NOW_MS - 90_000_000))
-        log.appender.append_batches(once, now_ns=NOW_NS)
+        append_batches(log, once, now_ns=NOW_NS)
         manager.sweep(NOW_MS + 1000)
-        assert log.appender.append_batches(once, now_ns=NOW_NS) == [Appended(0, 0, True)]
+        assert append_batches(log, once, now_ns=NOW_NS) == [Appended(0, 0, True)]
         assert values(log) == [b"once"]
 
 
@@ -430,18 +430,18 @@ def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
         log = new_log(manager)
         put(log, produced([b"before"], 7, 0))
         files = {path: path.stat().st_size for path in Path(log.directory).glob("0*")}
-        ready = log.appender.assign(batch([b"one", b"two"]), now_ns=NOW_NS)
+        ready = log.assign(batch([b"one", b"two"]), now_ns=NOW_NS)
         manager.change_topic_settings(log.topic, {"max.message.bytes": "100"})
         with pytest.raises(RecordTooLarge):
-            log.appender.assign(batch([b"v" * 100]), now_ns=NOW_NS)
+            log.assign(batch([b"v" * 100]), now_ns=NOW_NS)
         with pytest.raises(InvalidTimestamp):
-            log.appender.assign(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
+            log.assign(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
         manager.change_topic_settings(log.topic, {"cleanup.policy": "compact"})
         with pytest.raises(InvalidRecord):
-            log.appender.assign(batch([b"no key"]), now_ns=NOW_NS)
+            log.assign(batch([b"no key"]), now_ns=NOW_NS)
         assert values(log) == [b"before"]
         assert {path: path.stat().st_size for path in Path(log.directory).glob("0*")} == files
-        assert log.appender.append_assigned(ready, now_ns=NOW_NS) == 1
+        assert log.append_assigned(ready, NOW_NS) == 1
         assert values(log) == [b"before", b"one", b"two"]
         assert log.log_end_offset == 3
 
@@ -452,7 +452,7 @@ def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: in
         log = new_log(manager)
         data = batch([b"1"])
         data[:8] = gap.to_bytes(8, "big")
-        log.appender.append_as_follower(data, [(0, len(data), gap, NOW_MS)], NOW_NS)
+        append_as_follower(log, data, [(0, len(data), gap, NOW_MS)], NOW_NS)
         log.roll(NOW_MS)
         assert values(log) == [b"1"]
         assert log.log_end_offset == gap + 1
@@ -467,7 +467,7 @@ def test_a_leader_epoch_that_begins_where_the_last_one_did(tmp_path: Path) -> No
         data = batch([b"2"])
         data[:8] = (1).to_bytes(8, "big")
         data[12:16] = (5).to_bytes(4, "big")
-        log.appender.append_as_follower(data, [(0, len(data), 1, NOW_MS)], NOW_NS)
+        append_as_follower(log, data, [(0, len(data), 1, NOW_MS)], NOW_NS)
         assert log.epochs.entries == [(5, 1)]
         log.flush()
     path = tmp_path / "t-0" / "leader-epoch-checkpoint"
@@ -490,7 +490,7 @@ def test_a_disk_that_takes_no_index_entry_and_no_zeros(tmp_path: Path, at: int) 
         disk.fail_from_now(errno.ENOSPC, at)
         three = [batch([b"%d" % n * 50], NOW_MS + n) for n in (1, 2, 3)]
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-            log.appender.append_batches(bytearray(b"".join(three)), now_ns=NOW_NS)
+            append_batches(log, bytearray(b"".join(three)), now_ns=NOW_NS)
         assert disk.failed
         disk.fail_from_now(0, 0)
         assert Path(log.active.log_path).stat().st_size == size

@@ -10,6 +10,7 @@ import pytest
 
 from storage import LogManager, paths
 from storage.files import Files
+from storage.log.append import append_as_follower
 from storage.record._batch import assign_offsets
 from storage.state import checkpoint_file
 from tests.crash.disk import SimulatedDisk
@@ -93,7 +94,7 @@ def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path
         plan.run()
         led = batch([b"b"])
         entries = assign_offsets(led, 1, 5)
-        log.appender.append_as_follower(led, entries, NOW_NS)
+        append_as_follower(log, led, entries, NOW_NS)
         plan.finish()
         log.flush()
         path = tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT
@@ -107,7 +108,7 @@ def test_epochs_of_an_older_flush_do_not_replace_those_of_a_later_one(tmp_path: 
         older = log.durability.start_flush()
         led = batch([b"b"])
         entries = assign_offsets(led, 1, 5)
-        log.appender.append_as_follower(led, entries, NOW_NS)
+        append_as_follower(log, led, entries, NOW_NS)
         later = log.durability.start_flush()
         later.run()
         older.run()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record, encode
 from storage.errors import CorruptRecord, OffsetOutOfRange
+from storage.log.append import append_batches
 from storage.log.read import plain_batches
 from storage.record.batch import decode, decode_plain
 from storage.record.header import parse_header
@@ -139,7 +140,7 @@ def test_batches_of_any_size_and_codec(
         written = [os.urandom(size) for size, _ in batches]
         for value, (_, codec) in zip(written, batches, strict=True):
             data = recompress(batch([value]), codec)
-            log.appender.append_batches(data, now_ns=NOW_NS)
+            append_batches(log, data, now_ns=NOW_NS)
         assert read(log) == written
         second = next((at for at, _ in SegmentReader(log.active).batches() if at), log.active.size)
         assert read(log, second) == written[1:]

@@ -16,6 +16,7 @@ from storage import Log, LogManager, paths
 from storage.directory.retain import retain
 from storage.errors import CorruptRecord, CutShort
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.log.flush import FlushPlan
 from storage.log.rescue import rescue
 from storage.room import Room
@@ -107,7 +108,7 @@ def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> Non
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
     log = manager.create_topic("t", 1).partitions[0]
-    log.appender.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+    append_batches(log, produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
     log.roll(NOW_MS)
     disk.fail_next("fdatasync", errno.EIO, suffix=".snapshot")
     with pytest.raises(OSError, match="Input/output error"):
@@ -119,7 +120,7 @@ def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> Non
     with opened(tmp_path) as again:
         log = again.log("t", 0)
         assert log.log_start_offset == 2
-        (appended,) = log.appender.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+        (appended,) = append_batches(log, produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
         assert appended == (0, 1, True)
 
 

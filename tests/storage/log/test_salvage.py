@@ -8,6 +8,7 @@ import pytest
 
 from storage import LogManager, Record, encode
 from storage.index.txn_index import TxnEntry
+from storage.log.append import append_batches
 from storage.log.salvage import plan_salvage, salvage
 from storage.record.plain import recompress
 from storage.segment.cut import cut_files, purge
@@ -63,7 +64,7 @@ def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path
     append(log, b"lost")
     hole = log.active.size - 3
     first.send(b"a")
-    log.appender.append_batches(recompress(batch([b"gzip"]), 1), now_ns=NOW_NS)
+    append_batches(log, recompress(batch([b"gzip"]), 1), now_ns=NOW_NS)
     second.send(b"b")
     log.roll(NOW_MS)
     first.abort()

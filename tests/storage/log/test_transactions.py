@@ -18,6 +18,7 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
+from storage.log.append import abort_transaction, append_batches
 from storage.record.control import ABORT, COMMIT
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -184,9 +185,7 @@ def test_an_open_transaction_outlives_a_restart(tmp_path: Path, end: str) -> Non
     log = new_log(manager)
     Client(log, 7).send(b"a")
     log.roll(NOW_MS)
-    Client(log, 7).log.appender.append_batches(
-        produced([b"b"], 7, 1, transactional=True), now_ns=NOW_NS
-    )
+    append_batches(Client(log, 7).log, produced([b"b"], 7, 1, transactional=True), now_ns=NOW_NS)
     append(log, b"c")
     getattr(manager, end)()
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
@@ -194,7 +193,7 @@ def test_an_open_transaction_outlives_a_restart(tmp_path: Path, end: str) -> Non
         assert log.last_stable_offset == 0
         assert [s.stable_size for s in log.segments] == [0, 0]
         assert put(log, produced([b"b"], 7, 1, transactional=True))[0].duplicate
-        assert log.appender.abort_transaction(7, NOW_NS) == 3
+        assert abort_transaction(log, 7, NOW_NS) == 3
         assert values(log) == [b"c"]
         assert log.transactions.aborted() == [TxnEntry(7, 0, 3, 4)]
 
@@ -203,18 +202,18 @@ def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
         with pytest.raises(InvalidTxnState, match="unknown"):
-            log.appender.abort_transaction(7, NOW_NS)
+            abort_transaction(log, 7, NOW_NS)
         producer = Client(log, 7)
         producer.send(b"a")
         with pytest.raises(InvalidTxnState, match="while a transaction is open"):
             producer.send(b"b", transactional=False)
         put(log, marker(7, COMMIT, coordinator_epoch=3))
         with pytest.raises(InvalidTxnState, match="no transaction is open"):
-            log.appender.abort_transaction(7, NOW_NS)
+            abort_transaction(log, 7, NOW_NS)
         with pytest.raises(InvalidTxnState, match="coordinator epoch 2"):
             put(log, marker(7, ABORT, coordinator_epoch=2))
         producer.send(b"b")
-        at = log.appender.abort_transaction(7, NOW_NS)
+        at = abort_transaction(log, 7, NOW_NS)
         (header,) = [h for _, h in SegmentReader(log.active).batches() if h.base_offset == at]
         assert (header.is_control, header.is_transactional, header.producer_epoch) == (
             True,
@@ -224,7 +223,7 @@ def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
         assert log.producers.by_id[7].coordinator_epoch == 3
         assert log.transactions.aborted() == [TxnEntry(7, 2, 3, 4)]
     with LogManager.open(str(tmp_path), read_only=True) as manager, pytest.raises(ReadOnlyLog):
-        manager.log("t", 0).appender.abort_transaction(7, NOW_NS)
+        abort_transaction(manager.log("t", 0), 7, NOW_NS)
 
 
 def test_an_abort_that_ends_no_transaction_aborts_nothing(tmp_path: Path) -> None:
@@ -245,7 +244,7 @@ def test_the_head_of_an_open_transaction_may_be_deleted(tmp_path: Path) -> None:
         remove_head(log, 1, NOW_MS)
         assert log.last_stable_offset == log.log_start_offset == 1
         assert values(log) == []
-        log.appender.abort_transaction(7, NOW_NS)
+        abort_transaction(log, 7, NOW_NS)
         assert values(log) == [b"b"]
         remove = manager.sweep(NOW_MS)
         assert remove is not None
@@ -266,7 +265,7 @@ def test_expired_producers_are_forgotten_and_open_transactions_are_not(tmp_path:
         manager.sweep(now_ms)
         assert set(log.producers.by_id) == {8}
         put(log, produced([b"c"], 7, 99))
-        log.appender.abort_transaction(8, NOW_NS)
+        abort_transaction(log, 8, NOW_NS)
         assert values(log) == [b"a", b"c"]
 
 

@@ -13,6 +13,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.checkpoints import RepairAnswers
 from storage.directory.retain import delete_records, plan_retention
 from storage.errors import CorruptCheckpoint, FaultyPartition, InvalidConfig, InvalidRecord
+from storage.log.append import append_batches
 from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE
 from storage.state.history import FILE_NAME as HISTORY
@@ -375,7 +376,7 @@ def test_an_append_past_the_last_offset_is_refused(data: Path) -> None:
         with pytest.raises(InvalidRecord, match="no offsets left"):
             manager.log("e", 0).append(bytearray(batch), now_ns=NOW_NS)
         with pytest.raises(InvalidRecord, match="no offsets left"):
-            manager.log("e", 0).appender.append_batches(batch, now_ns=NOW_NS)
+            append_batches(manager.log("e", 0), batch, now_ns=NOW_NS)
         append(manager, "e", 0, b"one", b"two")
         assert manager.log("e", 0).log_end_offset == END
         for _ in range(2):

@@ -11,6 +11,7 @@ from storage import LogManager, paths
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
+from storage.log.append import abort_transaction
 from storage.record.control import ABORT, COMMIT
 from storage.recovery import loading
 from storage.state.producer_state import ProducerState
@@ -185,7 +186,7 @@ def test_a_cut_log_forgets_what_was_cut(tmp_path: Path) -> None:
         assert log.transactions.aborted() == [TxnEntry(7, 0, 1, 2)]
         assert log.last_stable_offset == 2
         assert snapshots(tmp_path) == []
-        log.appender.abort_transaction(7, NOW_NS)
+        abort_transaction(log, 7, NOW_NS)
         assert log.transactions.aborted() == [TxnEntry(7, 0, 1, 2), TxnEntry(7, 2, 3, 4)]
         assert check(manager) == []
 

@@ -11,6 +11,7 @@ import pytest
 
 from storage import Log, LogManager, Record, encode
 from storage.errors import CorruptRecord, TaskCancelled
+from storage.log.append import append_batches
 from storage.log.listener import LogListener
 from storage.record.control import COMMIT
 from storage.segment.reader import SegmentReader
@@ -315,7 +316,7 @@ def test_the_first_batch_of_an_open_transaction(checked: Checked) -> None:
     checked.append(2)
     log.transactions.stabilize()
     assert (log.last_stable_offset, segment.stable_size) == (1, position)
-    log.appender.append_batches(marker(7, COMMIT), now_ns=NOW_NS)
+    append_batches(log, marker(7, COMMIT), now_ns=NOW_NS)
     assert log.last_stable_offset == 4
     assert readable(log) == {0: b"value 0", 2: b"value 2"}
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from storage import Log, LogManager, paths
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.batch import Record
 from storage.record.batch import encode as encode_batch
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -56,9 +57,9 @@ def transaction(log: Log, producer: int, kind: int) -> None:
     data = encode_batch(
         [record], attributes=0x10, producer_id=producer, producer_epoch=0, base_sequence=0
     )
-    log.appender.append_batches(data, now_ns=NOW_MS * 1_000_000)
+    append_batches(log, data, now_ns=NOW_MS * 1_000_000)
     marker = encode_marker(kind, producer, 0, 0, 0, NOW_MS, 0)
-    log.appender.append_batches(marker, now_ns=NOW_MS * 1_000_000)
+    append_batches(log, marker, now_ns=NOW_MS * 1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -534,10 +535,10 @@ def test_an_aborted_transaction_of_several_segments(tmp_path: Path) -> None:
                 producer_epoch=0,
                 base_sequence=sequence,
             )
-            log.appender.append_batches(data, now_ns=NOW_MS * 1_000_000)
+            append_batches(log, data, now_ns=NOW_MS * 1_000_000)
             log.roll(NOW_MS)
         marker = encode_marker(ABORT, 7, 0, 0, 0, NOW_MS, 0)
-        log.appender.append_batches(marker, now_ns=NOW_MS * 1_000_000)
+        append_batches(log, marker, now_ns=NOW_MS * 1_000_000)
         transaction(log, 7, COMMIT)
     assert checked(tmp_path).faults == []
     (path,) = segments(tmp_path, ".txnindex")

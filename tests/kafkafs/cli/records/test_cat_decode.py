@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from kafkafs.cli import main
 from storage import Record, encode
+from storage.log.append import append_batches
 from tests.kafkafs.schemas.registries import Topic, framed
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened
 
@@ -31,7 +32,7 @@ def data(tmp_path: Path) -> Path:
             append(log, value)
         (log,) = manager.create_topic("_schemas", 1).partitions.values()
         records = [Record(n, NOW_MS, 0, *record) for n, record in enumerate(topic.records)]
-        log.appender.append_batches(bytearray(encode(records)), now_ns=NOW_NS)
+        append_batches(log, bytearray(encode(records)), now_ns=NOW_NS)
     return path
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager, Record, encode
+from storage.log.append import append_batches
 from storage.record.plain import recompress
 from tests.storage import old_logs
 from tests.storage.compaction import cleaned
@@ -48,7 +49,7 @@ def transactional(data: Path) -> None:
         lost.abort()
         headers = (("h", b"1"), ("g", None))
         records = [Record(0, NOW_MS, 0, None, b"with", headers), Record(1, 5, 0, b"", b"")]
-        log.appender.append_batches(bytearray(encode(records)), now_ns=NOW_NS)
+        append_batches(log, bytearray(encode(records)), now_ns=NOW_NS)
         Client(log, 9).send(b"open")
 
 
@@ -61,7 +62,7 @@ def long_lines(data: Path) -> None:
                 Record(n, NOW_MS, 0, b"k", b"\t" * (size << 20)) for n, size in enumerate((5, 6))
             ]
             batch = recompress(encode(records), codec)
-            log.appender.append_batches(bytearray(batch), now_ns=NOW_NS)
+            append_batches(log, bytearray(batch), now_ns=NOW_NS)
 
 
 KINDS: dict[str, Callable[[Path], object]] = {

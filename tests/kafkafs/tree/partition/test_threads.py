@@ -13,6 +13,7 @@ import pytest
 from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.task import Task
 from storage.waiting import at_once
 from tests.kafkafs.trees import Following, Tree, a_tree, read
@@ -172,9 +173,9 @@ def test_a_change_waits_for_no_thread_that_measures_a_transaction(tmp_path: Path
         producer = Producer(1, transactional=True)
         values = [b"v" * (CATCH_UP_AT_ONCE // 2)] * 3
         for value in values:
-            log.appender.append_batches(producer.batch(value), now_ns=NOW_NS)
+            append_batches(log, producer.batch(value), now_ns=NOW_NS)
         tree.roll()
-        log.appender.append_batches(producer.commit(), now_ns=NOW_NS)
+        append_batches(log, producer.commit(), now_ns=NOW_NS)
         before = log.segments
 
         def refused() -> None:

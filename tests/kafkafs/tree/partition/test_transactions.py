@@ -15,6 +15,7 @@ from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode, paths
 from storage.directory.retain import delete_records
 from storage.files import Files
+from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
@@ -46,11 +47,11 @@ class Producer:
             base_sequence=self.sequence,
         )
         self.sequence += len(values)
-        self.log.appender.append_batches(recompress(batch, self.codec), now_ns=NOW_NS)
+        append_batches(self.log, recompress(batch, self.codec), now_ns=NOW_NS)
 
     def end(self, marker: int) -> None:
         batch = encode_marker(marker, self.number, 0, 0, 0, NOW_MS, 0)
-        self.log.appender.append_batches(batch, now_ns=NOW_NS)
+        append_batches(self.log, batch, now_ns=NOW_NS)
 
 
 @pytest.mark.parametrize("codec", [0, 4])
@@ -247,7 +248,7 @@ def test_what_cannot_be_measured_as_it_is_appended_is_measured_later(tmp_path: P
         )
         marker = encode_marker(COMMIT, 1, 0, 0, 0, NOW_MS, 0)
         files.none_left = True
-        tree.log().appender.append_batches(batch + marker, now_ns=NOW_NS)
+        append_batches(tree.log(), batch + marker, now_ns=NOW_NS)
         files.none_left = False
         for view in views:
             assert tree.read(view).removeprefix(shown[view]).endswith(b"one\n"), view

@@ -1,0 +1,59 @@
+"""Checks batches that are to be appended, and assigns their offsets.
+
+`assign` changes nothing except the bytes that it is given. So an append that is routed over
+partitions assigns the batches of all partitions before it writes any.
+
+Not here: the form in which a topic stores batches (`validator`), the write (`log`).
+"""
+
+from __future__ import annotations
+
+from storage import paths
+from storage.errors import InvalidRecord, RecordTooLarge
+from storage.log.validator import check_not_ahead
+from storage.record._batch import assign_offsets
+from storage.segment.segment import BatchEntry
+from storage.settings.config import LogConfig
+from storage.state.producer_state import ProducerUpdate
+
+Assigned = tuple[bytearray, list[BatchEntry], int, ProducerUpdate | None]
+"""Batches with their offsets, an entry for each, the first offset; the update of their producers,
+if they have any.
+"""
+
+
+def assign(
+    batches: bytearray, config: LogConfig, first: int, leader_epoch: int, now_ms: int
+) -> Assigned:
+    """Assign offsets to sound batches without producers; check their sizes and timestamps. Errors:
+    those of `with_offsets`, RecordTooLarge, InvalidTimestamp.
+    """
+    assigned = with_offsets(batches, first, leader_epoch)
+    limit = config.max_message_bytes
+    latest = now_ms + config.message_timestamp_after_max_ms
+    for entry in assigned[1]:
+        if entry[1] > limit:
+            raise RecordTooLarge(entry[1], limit)
+        if entry[3] > latest:
+            check_not_ahead(entry[3], config, now_ms)
+    return assigned
+
+
+def with_offsets(
+    batches: bytearray, first: int, leader_epoch: int, update: ProducerUpdate | None = None
+) -> Assigned:
+    """Write base offsets from `first` on, and the leader epoch, into batches. Errors: InvalidRecord
+    if no offset is left.
+    """
+    entries = assign_offsets(batches, first, leader_epoch)
+    check_last_offset(first, entries[-1][2])
+    return batches, entries, first, update
+
+
+def check_last_offset(first: int, last_offset: int) -> None:
+    """Check that a log does not exceed the largest possible offset. Errors: InvalidRecord."""
+    # In 64 bits a larger offset is negative.
+    if not first <= last_offset < paths.MAX_OFFSET:
+        raise InvalidRecord(
+            f"no offsets left from offset {first} on: a log ends at {paths.MAX_OFFSET}"
+        )
