@@ -48,8 +48,8 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Change, Node
 from storage.errors import NoThread, SegmentGone, StorageError, reason_of
+from storage.log.append_queue import MustQueue
 from storage.log.log import Log
-from storage.log.pace import OutOfTurn
 from storage.task import Task
 from storage.waiting import at_once
 
@@ -282,10 +282,10 @@ class Operations(pyfuse3.Operations):
                     node = at_once(self._tree.lookup, parent_inode, name, process)
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name, process)
-                if node.is_passing and node.pace in self.turns.queues and not has_passed:
+                if node.is_passing and node.append_queue in self.turns.queues and not has_passed:
                     # What it shows is decided now, so look again when those who queue had their
                     # turns. Who queues by then, perhaps to look as well, came later.
-                    await self.turns.passed(node.pace)
+                    await self.turns.passed(node.append_queue)
                     has_passed = True
                     continue
                 if (self._mount.follows or node.is_fixed) and not node.is_measured:
@@ -312,7 +312,7 @@ class Operations(pyfuse3.Operations):
         try:
             node = self._inodes.get(inode)
             if self.turns.queues:
-                await self.turns.passed(node.pace)
+                await self.turns.passed(node.append_queue)
             return self._entries.of(await self._attributes(node))
         except Exception as error:
             self._fail("getattr", error, self._inodes.find(inode))
@@ -377,7 +377,7 @@ class Operations(pyfuse3.Operations):
                 return self._about_mount()
             node = self._inodes.get(inode)
             if self.turns.queues:
-                await self.turns.passed(node.pace)
+                await self.turns.passed(node.append_queue)
             try:
                 return at_once(node.xattr, text)
             except BlockingIOError:
@@ -516,7 +516,7 @@ class Operations(pyfuse3.Operations):
         try:
             node = self._inodes.get(inode)
             if self.turns.queues:
-                await self.turns.passed(node.pace)
+                await self.turns.passed(node.append_queue)
             try:
                 handle = at_once(node.open, flags)
             except BlockingIOError:
@@ -533,7 +533,7 @@ class Operations(pyfuse3.Operations):
         try:
             handle = self._open_files.get(fh)
             if self.turns.queues:
-                await self.turns.passed(handle.pace)
+                await self.turns.passed(handle.append_queue)
             try:
                 data = at_once(handle.read, off, size)
             except BlockingIOError:
@@ -568,7 +568,7 @@ class Operations(pyfuse3.Operations):
             else:
                 try:
                     written = handle.write(off, buf)
-                except (NotExamined, OutOfTurn):
+                except (NotExamined, MustQueue):
                     # Nothing is awaited here: the traceback has copies of the batches.
                     written = None
                 if written is None:

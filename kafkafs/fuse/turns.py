@@ -1,9 +1,10 @@
 """Turns: how a log that appends slowly is changed without holding up the others.
 
-A call that raises OutOfTurn (`storage.log.pace`) queues for the turn of its log and is made again
-in a worker thread. There it has the owner's place: the trio thread stops until the call ends or
-waits for the disk, so that only one thread at a time touches the tree and the logs. While the call
-waits for the disk the trio thread answers requests, and whoever wants to change that log queues.
+A call that raises MustQueue (`storage.log.append_queue`) queues for the turn of its log and is made
+again in a worker thread. There it has the owner's place: the trio thread stops until the call ends
+or waits for the disk, so that only one thread at a time touches the tree and the logs. While the
+call waits for the disk the trio thread answers requests, and whoever wants to change that log
+queues.
 
 Turns come in the order in which they were asked for. stat, open, read and fsync wait for those who
 queue already (`passed`), as if the appends had been made when they arrived. lookup does not: the
@@ -30,7 +31,7 @@ import trio
 from kafkafs.fuse.session_loop import MAX_TASKS, Spinner
 from kafkafs.fuse.threads import in_thread
 from storage.errors import NoThread
-from storage.log.pace import OutOfTurn, Pace
+from storage.log.append_queue import AppendQueue, MustQueue
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -43,7 +44,7 @@ class Turns:
     """See the module. `queues`: the logs that somebody queues for."""
 
     def __init__(self, spinner: Spinner) -> None:
-        self.queues: dict[Pace, trio.Lock] = {}
+        self.queues: dict[AppendQueue, trio.Lock] = {}
         self._spinner = spinner
         self._threads = trio.CapacityLimiter(math.inf)
         self._looking = 0
@@ -60,21 +61,21 @@ class Turns:
                 return function(*arguments)
             async with under:
                 return function(*arguments)
-        except OutOfTurn as error:
-            wanted = error.paces
+        except MustQueue as error:
+            wanted = error.queues
         with trio.CancelScope(shield=True), self._spinner.elsewhere():
             while True:
                 try:
                     async with self._queued(wanted), under or contextlib.nullcontext():
                         result = await self._in_turn(wanted, function, *arguments)
                     break
-                except OutOfTurn as error:
-                    wanted |= error.paces
+                except MustQueue as error:
+                    wanted |= error.queues
         return result
 
-    async def passed(self, pace: Pace | None) -> None:
+    async def passed(self, queue: AppendQueue | None) -> None:
         """Return when those who queue for a log now have had their turns. BlockingIOError."""
-        if pace not in self.queues:
+        if queue not in self.queues:
             return
         if self._looking == LOOKING:
             raise BlockingIOError(
@@ -82,7 +83,7 @@ class Turns:
             )
         self._looking += 1
         try:
-            await self._passed(pace)
+            await self._passed(queue)
         finally:
             self._looking -= 1
 
@@ -91,36 +92,36 @@ class Turns:
         while self.queues:
             await self._passed(next(iter(self.queues)))
 
-    async def _passed(self, pace: Pace) -> None:
+    async def _passed(self, queue: AppendQueue) -> None:
         with self._spinner.elsewhere():
-            async with self._queued((pace,)):
+            async with self._queued((queue,)):
                 pass
 
     @contextlib.asynccontextmanager
-    async def _queued(self, paces: Iterable[Pace]) -> AsyncIterator[None]:
+    async def _queued(self, queues: Iterable[AppendQueue]) -> AsyncIterator[None]:
         """Queue for the turn of each log, and have it."""
         async with contextlib.AsyncExitStack() as stack:
             # In one order for all: nobody waits for somebody who waits for him.
-            for pace in sorted(paces, key=lambda pace: pace.name):
-                lock = self.queues.setdefault(pace, trio.Lock())
-                pace.queue()
-                stack.callback(self._leave, pace)
+            for queue in sorted(queues, key=lambda queue: queue.name):
+                lock = self.queues.setdefault(queue, trio.Lock())
+                queue.enter()
+                stack.callback(self._leave, queue)
                 await stack.enter_async_context(lock)
             yield
 
-    def _leave(self, pace: Pace) -> None:
-        pace.leave()
-        lock = self.queues[pace]
+    def _leave(self, queue: AppendQueue) -> None:
+        queue.leave()
+        lock = self.queues[queue]
         if not lock.locked():
-            del self.queues[pace]
+            del self.queues[queue]
 
     async def _in_turn(
-        self, paces: Iterable[Pace], function: Callable[[*Ts], T], *arguments: *Ts
+        self, queues: Iterable[AppendQueue], function: Callable[[*Ts], T], *arguments: *Ts
     ) -> T:
         """Call as the owner in a worker thread; in this one if no thread can start."""
         turn = _OwnersTurn()
-        for pace in paces:
-            pace.turn = turn
+        for queue in queues:
+            queue.turn = turn
         try:
             try:
                 return await in_thread(self._threads, turn.call, function, *arguments)
@@ -128,12 +129,12 @@ class Turns:
                 # Better late than never: a release is not repeated.
                 return turn.call_here(function, *arguments)
         finally:
-            for pace in paces:
-                pace.turn = None
+            for queue in queues:
+                queue.turn = None
 
 
 class _OwnersTurn:
-    """A turn (`storage.log.pace.Turn`) in the place of the trio thread, which makes it."""
+    """A turn (`storage.log.append_queue.Turn`) in the place of the trio thread, which makes it."""
 
     def __init__(self) -> None:
         self.thread = 0
@@ -155,7 +156,7 @@ class _OwnersTurn:
         self.thread = self._owner
         return function(*arguments)
 
-    def aside(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
+    def off_log_thread(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
         if self.thread == self._owner:
             return function(*arguments)
         self._give_back()

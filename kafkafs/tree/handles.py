@@ -15,7 +15,7 @@ from kafkafs.metrics import Traffic
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.notices import Waiter
 from kafkafs.tree.unfinished import Unfinished
-from storage.log.pace import Pace
+from storage.log.append_queue import AppendQueue
 
 READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
 """The events of poll(2) that each file has at any time, as the kernel says of plain files: reading
@@ -80,8 +80,8 @@ class Handle:
     """Set by a write: answer it when these jobs have ended, or after a while, by `awaited_over`."""
 
     @property
-    def pace(self) -> Pace | None:
-        """As `Node.pace`."""
+    def append_queue(self) -> AppendQueue | None:
+        """As `Node.append_queue`."""
         return None
 
     def opened_by(self, opener: Opener) -> None:
@@ -106,7 +106,7 @@ class Handle:
     def write(self, position: int, data: bytes) -> int:
         """Take all of `data`, or raise; returns its length. `position` is only the kernel's guess.
 
-        With nothing changed: NotExamined where `data` takes long to parse, OutOfTurn.
+        With nothing changed: NotExamined where `data` takes long to parse, MustQueue.
         """
         raise OSError(errno.EBADF, "not open for writing")
 
@@ -120,13 +120,13 @@ class Handle:
         """Raise the error of a job in `awaited` that has failed."""
 
     def flush(self) -> None:
-        """close(2) of one descriptor of perhaps many; it gets the errno. OutOfTurn."""
+        """close(2) of one descriptor of perhaps many; it gets the errno. MustQueue."""
 
     def release(self) -> None:
-        """The last descriptor is closed. Only the event log gets the errors. OutOfTurn."""
+        """The last descriptor is closed. Only the event log gets the errors. MustQueue."""
 
     def sync_plan(self) -> FlushPlan | None:
-        """The plan for fsync; None where nothing has to be flushed. OutOfTurn."""
+        """The plan for fsync; None where nothing has to be flushed. MustQueue."""
         return None
 
 
@@ -177,8 +177,8 @@ class WritingHandle(Handle):
             self._budget.check(self._uid, more)
 
     @property
-    def pace(self) -> Pace | None:
-        return None if self._reader is None else self._reader.pace
+    def append_queue(self) -> AppendQueue | None:
+        return None if self._reader is None else self._reader.append_queue
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._reader is None:

@@ -21,7 +21,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kafkafs.tree.handles import Handle
-from storage.log.pace import Pace
+from storage.log.append_queue import AppendQueue
 from storage.waiting import at_once
 
 ROOT_INODE = 1
@@ -111,7 +111,7 @@ class Node:
         self.lookups = 0
 
     @property
-    def pace(self) -> Pace | None:
+    def append_queue(self) -> AppendQueue | None:
         """Of the log that it shows: stat, open and read wait for those who queue to change that."""
         return None
 
@@ -236,7 +236,7 @@ class Directory(Node):
         raise OSError(errno.EPERM, "files can be created only in a topic, as its next partition")
 
     def unlink(self, name: str) -> None:
-        """On the owner's thread. OutOfTurn."""
+        """On the owner's thread. MustQueue."""
         raise OSError(errno.EPERM, "files here cannot be removed")
 
 

@@ -287,7 +287,7 @@ class _Adoption:
             for chunk in stamped:
 
                 def append(chunk: Stamped = chunk) -> None:
-                    log.pace.check_pace()
+                    log.append_queue.check_may_append()
                     appended = append_batches(
                         log,
                         chunk.data,
@@ -404,7 +404,7 @@ def _lacks_marker(log: Log, pending: Pending) -> bool:
 
 def _write_marker(log: Log, pending: Pending, now_ns: Callable[[], int]) -> None:
     if _lacks_marker(log, pending):
-        log.pace.check_pace()
+        log.append_queue.check_may_append()
         end = commit_transaction if pending.committed else abort_transaction
         end(log, pending.producer_id, now_ns())
 

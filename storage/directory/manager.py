@@ -503,7 +503,7 @@ class LogManager:
 
     def roll_if_outgrown(self, log: Log) -> None:
         """Roll a log of `roll_due`, if its active segment is larger or older than allowed. Errors:
-        OSError, StorageError, OutOfTurn; the log stays in `roll_due`.
+        OSError, StorageError, MustQueue; the log stays in `roll_due`.
         """
         now_ms = self.clock_ms()
         self.roll_due.discard(log)
@@ -609,14 +609,14 @@ class LogManager:
     # -- turns ---------------------------------------------------------------------------------
 
     def take_turns(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        """Let appends and other changes of slow logs queue from now on (`log.pace`)."""
-        self._log_group.pace_ns = clock_ns
+        """Let appends and other changes of slow logs queue from now on (`log.append_queue`)."""
+        self._log_group.append_clock_ns = clock_ns
 
     def end_turns(self) -> None:
         """End the queues. No call may be queued."""
-        self._log_group.pace_ns = None
+        self._log_group.append_clock_ns = None
         for log in self.logs():
-            log.pace.forget()
+            log.append_queue.reset()
 
     # -- the end -------------------------------------------------------------------------------
 

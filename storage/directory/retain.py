@@ -206,7 +206,7 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdva
     log = plan.log
     if log.closed:
         return None
-    log.pace.check_pace()
+    log.append_queue.check_may_append()
     outcome.logs += 1
     if log.cleaning:
         outcome.cleaning += 1

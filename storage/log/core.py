@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 from storage.counters import LogCounters
 from storage.files import Files
-from storage.log.pace import Pace
+from storage.log.append_queue import AppendQueue
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerState
@@ -24,7 +24,7 @@ class LogCore(Protocol):
     config: LogConfig
     counters: LogCounters
     monotonic_ms: Callable[[], int]
-    pace: Pace
+    append_queue: AppendQueue
     read_only: bool
     closed: bool
     segments: tuple[Segment, ...]
@@ -47,7 +47,9 @@ class LogCore(Protocol):
 
     def check_writable(self) -> None: ...
 
-    def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T: ...
+    def off_log_thread(
+        self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts
+    ) -> T: ...
 
     def became_unflushed(self) -> None: ...
 

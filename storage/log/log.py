@@ -31,12 +31,12 @@ from storage import clock, paths
 from storage.counters import LogCounters
 from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
 from storage.files import Files
+from storage.log.append_queue import SLOW_NS, AppendQueue
 from storage.log.assign import Assigned, assign
 from storage.log.book import Book
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
 from storage.log.listener import LogListener
-from storage.log.pace import SLOW_NS, Pace
 from storage.log.read import Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
@@ -68,9 +68,9 @@ class LogGroup:
     """
 
     monotonic_ms: Callable[[], int] = clock.monotonic_ms
-    # Returns the time for measuring appends; None: no change is queued (`pace`), and no log is
-    # slow.
-    pace_ns: Callable[[], int] | None = None
+    # Returns the time for measuring appends; None: no change is queued (`append_queue`), and no log
+    # is slow.
+    append_clock_ns: Callable[[], int] | None = None
     counters: LogCounters = field(default_factory=LogCounters)
     listeners: list[LogListener[Log]] = field(default_factory=list)
     unflushed: set[Log] = field(default_factory=set)
@@ -128,7 +128,7 @@ class Log:
         self.deleting = False
         # By appends, since the log was opened.
         self.bytes_appended = 0
-        self.pace = Pace(f"{topic}/{partition}")
+        self.append_queue = AppendQueue(f"{topic}/{partition}")
         # Whether a cleaner is running: the segments that it may replace stay until it is done.
         self.cleaning = False
         self.listeners = group.listeners
@@ -331,8 +331,8 @@ class Log:
         """
         batches, entries, first, update = assigned
         last_offset = entries[-1][2]
-        pace_ns = self._group.pace_ns
-        started_ns = 0 if pace_ns is None else pace_ns()
+        clock_ns = self._group.append_clock_ns
+        started_ns = 0 if clock_ns is None else clock_ns()
         active = self.segments[-1]
         # Batches that keep their offsets may lie too far above an empty segment's base, too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
@@ -343,18 +343,18 @@ class Log:
         try:
             if update is not None:
                 position = self.transactions.append(active, batches, entries, now_ns, update)
-            elif self.pace.in_turn:
-                position = self.aside(active, active.append, batches, entries, now_ns)
+            elif self.append_queue.in_use:
+                position = self.off_log_thread(active, active.append, batches, entries, now_ns)
             else:
                 position = active.append(batches, entries, now_ns)
         except CutShort as error:
             self.durability.distrust(error)
             raise
         finally:
-            if pace_ns is not None:
-                took_ns = pace_ns() - started_ns
-                if took_ns > SLOW_NS or self.pace.in_turn:
-                    self.pace.took(took_ns)
+            if clock_ns is not None:
+                took_ns = clock_ns() - started_ns
+                if took_ns > SLOW_NS or self.append_queue.in_use:
+                    self.append_queue.note_duration(took_ns)
         if undecided is None and (update is None or self.producers.first_undecided_offset is None):
             active.stable_size = active.size
         self.log_end_offset = last_offset + 1
@@ -386,10 +386,10 @@ class Log:
 
     def check_writable(self) -> None:
         """Check that the log may be changed. Errors: LogClosed, ReadOnlyLog; OSError if an fsync
-        has failed, or the log's end was lost; OutOfTurn as in `Pace.check_turn`.
+        has failed, or the log's end was lost; MustQueue as in `AppendQueue.check_not_queued`.
         """
-        if self.pace.in_turn:
-            self.pace.check_turn()
+        if self.append_queue.in_use:
+            self.append_queue.check_not_queued()
         if self.closed:
             raise LogClosed("this log has been closed", path=self.directory)
         if self.read_only:
@@ -413,13 +413,15 @@ class Log:
             self.durability.distrust(error)
             raise
 
-    def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        """Call a function that waits for the disk of `segment`, by `Pace.aside`."""
-        if not self.pace.in_turn:
+    def off_log_thread(
+        self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts
+    ) -> T:
+        """Call a function that waits for the disk of `segment`, by `AppendQueue.off_log_thread`."""
+        if not self.append_queue.in_use:
             return function(*arguments)
         segment.lease()
         try:
-            return self.pace.aside(function, *arguments)
+            return self.append_queue.off_log_thread(function, *arguments)
         finally:
             segment.release()
 
@@ -433,7 +435,7 @@ class Log:
             # Recovery sees no loss in a gap of offsets that no segment can span (`loading`):
             # nothing before it may be lost once this batch is there. That takes two billion
             # unflushed offsets, so this may wait.
-            self.aside(self.active, self.durability.sync_at_once)
+            self.off_log_thread(self.active, self.durability.sync_at_once)
         if rolls:
             # No gap between two segments, if the new one can span it.
             too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
@@ -493,9 +495,9 @@ class Log:
 
     def close_active(self, now_ms: int) -> bool:
         """Roll, even if the log takes no appends or its active segment's file was truncated.
-        Errors: OutOfTurn as in `Pace.check_pace`, those of `roll`.
+        Errors: MustQueue as in `AppendQueue.check_may_append`, those of `roll`.
         """
-        self.pace.check_pace()
+        self.append_queue.check_may_append()
         if not self.active.size:
             return False
         self._roll(self.log_end_offset, now_ms)
@@ -505,9 +507,11 @@ class Log:
         # In this order: a reader that sees the new segment finds the old one sealed.
         sealed = self.segments[-1]
         producers = self.producers.encode()
-        self.aside(sealed, sealed.seal)
+        self.off_log_thread(sealed, sealed.seal)
         try:
-            active = self.aside(sealed, self._begin_segment, base_offset, producers, now_ms)
+            active = self.off_log_thread(
+                sealed, self._begin_segment, base_offset, producers, now_ms
+            )
         except OSError:
             # Removed files of the new one must not return.
             self.durability.directory_unsynced = True
@@ -898,7 +902,7 @@ class Log:
         if self.closed:
             return 0
         if segment is self.active:
-            self.pace.check_pace()
+            self.append_queue.check_may_append()
         SegmentReader(segment).add_damages(found)
         places = segment.damages
         news = sum(place not in segment.told_damages for place in places)

@@ -111,8 +111,8 @@ class Transactions:
         known = len(active.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
-                self._log.aside(active, active.txn_index.append, aborted)
-            position = self._log.aside(active, active.append, batches, entries, now_ns)
+                self._log.off_log_thread(active, active.txn_index.append, aborted)
+            position = self._log.off_log_thread(active, active.append, batches, entries, now_ns)
         except OSError:
             if update.aborted:
                 active.txn_index.truncate_to(known)

@@ -18,7 +18,7 @@ from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord
 from storage.groups.offset_records import Committed, check_name
-from storage.log.pace import check_paces
+from storage.log.append_queue import check_all_may_append
 from storage.task import Task
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -82,6 +82,6 @@ def _commit(manager: LogManager, group: str, topic: str, positions: Mapping[int,
         if log is not None and log.log_start_offset <= position <= log.log_end_offset:
             found[number] = Committed(position)
     if found:
-        check_paces(log.pace for log in manager.groups.logs)
+        check_all_may_append(log.append_queue for log in manager.groups.logs)
         manager.groups.commit(group, topic, found)
     return len(found)

@@ -18,7 +18,7 @@ TIERED = "tests/storage/directory/test_tiered.py"
 PUBLISH_CRASH = "tests/crash/test_publish_crash.py"
 RESCUE = "tests/storage/log/test_rescue.py"
 APPEND = "tests/storage/log/test_append.py"
-PACE = "tests/storage/log/test_pace.py"
+APPEND_QUEUE = "tests/storage/log/test_append_queue.py"
 SLOW = "tests/mount/contract/test_slow_disk.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 NEW = "tests/mount/contract/test_new_partitions.py"
@@ -499,16 +499,16 @@ FAULTS = [
     Fault(
         "turn-not-checked",
         "storage/log/log.py",
-        "            self.pace.check_turn()\n",
+        "            self.append_queue.check_not_queued()\n",
         "            pass\n",
         "What is appended while a slow append waits for the disk gets its offset, and its bytes.",
-        (PACE,),
+        (APPEND_QUEUE,),
     ),
     Fault(
         "slow-lines-of-a-topic-first",
         "kafkafs/tree/append/append_target.py",
-        "        assigned.sort(key=lambda each: each[0].log.pace.in_turn)\n",
-        "        assigned.sort(key=lambda each: not each[0].log.pace.in_turn)\n",
+        "        assigned.sort(key=lambda each: each[0].log.append_queue.in_use)\n",
+        "        assigned.sort(key=lambda each: not each[0].log.append_queue.in_use)\n",
         "While lines for a slow partition wait, the offsets of the others are given out twice.",
         (SLOW,),
     ),
@@ -517,17 +517,17 @@ FAULTS = [
         "storage/log/log.py",
         "        segment.lease()\n"
         "        try:\n"
-        "            return self.pace.aside(function, *arguments)\n"
+        "            return self.append_queue.off_log_thread(function, *arguments)\n"
         "        finally:\n"
         "            segment.release()\n",
-        "        return self.pace.aside(function, *arguments)\n",
+        "        return self.append_queue.off_log_thread(function, *arguments)\n",
         "An append goes to another file that has got the number of the closed one.",
-        (PACE,),
+        (APPEND_QUEUE,),
     ),
     Fault(
         "read-before-who-came-first",
         "kafkafs/fuse/operations.py",
-        "                await self.turns.passed(handle.pace)\n",
+        "                await self.turns.passed(handle.append_queue)\n",
         "                pass  # at once\n",
         "printf n >> p; tail -n1 p misses the line on a slow disk.",
         (SLOW,),

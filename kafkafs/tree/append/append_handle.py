@@ -119,11 +119,11 @@ class AppendHandle(WritingHandle, Generic[T]):
     # -- writing -------------------------------------------------------------------------------
 
     def write(self, position: int, data: bytes) -> int:
-        """Append what `data` completes, and keep the rest. OutOfTurn: nothing has changed."""
+        """Append what `data` completes, and keep the rest. MustQueue: nothing has changed."""
         size = len(data)
         if not size:
             return 0
-        self._target.check_pace()
+        self._target.check_may_append()
         if self._refused is not None:
             self._look_again(data)
         try:

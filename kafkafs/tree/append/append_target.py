@@ -18,8 +18,8 @@ from kafkafs.tree.permissions import WholeTopic
 from storage.directory.manager import Topic
 from storage.errors import LogClosed, StorageError
 from storage.log.append import append_batches, append_with_offsets
+from storage.log.append_queue import check_all_may_append
 from storage.log.assign import Assigned
-from storage.log.pace import check_paces
 from storage.log.partitioner import Partitioner, Routed
 from storage.log.validator import Admitted, as_they_are
 from storage.settings.config import LogConfig
@@ -56,9 +56,9 @@ class PartitionTarget:
         """Whether flush.messages asks for a flush after what was appended last."""
         return self.partition.log.durability.flush_due
 
-    def check_pace(self) -> None:
-        """OutOfTurn where a write has to queue."""
-        self.partition.log.pace.check_pace()
+    def check_may_append(self) -> None:
+        """MustQueue where a write has to queue."""
+        self.partition.log.append_queue.check_may_append()
 
     def append(self, batches: bytearray, now_ns: int) -> None:
         """Append batches that the view has made. Errors of `Log.assign`; OSError."""
@@ -248,15 +248,15 @@ class TopicTarget:
             )
             raise OutOfOrderError(errno.EPERM, reason)
 
-    def check_pace(self) -> None:
+    def check_may_append(self) -> None:
         """Nothing: `append` knows to which partitions the lines go."""
 
     def append(self, batches: bytearray, now_ns: int) -> None:
         routed, assigned = self._assign(batches, now_ns)
-        check_paces(partition.log.pace for partition, _ in assigned)
+        check_all_may_append(partition.log.append_queue for partition, _ in assigned)
         # Those first that are not in turn: while a slow one waits for its disk, others may be
         # appended to, and the offsets assigned here would be taken.
-        assigned.sort(key=lambda each: each[0].log.pace.in_turn)
+        assigned.sort(key=lambda each: each[0].log.append_queue.in_use)
         grown: list[tuple[Partition, int]] = []
         try:
             for partition, ready in assigned:

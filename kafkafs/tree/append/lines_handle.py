@@ -151,9 +151,9 @@ class LinesHandle(AppendHandle[AppendTarget]):
                 self._target.line_ended()
 
     def release(self) -> None:
-        """Append the unfinished line as a record. OutOfTurn: nothing has changed."""
+        """Append the unfinished line as a record. MustQueue: nothing has changed."""
         if self._kept:
-            self._target.check_pace()
+            self._target.check_may_append()
             try:
                 self._append(b"\n", 0, 1, self._kept.joined())
             except (StorageError, OSError) as error:

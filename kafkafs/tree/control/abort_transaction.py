@@ -20,8 +20,8 @@ from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError
 from storage.log.append import abort_transaction
+from storage.log.append_queue import check_all_may_append
 from storage.log.log import Log
-from storage.log.pace import check_paces
 from storage.waiting import before_waiting
 
 NAME = "abort-transaction"
@@ -75,7 +75,7 @@ def abort_transactions(
     mount.manager.check_may_write(topic.name)
     for partition, producer_id in commands:
         _check(mount, topic.partitions[partition], producer_id)
-    check_paces(topic.partitions[partition].pace for partition, _ in commands)
+    check_all_may_append(topic.partitions[partition].append_queue for partition, _ in commands)
     logs = [_abort(mount, topic, *command) for command in commands]
     return CommandEffects(grown=[partitions.of(log) for log in logs])
 

@@ -20,7 +20,7 @@ from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import planned
 from kafkafs.tree.unfinished import Unfinished
 from storage.errors import InvalidConfig, StorageError, refusal_of
-from storage.log.pace import OutOfTurn
+from storage.log.append_queue import MustQueue
 
 LONGEST_LINE = 1 << 16
 MOST_LINES = 4096
@@ -90,7 +90,7 @@ class ControlHandle(WritingHandle):
             self._carry_out([self._rest])
 
     def _carry_out(self, lines: Sequence[bytearray], rest: bytearray | None = None) -> None:
-        """Carry out whole lines, and keep the rest. OutOfTurn: nothing has changed."""
+        """Carry out whole lines, and keep the rest. MustQueue: nothing has changed."""
         before, self._rest = self._rest, bytearray()
         try:
             if rest is not None and len(rest) > LONGEST_LINE:
@@ -98,7 +98,7 @@ class ControlHandle(WritingHandle):
             if rest is not None:
                 self._check_room(len(rest))
             effects = self._act(_decoded(lines)) if lines else None
-        except OutOfTurn:
+        except MustQueue:
             self._rest = before
             raise
         except (StorageError, OSError) as error:

@@ -87,16 +87,16 @@ class _Uncached(TreeDirectory):
         raise OSError(errno.EPERM, "only existing partitions have committed offsets")
 
     def _find(self, group: str) -> Group | None:
-        """A group, on the owner's thread, which may append for it then. OutOfTurn."""
+        """A group, on the owner's thread, which may append for it then. MustQueue."""
         groups, log = self.mount.manager.groups, offsets_log(self.mount, group)
         if log is None:
             return groups.find(group)
-        found = waited_for(log.pace, lambda: groups.find(group))
-        log.pace.check_pace()
+        found = waited_for(log.append_queue, lambda: groups.find(group))
+        log.append_queue.check_may_append()
         return found
 
     def _forget(self, group: str, topic: str | None = None, partition: int | None = None) -> None:
-        """Take commits back. On the owner's thread. OutOfTurn: nothing has changed."""
+        """Take commits back. On the owner's thread. MustQueue: nothing has changed."""
         groups = self.mount.manager.groups
         self.claims.check_free(group, topic, partition)
         self._find(group)  # what is read here `forget` need not read

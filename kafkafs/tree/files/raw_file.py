@@ -34,8 +34,8 @@ from kafkafs.tree.partition.partition import Partition
 from storage import paths
 from storage.errors import SegmentGone, StorageError
 from storage.files import Identity
+from storage.log.append_queue import AppendQueue
 from storage.log.log import Log
-from storage.log.pace import Pace
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import may_wait
@@ -191,8 +191,8 @@ class RawFile(Node):
         return os.path.join(self.partition.log.directory, self._name)
 
     @property
-    def pace(self) -> Pace:
-        return self.partition.log.pace
+    def append_queue(self) -> AppendQueue:
+        return self.partition.log.append_queue
 
     def attributes(self) -> Attributes:
         """The disk's attributes; an index has the time of its log, as it changes with that.
@@ -344,8 +344,8 @@ class RawHandle(Handle):
                 files.close(fd)
 
     @property
-    def pace(self) -> Pace:
-        return self._node.partition.log.pace
+    def append_queue(self) -> AppendQueue:
+        return self._node.partition.log.append_queue
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """As `Handle.read`; ESTALE where a file that is fixed was cut."""

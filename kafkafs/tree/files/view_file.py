@@ -28,7 +28,7 @@ from kafkafs.views import View
 from kafkafs.views._measure import unfilled
 from storage import descriptors
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-from storage.log.pace import Pace
+from storage.log.append_queue import AppendQueue
 from storage.paths import check_takes_records
 from storage.waiting import at_once, may_wait
 
@@ -88,8 +88,8 @@ class ViewFile(Node):
         self._generation: Generation | None = None
 
     @property
-    def pace(self) -> Pace:
-        return self.partition.log.pace
+    def append_queue(self) -> AppendQueue:
+        return self.partition.log.append_queue
 
     @property
     def is_replaced(self) -> bool:
@@ -394,8 +394,8 @@ class ReadHandle(Handle):
         self._waiter: Waiter | None = None
 
     @property
-    def pace(self) -> Pace:
-        return self._partition.log.pace
+    def append_queue(self) -> AppendQueue:
+        return self._partition.log.append_queue
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._partition.log.closed and self._partition.is_replaced:

@@ -31,8 +31,8 @@ from storage import paths
 from storage.directory.manager import Topic
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.groups.offset_records import Committed, partition_for
+from storage.log.append_queue import AppendQueue, MustQueue
 from storage.log.log import Log
-from storage.log.pace import OutOfTurn, Pace
 from storage.modes import Ownership
 from storage.waiting import at_once, may_wait
 
@@ -161,7 +161,7 @@ class GroupTopic:
         return self.commit(numbers, wanted)
 
     def commit(self, numbers: Sequence[int], wanted: Wanted) -> CommandEffects:
-        """Commit in these partitions. On the owner's thread. OutOfTurn: nothing has changed."""
+        """Commit in these partitions. On the owner's thread. MustQueue: nothing has changed."""
         mount = self.mount
         if mount.stopping:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
@@ -180,8 +180,8 @@ class GroupTopic:
                 for number, partition in partitions.items()
             }
 
-        found = waited_for(log.pace, positions)
-        log.pace.check_pace()
+        found = waited_for(log.append_queue, positions)
+        log.append_queue.check_may_append()
         mount.manager.groups.commit(self.group, self.name, found)
         grown = offsets_log(mount, self.group)
         return CommandEffects(grown=[] if grown is None else [self.partitions.of(grown)])
@@ -207,16 +207,16 @@ def offsets_log(mount: MountContext, group: str) -> Log | None:
     return topic.partitions.get(partition_for(group, len(topic.numbers)))
 
 
-def waited_for(pace: Pace, ask: Callable[[], T]) -> T:
+def waited_for(queue: AppendQueue, ask: Callable[[], T]) -> T:
     """What `ask` returns. Where it has to wait it does so in a worker thread, in the turn of a log:
-    OutOfTurn, once, on the owner's thread.
+    MustQueue, once, on the owner's thread.
     """
     try:
         return at_once(ask)
     except BlockingIOError:
-        if not pace.is_callers:
-            raise OutOfTurn([pace]) from None
-    return pace.aside(ask)
+        if not queue.has_turn:
+            raise MustQueue([queue]) from None
+    return queue.off_log_thread(ask)
 
 
 # -- texts -----------------------------------------------------------------------------------------

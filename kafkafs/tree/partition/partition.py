@@ -400,13 +400,13 @@ class Partition:
     def flush_plan(self) -> FlushPlan | None:
         """The plan for fsync of any of its files; None where all of it is flushed.
 
-        OSError after a failed fsync; OutOfTurn.
+        OSError after a failed fsync; MustQueue.
         """
         log = self.log
         durability = log.durability
         if log.read_only or log.closed:
             return None
-        log.pace.check_pace()
+        log.append_queue.check_may_append()
         is_flushed = durability.recovery_point == log.log_end_offset
         if is_flushed and durability.flush_error is None and not durability.directory_unsynced:
             return None

@@ -23,9 +23,9 @@ from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
 from storage.follow.directory_watches import DirectoryWatches
 from storage.groups.group import Group
+from storage.log.append_queue import check_all_may_append
 from storage.log.listener import LogListener
 from storage.log.log import Log
-from storage.log.pace import check_paces
 from storage.segment.segment import Segment
 from storage.waiting import anyway, may_wait
 
@@ -380,10 +380,10 @@ class FlushPlans:
     __slots__ = ("plans",)
 
     def __init__(self, partitions: Iterable[Partition]) -> None:
-        """OutOfTurn as `Partition.flush_plan`: nothing is planned."""
+        """MustQueue as `Partition.flush_plan`: nothing is planned."""
         self.plans: list[FlushPlan] = []
         partitions = list(partitions)
-        check_paces(partition.log.pace for partition in partitions)
+        check_all_may_append(partition.log.append_queue for partition in partitions)
         try:
             for partition in partitions:
                 plan = partition.flush_plan()

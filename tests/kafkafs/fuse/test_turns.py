@@ -12,24 +12,24 @@ import trio.testing
 from kafkafs.fuse import turns as turns_module
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.turns import Turns
-from storage.log.pace import SLOW_NS, Pace, check_paces
+from storage.log.append_queue import SLOW_NS, AppendQueue, check_all_may_append
 from tests.no_threads import no_free_threads
 from tests.waits import HANG_S
 
 
-def a_slow(name: str) -> Pace:
-    pace = Pace(name)
-    pace.took(SLOW_NS + 1)
-    return pace
+def a_slow(name: str) -> AppendQueue:
+    queue = AppendQueue(name)
+    queue.note_duration(SLOW_NS + 1)
+    return queue
 
 
 class Append:
     """Appends to logs: to each slow one aside, where it is held until `release`."""
 
-    def __init__(self, done: list[str], name: str, *paces: Pace, held: bool = True) -> None:
+    def __init__(self, done: list[str], name: str, *queues: AppendQueue, held: bool = True) -> None:
         self._done = done
         self._name = name
-        self._paces = paces
+        self._paces = queues
         self._release = threading.Event()
         self.begun = trio.Event()
         self.thread = 0
@@ -38,10 +38,10 @@ class Append:
             self.release()
 
     def __call__(self) -> str:
-        check_paces(self._paces)
+        check_all_may_append(self._paces)
         self.thread = threading.get_ident()
-        for pace in self._paces:
-            pace.aside(self._wait)
+        for queue in self._paces:
+            queue.off_log_thread(self._wait)
         self._done.append(self._name)
         return self._name
 
@@ -56,7 +56,7 @@ class Append:
 def test_a_fast_one_is_called_at_once() -> None:
     async def main() -> None:
         done: list[str] = []
-        append = Append(done, "fast", Pace("log"), held=False)
+        append = Append(done, "fast", AppendQueue("log"), held=False)
         assert await Turns(Spinner()).call(append) == "fast"
         assert append.thread == threading.get_ident()
 
@@ -84,7 +84,7 @@ def test_a_slow_one_holds_up_only_who_comes_for_the_same_log() -> None:
             await trio.testing.wait_all_tasks_blocked()
             await turns.passed(other)
             assert await turns.call(Append(done, "other", other, held=False)) == "other"
-            assert await turns.call(Append(done, "fast", Pace("fast"), held=False)) == "fast"
+            assert await turns.call(Append(done, "fast", AppendQueue("fast"), held=False)) == "fast"
             assert done == ["other", "fast"]
             first.release()
         assert done == ["other", "fast", "1", "2", "looked", "3"]
@@ -109,7 +109,7 @@ def test_it_is_never_called_beside_the_owner() -> None:
                 await trio.lowlevel.checkpoint()
 
         def change() -> None:
-            slow.check_pace()
+            slow.check_may_append()
             before = visits
             for _ in range(1000):
                 # A thread that may run does so now.
@@ -169,7 +169,7 @@ def test_an_error_ends_the_turn() -> None:
         turns, slow = Turns(Spinner()), a_slow("slow")
 
         def fail() -> None:
-            slow.check_pace()
+            slow.check_may_append()
             raise OSError(errno.EIO, "the disk")
 
         with pytest.raises(OSError, match="the disk"):
@@ -207,7 +207,7 @@ def test_so_many_may_wait_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
             assert refused.value.errno == errno.EAGAIN
             # Who writes is not refused.
             nursery.start_soon(turns.call, Append([], "2", slow, held=False))
-            await turns.passed(Pace("other"))
+            await turns.passed(AppendQueue("other"))
             first.release()
             await turns.end()
             await turns.passed(slow)

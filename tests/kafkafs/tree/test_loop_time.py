@@ -30,7 +30,7 @@ from kafkafs.tree.inodes import Directory
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.owner.adopt_file import MOST_REQUESTS
 from storage.errors import StorageError
-from storage.log.pace import OutOfTurn
+from storage.log.append_queue import MustQueue
 from storage.record.plain import recompress
 from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread
@@ -85,7 +85,7 @@ def opened(tree: Tree, path: str, flags: int = APPEND) -> Handle:
 
 def write(handle: Handle, data: bytes) -> None:
     """A write that the loop thread carries out or refuses."""
-    with contextlib.suppress(OSError, StorageError, NotExamined, OutOfTurn):
+    with contextlib.suppress(OSError, StorageError, NotExamined, MustQueue):
         handle.write(0, data)
 
 

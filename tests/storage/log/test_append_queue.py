@@ -11,8 +11,8 @@ import pytest
 
 from storage.errors import LogClosed
 from storage.files import Files
+from storage.log.append_queue import FAST, SLOW_NS, AppendQueue, MustQueue, check_all_may_append
 from storage.log.log import Log
-from storage.log.pace import FAST, SLOW_NS, OutOfTurn, Pace, check_paces
 from tests.storage.logs import append, opened, values
 from tests.storage.transactions import Client
 
@@ -28,10 +28,10 @@ class ATurn:
         self.calls: list[str] = []
         self._beside = beside
         for log in logs:
-            log.pace.queue()
-            log.pace.turn = self
+            log.append_queue.enter()
+            log.append_queue.turn = self
 
-    def aside(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
+    def off_log_thread(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
         self.calls.append(function.__name__)
         self.thread = 0
         self._beside()
@@ -42,7 +42,7 @@ class ATurn:
 
 
 def is_slow(log: Log) -> bool:
-    return log.pace.in_turn
+    return log.append_queue.in_use
 
 
 class Clock:
@@ -92,29 +92,29 @@ def test_a_program_that_takes_no_turns_has_no_slow_logs(tmp_path: Path) -> None:
 
 
 def test_who_has_no_turn_is_told_whose_he_needs() -> None:
-    slow, queued, fast = Pace("slow"), Pace("queued"), Pace("fast")
-    slow.took(SLOW_NS + 1)
-    queued.queue()
+    slow, queued, fast = AppendQueue("slow"), AppendQueue("queued"), AppendQueue("fast")
+    slow.note_duration(SLOW_NS + 1)
+    queued.enter()
     # A slow log may be changed out of turn: that only takes long.
-    slow.check_turn()
-    for pace in (slow, queued):
-        with pytest.raises(OutOfTurn):
-            pace.check_pace()
-    with pytest.raises(OutOfTurn):
-        queued.check_turn()
-    with pytest.raises(OutOfTurn) as found:
-        check_paces([fast, slow, queued])
-    assert found.value.paces == {slow, queued}
+    slow.check_not_queued()
+    for queue in (slow, queued):
+        with pytest.raises(MustQueue):
+            queue.check_may_append()
+    with pytest.raises(MustQueue):
+        queued.check_not_queued()
+    with pytest.raises(MustQueue) as found:
+        check_all_may_append([fast, slow, queued])
+    assert found.value.queues == {slow, queued}
     queued.leave()
-    slow.forget()
-    check_paces([fast, slow, queued])
+    slow.reset()
+    check_all_may_append([fast, slow, queued])
 
 
 def test_nobody_else_changes_a_log_in_turn(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t").partitions[0]
         append(log, b"one")
-        log.pace.queue()
+        log.append_queue.enter()
         for change in (
             lambda: append(log, b"two"),
             lambda: log.roll(0),
@@ -122,9 +122,9 @@ def test_nobody_else_changes_a_log_in_turn(tmp_path: Path) -> None:
             lambda: log.note_damage(log.active, (), 0),
             log.durability.start_flush,
         ):
-            with pytest.raises(OutOfTurn):
+            with pytest.raises(MustQueue):
                 change()
-        log.pace.leave()
+        log.append_queue.leave()
         assert values(log) == [b"one"]
         assert len(log.segments) == 1
 
@@ -141,8 +141,8 @@ def test_only_a_log_whose_turn_it_is_waits_aside(tmp_path: Path) -> None:
         assert turn.calls == ["append"]
         slow.roll(0)
         assert turn.calls == ["append", "seal", "_begin_segment"]
-        slow.pace.leave()
-        slow.pace.turn = None
+        slow.append_queue.leave()
+        slow.append_queue.turn = None
         assert values(slow) == values(fast) == [b"one"]
 
 
@@ -167,8 +167,8 @@ def test_files_stay_open_aside(tmp_path: Path) -> None:
         append(log, b"two")
         files.meanwhile = None
         assert log.active.is_open
-        log.pace.leave()
-        log.pace.turn = None
+        log.append_queue.leave()
+        log.append_queue.turn = None
         assert values(log) == [b"one", b"two"]
 
 
@@ -187,8 +187,8 @@ def test_a_log_that_is_deleted_aside_gets_no_segment(tmp_path: Path) -> None:
         with pytest.raises((LogClosed, FileNotFoundError)):
             log.roll(0)
         assert len(log.segments) == 1
-        log.pace.leave()
-        log.pace.turn = None
+        log.append_queue.leave()
+        log.append_queue.turn = None
 
 
 def test_producers_are_forgotten_aside(tmp_path: Path) -> None:
@@ -200,5 +200,5 @@ def test_producers_are_forgotten_aside(tmp_path: Path) -> None:
         ATurn(log, beside=lambda: log.producers.expire(1 << 62, 0))
         log.roll(0)
         assert Path(log.snapshots.path(1)).read_bytes() == encode
-        log.pace.leave()
-        log.pace.turn = None
+        log.append_queue.leave()
+        log.append_queue.turn = None

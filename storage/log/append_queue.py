@@ -3,10 +3,10 @@
 An append waits for the disk if a page that it writes into has to be read back, or if too many pages
 are dirty already; this cannot be predicted. So after an append that took longer than `SLOW_NS` the
 log is slow, until `FAST` appends in a row were faster. An append to a slow log takes a turn, in
-another thread: the log thread does not wait for the disk (`aside`). While any call is queued, no
-call changes the log out of turn.
+another thread: the log thread does not wait for the disk (`off_log_thread`). While any call is
+queued, no call changes the log out of turn.
 
-The two checks raise OutOfTurn before anything has changed; the log thread then queues for the turn
+The two checks raise MustQueue before anything has changed; the log thread then queues for the turn
 and calls again. A function that changes several logs checks all of them first.
 
 A program that only appends waits for each append in any case: there no log is ever slow
@@ -30,65 +30,67 @@ FAST = 8
 """Faster appends in a row after which a slow log is fast again."""
 
 
-class OutOfTurn(Exception):  # noqa: N818 - no error: the caller queues, and calls again
+class MustQueue(Exception):  # noqa: N818 - no error: the caller queues, and calls again
     """A log is changed in turn, and it is not the caller's: nothing has changed.
 
-    `paces`: of the logs whose turn the caller needs.
+    `queues`: of the logs whose turn the caller needs.
     """
 
-    def __init__(self, paces: Iterable[Pace]) -> None:
-        self.paces = frozenset(paces)
-        super().__init__(", ".join(sorted(pace.name for pace in self.paces)))
+    def __init__(self, queues: Iterable[AppendQueue]) -> None:
+        self.queues = frozenset(queues)
+        super().__init__(", ".join(sorted(queue.name for queue in self.queues)))
 
 
 class Turn(Protocol):
-    """`thread`: the one that has the turn, in place of the log thread; 0 while it waits `aside`."""
+    """`thread`: the one that has the turn, in place of the log thread; 0 while it waits for
+    the disk.
+    """
 
     thread: int
 
-    def aside(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
+    def off_log_thread(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
         """Call a function that waits for the disk, while the log thread continues."""
         ...
 
 
-class Pace:
-    """The queue of one log. `name`: the log's. `turn`: the present turn, or None. `in_turn`:
+class AppendQueue:
+    """The queue of one log. `name`: the log's. `turn`: the present turn, or None. `in_use`:
     whether the log is slow, or a call is queued.
     """
 
-    __slots__ = ("_fast", "_queued", "_slow", "in_turn", "name", "turn")
+    __slots__ = ("_fast", "_queued", "_slow", "in_use", "name", "turn")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.turn: Turn | None = None
-        self.in_turn = False
+        self.in_use = False
         self._slow = False
         self._fast = 0
         self._queued = 0
 
     @property
-    def is_callers(self) -> bool:
+    def has_turn(self) -> bool:
         """Whether it is this thread's turn."""
         return self.turn is not None and self.turn.thread == get_ident()
 
-    def check_turn(self) -> None:
-        """Check that no call is queued, before a change of the log. Errors: OutOfTurn."""
-        if self._queued and not self.is_callers:
-            raise OutOfTurn([self])
+    def check_not_queued(self) -> None:
+        """Check that no call is queued, before a change of the log. Errors: MustQueue."""
+        if self._queued and not self.has_turn:
+            raise MustQueue([self])
 
-    def check_pace(self) -> None:
-        """Check that no call is queued and the log is fast, before an append. Errors: OutOfTurn."""
-        if self.in_turn and not self.is_callers:
-            raise OutOfTurn([self])
+    def check_may_append(self) -> None:
+        """Check that no call is queued and the log is fast, before an append. Errors: MustQueue."""
+        if self.in_use and not self.has_turn:
+            raise MustQueue([self])
 
-    def aside(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
+    def off_log_thread(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
         """Call a function that waits for the log's disk; in turn, the log thread continues."""
         turn = self.turn
         if turn is None or turn.thread != get_ident():
             return function(*arguments)
-        return turn.aside(function, *arguments)
+        return turn.off_log_thread(function, *arguments)
 
-    def took(self, ns: int) -> None:
+    def note_duration(self, ns: int) -> None:
         """Note the duration of an append, in nanoseconds."""
         if ns > SLOW_NS:
             self._slow, self._fast = True, 0
@@ -97,7 +99,7 @@ class Pace:
             self._slow = self._fast < FAST
         self._changed()
 
-    def queue(self) -> None:
+    def enter(self) -> None:
         """Note that a call is queued for a turn, or has it, until `leave`."""
         self._queued += 1
         self._changed()
@@ -106,17 +108,19 @@ class Pace:
         self._queued -= 1
         self._changed()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Treat the log as fast again."""
         self._slow = False
         self._changed()
 
     def _changed(self) -> None:
-        self.in_turn = self._slow or self._queued > 0
+        self.in_use = self._slow or self._queued > 0
 
 
-def check_paces(paces: Iterable[Pace]) -> None:
-    """Check several logs (`check_pace`). Errors: OutOfTurn with all turns that the caller needs."""
-    wanted = [pace for pace in paces if pace.in_turn and not pace.is_callers]
+def check_all_may_append(queues: Iterable[AppendQueue]) -> None:
+    """Check several logs (`check_may_append`). Errors: MustQueue, with all turns that the caller
+    needs.
+    """
+    wanted = [queue for queue in queues if queue.in_use and not queue.has_turn]
     if wanted:
-        raise OutOfTurn(wanted)
+        raise MustQueue(wanted)
