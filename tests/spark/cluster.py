@@ -21,7 +21,7 @@ from typing import Self
 import pyspark
 
 from tests.interop.brokers import JavaServer
-from tests.spark.conftest import JAVA_OPTIONS, spark_home
+from tests.spark.installation import java_options, spark_home
 from tests.spark.processes import command_of, kill, tree_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
-        "SPARK_HOME": spark_home(scratch),
+        "SPARK_HOME": spark_home(),
         "SPARK_LOCAL_DIRS": str(scratch),
         "TZ": "UTC",
     }
@@ -90,7 +90,7 @@ class Cluster:
     def _launch(self, main: str, *arguments: str) -> JavaServer:
         variables = {
             **environment(self.base / "scratch"),
-            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "SPARK_DAEMON_MEMORY": "256m",
         }
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -102,7 +102,7 @@ class Cluster:
         return {
             "spark.master": self.master,
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+            "spark.executor.extraJavaOptions": java_options(),
             "spark.python.unix.domain.socket.enabled": "true",
         }
 

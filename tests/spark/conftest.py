@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import kafkafs.spark
+from tests.spark.installation import java_options, spark_home
 from tests.waits import HANG_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# These options start a JVM sooner, and it lives for seconds only.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,24 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning")
             )
-
-
-def spark_home(directory: Path) -> str:
-    """Make a Spark installation whose Python workers import PySpark from site-packages.
-
-    The one of pip also has `pyspark.zip`, from which Spark's workers import PySpark first. Python
-    keeps no bytecode of a ZIP file, so each worker compiles PySpark: 1.1 s of processor time, not
-    0.4 s. The worker of a streaming query has 10 s to connect to Spark, which no setting changes.
-    On a busy machine it needs more, and the query fails: "Python worker failed to connect back".
-    """
-    import pyspark
-
-    home = directory / "spark-home"
-    if not home.exists():
-        home.mkdir(parents=True)
-        for name in ("bin", "jars"):
-            (home / name).symlink_to(Path(pyspark.__file__).parent / name)
-    return str(home)
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(packages), *filter(None, sys.path)]),
-        "SPARK_HOME": spark_home(root),
+        "SPARK_HOME": spark_home(),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "localhost",
         "SPARK_LOCAL_DIRS": str(root / "local"),
@@ -91,7 +71,7 @@ def _session(root: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dderby.system.home={root / 'derby'}",
+        "spark.driver.extraJavaOptions": f"{java_options()} -Dderby.system.home={root / 'derby'}",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(root / "warehouse"),

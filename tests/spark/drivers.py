@@ -18,8 +18,8 @@ from tests.interop.kafka_tools import complaints, dump_log_segments
 from tests.log_check import check
 from tests.mount.mounting import SETTINGS
 from tests.spark.cluster import ROOT, environment
-from tests.spark.conftest import JAVA_OPTIONS
 from tests.spark.driver import PARTITIONS
+from tests.spark.installation import java_options
 from tests.spark.processes import kill, session_of
 from tests.waits import HANG_S, until
 
@@ -98,7 +98,7 @@ def streaming(
 
 
 def _settings(base: Path) -> dict[str, str]:
-    java = f"{JAVA_OPTIONS} -Dderby.system.home={base / 'derby'}"
+    java = f"{java_options()} -Dderby.system.home={base / 'derby'}"
     return {
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",

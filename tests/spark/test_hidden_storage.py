@@ -17,7 +17,7 @@ import pytest
 import kafkafs
 import storage
 from storage import LogManager
-from tests.spark.conftest import JAVA_OPTIONS
+from tests.spark.installation import java_options, spark_home
 from tests.storage.logs import append
 
 # Reads with the source as a user does; `storage` is the user's or ours.
@@ -77,9 +77,10 @@ def run(
         **os.environ,
         "PYTHONPATH": str(installed),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": spark_home(),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(where.parent / "local"),
-        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
+        "JDK_JAVA_OPTIONS": java_options(),
         **more,
     }
     return subprocess.run(

@@ -15,7 +15,7 @@ import pytest
 
 import kafkafs.spark
 from storage import LogManager
-from tests.spark.conftest import JAVA_OPTIONS, spark_home
+from tests.spark.installation import java_options, spark_home
 from tests.spark.test_readme import blocks
 from tests.storage.logs import append
 from tests.waits import until
@@ -46,9 +46,9 @@ def environment(scratch: Path) -> dict[str, str]:
         **os.environ,
         "PATH": path,
         "PYTHONPATH": str(packages),
-        "SPARK_HOME": spark_home(scratch),
+        "SPARK_HOME": spark_home(),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
+        "JDK_JAVA_OPTIONS": java_options(),
     }
 
 
