@@ -67,7 +67,7 @@ def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
     `take_back`. Thread-safe; waits for the disk. Errors: OSError; nothing is decided.
     """
     try:
-        log.book.let_go(old)
+        log.manifest.withdraw(old)
         swap.decide(log.files, log.directory, new)
     except OSError:
         take_back(log, old, new)
@@ -86,6 +86,6 @@ def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
     log.files.sync_directory(log.directory)
     new[0].discard()
     log.end_change(old, new)
-    log.book.keep(old)
+    log.manifest.reinstate(old)
     with contextlib.suppress(OSError):
-        log.book.save()
+        log.manifest.save()

@@ -79,7 +79,7 @@ def _planned(manager: Manager, topic: Topic, delay_ms: int) -> Deletion:
         if log is not None:
             point, start = None, log.remembered_log_start
             with contextlib.suppress(OSError):
-                log.book.save()  # the recovery point relies on it
+                log.manifest.save()  # the recovery point relies on it
                 point = log.flushed_end
         directory, cleaned = paths.deleted_directory_name(*item), manager.cleaner_offsets.get(item)
         found.append(DeletedPartition(number, directory, point, start, cleaned))

@@ -19,7 +19,7 @@ from storage.files import Files
 from storage.settings import broker_settings
 from storage.settings.broker_settings import BrokerTopic
 from storage.settings.settings import Settings
-from storage.state import book_file
+from storage.state import manifest_file
 from storage.state.tiered import TieredTopics
 
 _NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)
@@ -47,8 +47,10 @@ def detach(files: Files, data_dir: str) -> list[str]:
     tiered = TieredTopics(files, data_dir, settings)
     for topic, numbers in found.items():
         for number in numbers if tiered.why(topic) is None else ():
-            # The book is older than the broker's deletions and cleanings.
-            book_file.drop(files, os.path.join(data_dir, paths.partition_directory(topic, number)))
+            # The manifest is older than the broker's deletions and cleanings.
+            manifest_file.drop(
+                files, os.path.join(data_dir, paths.partition_directory(topic, number))
+            )
     for name in _NAMES:
         if files.exists(os.path.join(data_dir, name)):
             files.rename(os.path.join(data_dir, name), _aside(data_dir, name))

@@ -37,7 +37,7 @@ from storage.recovery.recovery import LoadContext, Recovered, recover
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
 from storage.settings.settings import Settings
-from storage.state import book_file, checkpoint_file, deletion_file, history
+from storage.state import checkpoint_file, deletion_file, history, manifest_file
 from storage.state.deletion_file import DeletedPartition, Deletion
 from storage.state.tiered import TieredTopics
 
@@ -271,9 +271,9 @@ class Loader:
         point = recovery_point or 0
         may_have_gaps = self._may_have_gaps(item)
         holes_to = self._holes_to(item, directory, recovery_point)
-        booked_to = flushed_end = None
+        manifest_valid_below = flushed_end = None
         if is_ours:
-            booked_to = paths.MAX_OFFSET if self.stopped_clean else point
+            manifest_valid_below = paths.MAX_OFFSET if self.stopped_clean else point
             # A recovery point at the log start was raised with it: the log may end anywhere.
             flushed_end = recovery_point if point > log_start else None
         flushed_to = 0 if verify else point
@@ -287,7 +287,7 @@ class Loader:
             now_ms=now_ms,
             may_have_gaps=may_have_gaps,
             holes_to=holes_to,
-            booked_to=booked_to,
+            manifest_valid_below=manifest_valid_below,
             flushed_end=flushed_end,
             producer_expiration_ms=settings.broker.producer_id_expiration_ms,
             progress=advance,
@@ -396,9 +396,9 @@ class Loader:
     def _is_ours(self) -> bool:
         """Whether the directory is ours, not a broker's or a copy whose files appear in any order.
 
-        Only in ours do a partition's own files count: the log start and the entries of the book,
-        and the recovery point as a flushed end. A broker deletes and cleans without these records.
-        The end of a copy is known to the cluster that writes the original.
+        Only in ours do a partition's own files count: the log start and the entries of the
+        manifest, and the recovery point as a flushed end. A broker deletes and cleans without these
+        records. The end of a copy is known to the cluster that writes the original.
         """
         return self.files.in_order and not self.settings.is_brokers
 
@@ -444,7 +444,7 @@ class Loader:
         if (
             self.settings.is_brokers
             or self.checkpoints.cleaned_before.get(item, 0) > point
-            or (recovery_point is None and not book_file.is_blank(self.files, directory))
+            or (recovery_point is None and not manifest_file.is_blank(self.files, directory))
         ):
             return paths.MAX_OFFSET
         return point
@@ -503,7 +503,7 @@ class Loader:
         files.utime_ns(metadata, created_ns)
         epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         checkpoint_file.write_epochs(files, epochs, [])
-        book_file.begin(files, directory)
+        manifest_file.begin(files, directory)
         context = LoadContext(
             *(files, directory, config),
             clean=True,
@@ -511,7 +511,7 @@ class Loader:
             log_start=0,
             writable=True,
             now_ms=now_ms,
-            booked_to=0,
+            manifest_valid_below=0,
         )
         recovered = recover(context)
         files.sync_directory(directory)
@@ -535,7 +535,7 @@ class Loader:
         """
         start = 0
         with contextlib.suppress(CorruptCheckpoint, OSError):
-            start = book_file.read(self.files, directory).log_start
+            start = manifest_file.read(self.files, directory).log_start
         with contextlib.suppress(CorruptCheckpoint, OSError):
             start = max(start, history.recorded_start(self.files, directory) or 0)
         return start

@@ -29,7 +29,7 @@ from storage.index.time_index import TimeIndex
 from storage.plural import counted
 from storage.retention.retention import LogFacts, SegmentFacts, decide
 from storage.settings.settings import Settings
-from storage.state import book_file, checkpoint_file
+from storage.state import checkpoint_file, manifest_file
 from storage.state.tiered import TieredTopics
 
 ROOM = 1 << 20
@@ -182,7 +182,7 @@ def _newest_timestamp(files: Files, directory: str, base: int, following: int) -
 
 def _remove(files: Files, directory: str, segment: SegmentFacts) -> None:
     """Remove a segment, its log first: opening makes nothing from the other files."""
-    book_file.drop(files, directory)
+    manifest_file.drop(files, directory)
     # Only the next segment's snapshot has the producers of these records.
     snapshot = os.path.join(directory, paths.file_name(segment.next_offset, paths.SNAPSHOT))
     with contextlib.suppress(FileNotFoundError), files.held_open(snapshot) as fd:

@@ -561,7 +561,7 @@ class LogManager:
             for log in logs:
                 try:
                     # Before a recovery point declares its entries flushed.
-                    log.book.save()
+                    log.manifest.save()
                 except OSError as error:
                     failure = failure or error
             write_offsets()

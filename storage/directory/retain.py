@@ -292,7 +292,7 @@ class _LogStartAdvance:
         ):
             log.flush(task.on_log_thread)
         task.on_log_thread(self._prepare)()
-        log.book.let_go(self.segments)
+        log.manifest.withdraw(self.segments)
         self._is_let_go = True
         task.on_log_thread(self._intend)
 
@@ -309,7 +309,7 @@ class _LogStartAdvance:
         """End the advance, whether it was carried out or given up."""
         self.log.end_change(self.segments, ())
         if self._is_let_go:
-            self.log.book.keep(self.segments)
+            self.log.manifest.reinstate(self.segments)
         if self._is_intended:
             self.log.pending_log_starts.remove(self.log_start)
 

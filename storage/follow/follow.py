@@ -53,8 +53,8 @@ from storage.recovery.recovery import recover
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
-from storage.state import book_file
-from storage.state.book_file import Claim
+from storage.state import manifest_file
+from storage.state.manifest_file import ManifestEntry
 from storage.state.producer_state import ProducerState
 
 # An mtime younger than this, in ns, may also be that of a later change.
@@ -98,10 +98,10 @@ class LogFollower:
         self._names_seen: int | None = None
         # The offsets that a cleaner is replacing now: from the first to below the second.
         self._replaced = 0, 0
-        # The book's entries of segments that are missing or truncated, by base offset.
-        self._claims: dict[int, Claim] = {}
+        # The manifest's entries of segments that are missing or truncated, by base offset.
+        self._entries: dict[int, ManifestEntry] = {}
         if log.losses:
-            self._claims = self._claimed()
+            self._entries = self._manifest_entries()
         if limit is not None:
             self._tail.truncate_view(limit())
         self._tail.mark_last()
@@ -162,7 +162,7 @@ class LogFollower:
             if segment.log_path.endswith(paths.SWAP):
                 # The writer was stopped in a swap, and has finished it now.
                 segment.note_renamed_to("")
-        self._claims = self._lost_claims(found, stamp)
+        self._entries = self._lost_entries(found, stamp)
         is_done = self._compare(found)
         if is_done and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
@@ -239,12 +239,12 @@ class LogFollower:
         names, swapped = as_if_finished(self.log.files, self.log.directory, self._names())
         return self._list(sorted(names), swapped)._replace(deleted=found.deleted)
 
-    # -- segments that the book lists and that are missing -----------------------------------
+    # -- segments that the manifest lists and that are missing -----------------------------------
 
-    def _lost_claims(self, found: Listing, stamp: int) -> dict[int, Claim]:
-        """Return the book's entries of segments that are missing or truncated.
+    def _lost_entries(self, found: Listing, stamp: int) -> dict[int, ManifestEntry]:
+        """Return the manifest's entries of segments that are missing or truncated.
 
-        The writer withdraws an entry before it removes anything, and the book is read after the
+        The writer withdraws an entry before it removes anything, and the manifest is read after the
         names. Errors: FileReplaced if these may have changed since.
         """
         log = self.log
@@ -258,36 +258,38 @@ class LogFollower:
                 or now.st_size < each.size
             )
         ]
-        if not suspect or not log.is_booked:
+        if not suspect or not log.has_manifest:
             return {}
-        claimed = self._claimed()
+        listed = self._manifest_entries()
         sizes = {base: stat.st_size for base, stat in found.logs.items()}
-        claims = {
-            segment.base_offset: claim
+        entries = {
+            segment.base_offset: entry
             for segment in suspect
-            if (claim := claimed.get(segment.base_offset)) is not None
-            and claim.size > sizes.get(segment.base_offset, 0)
-            and claim.next_offset > log.log_start_offset
+            if (entry := listed.get(segment.base_offset)) is not None
+            and entry.size > sizes.get(segment.base_offset, 0)
+            and entry.next_offset > log.log_start_offset
         }
-        if claims:
+        if entries:
             later = log.files.file_stat(log.directory).st_mtime_ns
             if later != stamp or later + FRESH_NS >= self._clock_ns():
                 raise FileReplaced
-        return claims if book_file.fits(list(claims.values()), sizes) else {}
+        return entries if manifest_file.fits(list(entries.values()), sizes) else {}
 
-    def _claimed(self) -> dict[int, Claim]:
-        """Return the book's entries, by base offset; none if a broker has taken the directory."""
+    def _manifest_entries(self) -> dict[int, ManifestEntry]:
+        """Return the manifest's entries, by base offset; none if a broker has the directory now."""
         files, directory = self.log.files, self.log.directory
         if files.exists(os.path.join(os.path.dirname(directory), paths.META_PROPERTIES)):
             return {}
         try:
-            return {claim.base_offset: claim for claim in book_file.read(files, directory).claims}
+            return {
+                entry.base_offset: entry for entry in manifest_file.read(files, directory).entries
+            }
         except CorruptCheckpoint:
             return {}
 
     def _bases(self, found: Listing) -> list[int]:
         """Return the base offsets of the log's segments, including missing ones."""
-        return sorted({*found.logs, *self._claims})
+        return sorted({*found.logs, *self._entries})
 
     # -- comparing -----------------------------------------------------------------------------
 
@@ -408,10 +410,10 @@ class LogFollower:
     def _is_kept(self, segment: Segment, found: Listing) -> bool:
         """Return whether this segment's log is unchanged; the active one may be longer."""
         now = found.logs.get(segment.base_offset)
-        is_claimed = segment.base_offset in self._claims
+        is_listed = segment.base_offset in self._entries
         if now is None:
-            return segment.is_lost and is_claimed
-        if (segment.lost is not None) != is_claimed:
+            return segment.is_lost and is_listed
+        if (segment.lost is not None) != is_listed:
             return False
         if segment.identity is None and not segment.sealed and not segment.size:
             # When the log was opened, the writer had made the directory but not the segment.
@@ -660,16 +662,16 @@ class LogFollower:
     def _load(
         self, context: LoadContext, base: int, following: int, present: set[str], found: Listing
     ) -> Segment:
-        """Load a segment, which may be shorter than its entry in the book."""
+        """Load a segment, which may be shorter than its entry in the manifest."""
         log = self.log
-        claim = self._claims.get(base)
+        entry = self._entries.get(base)
         segment: Segment
-        if claim is not None and base not in found.logs:
-            segment = missing_segment(log.files, log.directory, claim, log.config)
+        if entry is not None and base not in found.logs:
+            segment = missing_segment(log.files, log.directory, entry, log.config)
         else:
             segment = load(context, base, following, present).segment
-            if claim is not None and segment.size < claim.size:
-                SegmentReader(segment).lose_end(claim.size)
+            if entry is not None and segment.size < entry.size:
+                SegmentReader(segment).lose_end(entry.size)
         if segment.lost:
             _log.warning("%s", segment.loss)
         return segment

@@ -268,7 +268,7 @@ class LogTail:
             writable=False,
             now_ms=self._clock_ns() // 1_000_000,
             may_have_gaps=log.may_have_gaps,
-            booked_to=paths.MAX_OFFSET if log.is_booked else None,
+            manifest_valid_below=paths.MAX_OFFSET if log.has_manifest else None,
         )
 
 

@@ -10,7 +10,7 @@ One thread owns a log: only it appends and changes the list of segments. Thread-
 `FlushPlan.run`, reads that hold a segment's lease, and methods whose docstrings say so.
 
 A log has parts, each in a module: `reader` (`read`), `transactions`, `snapshots` of its producers,
-`epochs`, `durability` (`flush`), `book`.
+`epochs`, `durability` (`flush`), `manifest`.
 
 Not here: appends of batches from elsewhere (`append`), which segments are deleted (`retention`,
 `compaction`), the state after a crash (`recovery`), other partitions (`manager`).
@@ -33,10 +33,10 @@ from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
 from storage.files import Files
 from storage.log.append_queue import SLOW_NS, AppendQueue
 from storage.log.assign import Assigned, assign
-from storage.log.book import Book
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
 from storage.log.listener import LogListener
+from storage.log.manifest import SegmentManifest
 from storage.log.read import Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
@@ -165,8 +165,8 @@ class Log:
         self._was_cut = recovered.damaged and not recovered.torn
         # Whether recovery has found that flushed records are missing at the end.
         self._has_lost_end = False
-        self.is_booked = recovered.book is not None
-        self.book = Book(self, recovered.book)
+        self.has_manifest = recovered.manifest is not None
+        self.manifest = SegmentManifest(self, recovered.manifest)
         self._history: History | None = None
         # The directory of a read-only log's history.
         self.history_directory: str | None = None
@@ -692,11 +692,11 @@ class Log:
         removed = self.segments[:count]
         for listener in self.listeners:
             listener.removing(self, removed)
-        self.book.let_go(removed)
+        self.manifest.withdraw(removed)
         # In this order another thread finds every aborted transaction at any moment.
         self.release_later(removed, now_ms)
         self.segments = self.segments[count:]
-        self.book.keep(removed)
+        self.manifest.reinstate(removed)
         self._start_at(self.segments[0].base_offset)
         self.counters.retentions += 1
         self.counters.segments_deleted += count
@@ -730,7 +730,7 @@ class Log:
         # In this order another thread finds every aborted transaction at any moment.
         self.release_later(old, now_ms)
         self.segments = (*self.segments[:first], *new, *self.segments[end:])
-        self.book.keep(old)
+        self.manifest.reinstate(old)
         self.may_have_gaps = True
         for listener in self.listeners:
             listener.swapped(self, old, new)
@@ -864,9 +864,9 @@ class Log:
             self.snapshots.write_last()
             self.durability.directory_unsynced = True
             with contextlib.suppress(CorruptRecord):
-                # A sealed segment's file was deleted: the book informs the next start.
+                # A sealed segment's file was deleted: the manifest informs the next start.
                 self.flush()
-            self.book.save()
+            self.manifest.save()
         if self._history is not None:
             self._history.give_up_ahead()
             self._history.save(self.segments, self.log_start_offset)

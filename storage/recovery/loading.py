@@ -43,7 +43,7 @@ from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import buffered, feed
 from storage.settings.config import LogConfig
-from storage.state.book_file import Claim
+from storage.state.manifest_file import ManifestEntry
 from storage.state.producer_state import ProducerBatch
 from storage.task import Task
 
@@ -78,8 +78,8 @@ class LoadContext:
     progress: Callable[[int], None] = lambda size: None
     # Segments whose files' names end in `.swap`; a read-only load does not rename them.
     swapped: frozenset[int] = frozenset()
-    # The end of the book's valid claims; None: a broker's log has none.
-    booked_to: int | None = None
+    # The end of the manifest's valid entries; None: a broker's log has none.
+    manifest_valid_below: int | None = None
     # An offset at which a batch of the log ended when it was flushed; None: unknown.
     flushed_end: int | None = None
     # An fsync has failed: the page cache, or new files, still have the readable bytes.
@@ -145,14 +145,14 @@ def load(
     base: int,
     following: int | None,
     present: set[str],
-    claimed_size: int | None = None,
+    manifest_size: int | None = None,
 ) -> Loaded:
     """Load one segment; `following` is the base offset of the next one, None for the last.
 
-    `present`: the names of the existing files. `claimed_size`: its bytes by the book; None:
+    `present`: the names of the existing files. `manifest_size`: its bytes by the manifest; None:
     unknown. Errors: OSError from the disk; LogWouldEnd.
     """
-    loading = _Loading(context, base, following, present, claimed_size)
+    loading = _Loading(context, base, following, present, manifest_size)
     try:
         loading.run()
     finally:
@@ -174,13 +174,13 @@ class _Loading:
         base: int,
         following: int | None,
         present: set[str],
-        claimed_size: int | None,
+        manifest_size: int | None,
     ) -> None:
         self.context = context
         self.files = context.files
         self.following = following
         self.present = present
-        self.claimed_size = claimed_size
+        self.manifest_size = manifest_size
         self.segment = context.segment(base, writable=context.writable)
         self.result = Loaded(self.segment)
         self.trusted: tuple[int, int, int, int] | None = None
@@ -339,24 +339,24 @@ class _Loading:
     def _own_size(self, rebuild: Rebuild) -> int:
         """Return the bytes of the log up to its last batch; `rebuild` has read its end.
 
-        It ends if no offset is missing and no batch follows, or at the end in the book.
+        It ends if no offset is missing and no batch follows, or at the end in the manifest.
         """
-        position, claimed = rebuild.position, self.claimed_size
+        position, listed = rebuild.position, self.manifest_size
         if self.following is not None and rebuild.next_offset == self.following:
             # (If a batch follows, the base offset of one of the two is wrong.)
             source = FileSource(self.files, self.fd, self.segment.log_path)
             if sound_batch(source, position, self.size) is None:
                 return position
-        if claimed is not None and position <= claimed < self.size:
-            return claimed
+        if listed is not None and position <= listed < self.size:
+            return listed
         return self.size
 
     def _size_without_garbage(self) -> int:
         """Return `_own_size` of a sealed log that was flushed; remove zeros after it.
 
-        Reads the end of the log if the file's size differs from the book.
+        Reads the end of the log if the file's size differs from the manifest.
         """
-        if self.context.booked_to is None or self.claimed_size == self.size:
+        if self.context.manifest_valid_below is None or self.manifest_size == self.size:
             return self.size
         with self.files.held_open(self.segment.log_path) as self.fd:
             rebuild = self._read_end()
@@ -647,10 +647,10 @@ def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
 
 
 def own_size(
-    context: LoadContext, base: int, following: int, present: set[str], claimed_size: int
+    context: LoadContext, base: int, following: int, present: set[str], manifest_size: int
 ) -> int:
     """Return the bytes of a sealed segment's log up to its last batch. Errors: OSError."""
-    loading = _Loading(context, base, following, present, claimed_size)
+    loading = _Loading(context, base, following, present, manifest_size)
     try:
         return loading.find_own_size()
     finally:
@@ -717,21 +717,23 @@ def read_on(
             rebuild.producers.clear()
 
 
-def missing_segment(files: Files, directory: str, claim: Claim, config: LogConfig) -> Segment:
+def missing_segment(
+    files: Files, directory: str, entry: ManifestEntry, config: LogConfig
+) -> Segment:
     """Return a sealed segment with a missing file, for its place in the log.
 
-    By the book it existed, and was not deleted. All of it is damage, which reads report; other
+    By the manifest it existed, and was not deleted. All of it is damage, which reads report; other
     positions stay. It is in memory only; if the file returns, the next start finds it.
     """
-    segment = Segment(files, directory, claim.base_offset, config, writable=False)
+    segment = Segment(files, directory, entry.base_offset, config, writable=False)
     found = SegmentSummary(
-        size=claim.size,
-        next_offset=claim.next_offset,
-        mtime_ns=claim.timestamp * 1_000_000,
-        max_timestamp=claim.timestamp,
-        max_timestamp_offset=claim.base_offset,
+        size=entry.size,
+        next_offset=entry.next_offset,
+        mtime_ns=entry.timestamp * 1_000_000,
+        max_timestamp=entry.timestamp,
+        max_timestamp_offset=entry.base_offset,
     )
     segment.restore(found, sealed=True)
-    segment.lose(claim.size)
+    segment.lose(entry.size)
     segment.told_damages = segment.damages
     return segment

@@ -46,9 +46,9 @@ from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_sw
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
-from storage.state import book_file
-from storage.state.book_file import BookContent, Claim
+from storage.state import manifest_file
 from storage.state.history import read as read_history
+from storage.state.manifest_file import ManifestContent, ManifestEntry
 from storage.state.producer_state import ProducerState
 from storage.threads import side_by_side
 
@@ -60,7 +60,7 @@ class Recovered:
     """The outcome of `recover`: segments in order, the last one active.
 
     `damaged`: the log ends before its files do (even if nothing may be cut); `torn`: only because
-    of an unfinished last write. `book`: None: there is none. `producers`: at the log's end.
+    of an unfinished last write. `manifest`: None: there is none. `producers`: at the log's end.
     `snapshot_offset`: that of the newest snapshot on disk, -1: there is none; `unsynced_snapshots`:
     the offsets of those that a power cut may take; `directory_unsynced`: whether a power cut may
     restore removed names, and take new ones.
@@ -76,7 +76,7 @@ class Recovered:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    book: BookContent | None = None
+    manifest: ManifestContent | None = None
 
 
 def recover(context: LoadContext) -> Recovered:
@@ -109,18 +109,18 @@ def recover(context: LoadContext) -> Recovered:
         fault = "not a regular file; it is rebuilt from the log"
         path = os.path.join(context.directory, name)
         result.faults.append(_kept_aside(context, name, f"{path}: {fault}"))
-    result.book, claims = _read_book(context, names, result)
-    gone, claims = _missing(context, claims, bases, set(names))
-    if result.book is not None and not bases:
+    result.manifest, entries = _read_manifest(context, names, result)
+    gone, entries = _missing(context, entries, bases, set(names))
+    if result.manifest is not None and not bases:
         context = dataclasses.replace(
-            context, log_start=max(context.log_start, result.book.log_start)
+            context, log_start=max(context.log_start, result.manifest.log_start)
         )
     if context.writable:
         known = {*bases, *(each.base_offset for each in gone)}
         names = drop_orphan_indexes(context.files, context.directory, names, known)
     present = set(names)
     loaded: list[Loaded] = []
-    for number, item in enumerate(_load_all(context, bases, present, claims)):
+    for number, item in enumerate(_load_all(context, bases, present, entries)):
         loaded.append(item)
         result.epochs += item.epochs
         result.cuts += item.cuts
@@ -130,7 +130,7 @@ def recover(context: LoadContext) -> Recovered:
             _cut_off(context, result, bases[number + 1 :])
             break
     loaded = _with_missing(context, result, loaded, gone)
-    _expect_all(context, result, loaded, claims)
+    _expect_all(context, result, loaded, entries)
     result.segments = [item.segment for item in loaded]
     if _starts_anew(context, result, names):
         loaded = [Loaded(result.segments[0])]
@@ -147,7 +147,9 @@ def recover(context: LoadContext) -> Recovered:
 
 def _begin(context: LoadContext) -> Recovered:
     """Begin the log of a directory without files."""
-    result = Recovered([], book=None if context.booked_to is None else BookContent())
+    result = Recovered(
+        [], manifest=None if context.manifest_valid_below is None else ManifestContent()
+    )
     _starts_anew(context, result, [])
     result.directory_unsynced = not context.clean
     return result
@@ -190,7 +192,7 @@ def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
                 raise unusable(path, context.files.file_stat(path).st_mode)
             if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
                 bad.append(name)
-        elif name == book_file.FILE_NAME:
+        elif name == manifest_file.FILE_NAME:
             bad.append(name)
     return names, bad
 
@@ -202,116 +204,118 @@ def _kept_aside(context: LoadContext, name: str, fault: str) -> str:
     return f"{fault}; kept as {set_aside(context.files, os.path.join(context.directory, name))}"
 
 
-# -- the book ------------------------------------------------------------------------------------
+# -- the manifest --------------------------------------------------------------------------------
 
 
-def _read_book(
+def _read_manifest(
     context: LoadContext, names: list[str], result: Recovered
-) -> tuple[BookContent | None, list[Claim]]:
-    """Return the book, or None, and its valid claims; rename a damaged one."""
-    is_there = book_file.FILE_NAME in names
-    if context.booked_to is None:
+) -> tuple[ManifestContent | None, list[ManifestEntry]]:
+    """Return the manifest, or None, and its valid entries; rename a damaged one."""
+    is_there = manifest_file.FILE_NAME in names
+    if context.manifest_valid_below is None:
         if is_there and context.writable:
-            # The book is older than the broker in the directory.
-            context.files.unlink(os.path.join(context.directory, book_file.FILE_NAME))
+            # The manifest is older than the broker in the directory.
+            context.files.unlink(os.path.join(context.directory, manifest_file.FILE_NAME))
         return None, []
-    recorded = BookContent()
+    recorded = ManifestContent()
     if is_there:
         try:
-            recorded = book_file.read(context.files, context.directory)
+            recorded = manifest_file.read(context.files, context.directory)
         except CorruptCheckpoint as error:
             line = f"{error}: missing segments may not be noticed"
-            result.faults.append(_kept_aside(context, book_file.FILE_NAME, line))
-    claims = [claim for claim in recorded.claims if claim.next_offset <= context.booked_to]
-    return recorded, claims
+            result.faults.append(_kept_aside(context, manifest_file.FILE_NAME, line))
+    entries = [
+        entry for entry in recorded.entries if entry.next_offset <= context.manifest_valid_below
+    ]
+    return recorded, entries
 
 
 def _missing(
-    context: LoadContext, claims: list[Claim], bases: list[int], present: set[str]
-) -> tuple[list[Claim], list[Claim]]:
-    """Return the claimed segments that are not among `bases`, ascending; and the valid claims: none
+    context: LoadContext, entries: list[ManifestEntry], bases: list[int], present: set[str]
+) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
+    """Return the listed segments that are not among `bases`, ascending; and the valid entries: none
     if another program has rewritten the log.
     """
-    if not bases or {claim.base_offset for claim in claims}.issubset(bases):
-        return [], claims
-    sizes = _sizes(context, bases, claims, present)
-    if not book_file.fits(claims, sizes):
+    if not bases or {entry.base_offset for entry in entries}.issubset(bases):
+        return [], entries
+    sizes = _sizes(context, bases, entries, present)
+    if not manifest_file.fits(entries, sizes):
         return [], []
-    gone = book_file.missing(claims, sizes, context.log_start)
-    for claim in gone:
-        before = [base for base in bases if base < claim.base_offset]
-        if before and reaches(context, context.segment(before[-1]), claim.base_offset):
+    gone = manifest_file.missing(entries, sizes, context.log_start)
+    for entry in gone:
+        before = [base for base in bases if base < entry.base_offset]
+        if before and reaches(context, context.segment(before[-1]), entry.base_offset):
             return [], []
-    return gone, claims
+    return gone, entries
 
 
 def _sizes(
-    context: LoadContext, bases: list[int], claims: list[Claim], present: set[str]
+    context: LoadContext, bases: list[int], entries: list[ManifestEntry], present: set[str]
 ) -> dict[int, int]:
-    """Return the bytes of these segments' logs; if longer than claimed, up to the last batch."""
+    """Return the bytes of these segments' logs; if longer than listed, up to the last batch."""
     sizes = {
         base: context.files.file_stat(context.segment(base).log_path).st_size for base in bases
     }
-    for base, end, size, _ in claims:
+    for base, end, size, _ in entries:
         if sizes.get(base, 0) > size:
             sizes[base] = own_size(context, base, end, present, size)
     return sizes
 
 
 def _with_missing(
-    context: LoadContext, result: Recovered, loaded: list[Loaded], gone: list[Claim]
+    context: LoadContext, result: Recovered, loaded: list[Loaded], gone: list[ManifestEntry]
 ) -> list[Loaded]:
     """Add a segment in the place of each missing one, and a fault."""
     made = list(loaded)
-    for claim in gone:
-        if claim.base_offset < loaded[-1].segment.base_offset:
-            segment = missing_segment(context.files, context.directory, claim, context.config)
+    for entry in gone:
+        if entry.base_offset < loaded[-1].segment.base_offset:
+            segment = missing_segment(context.files, context.directory, entry, context.config)
             result.faults.append(segment.loss)
             made.append(Loaded(segment))
     return sorted(made, key=lambda item: item.segment.base_offset)
 
 
 def _expect_all(
-    context: LoadContext, result: Recovered, loaded: list[Loaded], claims: list[Claim]
+    context: LoadContext, result: Recovered, loaded: list[Loaded], entries: list[ManifestEntry]
 ) -> None:
-    """Mark bytes missing from segments that are shorter than the book says."""
+    """Mark bytes missing from segments that are shorter than the manifest says."""
     sealed = {item.segment.base_offset: item for item in loaded[:-1]}
     sizes = {base: item.segment.size for base, item in sealed.items()}
-    for claim in book_file.short(claims, sizes):
-        item = sealed[claim.base_offset]
+    for entry in manifest_file.short(entries, sizes):
+        item = sealed[entry.base_offset]
         segment = item.segment
-        # (A claim that counts bytes after the last batch is wrong, and the next one right.)
-        if item.end != claim.next_offset:
-            SegmentReader(segment).lose_end(claim.size)
+        # (An entry that counts bytes after the last batch is wrong, and the next one right.)
+        if item.end != entry.next_offset:
+            SegmentReader(segment).lose_end(entry.size)
             segment.close_descriptors()
             result.faults.append(segment.loss)
 
 
 def _load_all(
-    context: LoadContext, bases: list[int], present: set[str], claims: list[Claim]
+    context: LoadContext, bases: list[int], present: set[str], entries: list[ManifestEntry]
 ) -> Iterable[Loaded]:
     """Load the segments, several at a time if that pays; return them in order.
 
-    If a claim ends a segment before the next one begins, the gap is no loss. A segment that is
-    shorter than claimed was flushed, so neither a kill nor a power cut has shortened it: it does
+    If an entry ends a segment before the next one begins, the gap is no loss. A segment that is
+    shorter than listed was flushed, so neither a kill nor a power cut has shortened it: it does
     not end the log.
     """
-    claimed = {claim.base_offset: claim for claim in claims}
+    listed = {entry.base_offset: entry for entry in entries}
     shorter: set[int] = set()
-    if claims and not context.clean:
-        sizes = _sizes(context, bases, claims, present)
-        shorter = {claim.base_offset for claim in book_file.short(claims, sizes)}
+    if entries and not context.clean:
+        sizes = _sizes(context, bases, entries, present)
+        shorter = {entry.base_offset for entry in manifest_file.short(entries, sizes)}
 
     def load_one(pair: tuple[int, int | None]) -> Loaded:
         base, following = pair
         if following is None:
             return load(context, base, None, present)
-        claim = claimed.get(base)
-        if claim is not None:
-            following = min(following, claim.next_offset)
+        entry = listed.get(base)
+        if entry is not None:
+            following = min(following, entry.next_offset)
         point = max(context.recovery_point, following if base in shorter else 0)
         there = dataclasses.replace(context, recovery_point=point)
-        return load(there, base, following, present, None if claim is None else claim.size)
+        return load(there, base, following, present, None if entry is None else entry.size)
 
     pairs = itertools.zip_longest(bases, bases[1:])
     if context.writable or context.files.parallel == 1 or len(bases) < 2:

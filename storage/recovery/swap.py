@@ -24,7 +24,7 @@ from storage.files import Files
 from storage.record.scan import batches
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
-from storage.state import book_file
+from storage.state import manifest_file
 
 _LOG_SWAP = paths.LOG + paths.SWAP
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
@@ -55,7 +55,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
 
     Durable when it returns (`LocalLog.replaceSegments`). The partition is not open anywhere.
     """
-    book_file.drop(files, directory)
+    manifest_file.drop(files, directory)
     new = [
         Segment(files, directory, base, LogConfig(), writable=True, suffix=paths.CLEANED)
         for base in sorted(bases)

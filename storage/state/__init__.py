@@ -3,7 +3,7 @@
 `checkpoint_file` has Kafka's text files: offsets of many partitions, leader epochs, a topic's id.
 `producer_state` has the rules for producers and their transactions, and the format of snapshots.
 `history` lets a returning reader find the bytes that it was shown (`history_file` parses its file);
-`book_file` lists the expected sealed segments; `owner_file` names the process that has the data
+`manifest_file` lists the expected sealed segments; `owner_file` names the process that has the data
 directory open.
 
 A file that cannot be read is an error here; the caller, which opens the log, handles it.

@@ -32,7 +32,7 @@ from storage.kafka07.segment import entry_files
 from storage.recovery.loading import BEGUN
 from storage.recovery.swap import as_if_finished
 from storage.settings.settings import Settings
-from storage.state import book_file, checkpoint_file, producer_state
+from storage.state import checkpoint_file, manifest_file, producer_state
 from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_segment import (
     Fault,
@@ -396,7 +396,7 @@ class _Directory:
         `sound_sizes`: of each segment, the bytes before the first damage.
         """
         directory, key = listed.directory, listed.key
-        if self.settings.is_brokers or key[1] < 0 or book_file.FILE_NAME not in listed.names:
+        if self.settings.is_brokers or key[1] < 0 or manifest_file.FILE_NAME not in listed.names:
             return
         sizes: dict[int, int] = {}
         for place in listed.segments:
@@ -405,26 +405,26 @@ class _Directory:
                 sizes[place.base_offset] = size
         try:
             # Read after the files' sizes: entries of removed segments are withdrawn before.
-            claims = book_file.read(self.files, directory).claims
+            entries = manifest_file.read(self.files, directory).entries
         except CorruptCheckpoint as error:
-            self._fault(os.path.join(directory, book_file.FILE_NAME), error.message)
+            self._fault(os.path.join(directory, manifest_file.FILE_NAME), error.message)
             return
         if self.was_killed or self.is_live:
             flushed_end = self.recovery_points.get(key, 0)
-            claims = [claim for claim in claims if claim.next_offset <= flushed_end]
-        for base, _, size, _ in claims:
+            entries = [entry for entry in entries if entry.next_offset <= flushed_end]
+        for base, _, size, _ in entries:
             if sizes.get(base, 0) > size >= sound_sizes.get(base, size + 1):
                 # Bytes after the last batch, which the segment's own fault reports.
                 sizes[base] = size
-        gone = book_file.missing(claims, sizes, self.log_starts.get(key, 0))
-        short = [] if self.is_live else book_file.short(claims, sizes)
-        for claim in [*gone, *short]:
-            path = os.path.join(directory, paths.file_name(claim.base_offset, paths.LOG))
+        gone = manifest_file.missing(entries, sizes, self.log_starts.get(key, 0))
+        short = [] if self.is_live else manifest_file.short(entries, sizes)
+        for entry in [*gone, *short]:
+            path = os.path.join(directory, paths.file_name(entry.base_offset, paths.LOG))
             what = "the file is missing"
-            if claim in short:
-                what = f"the file has {sizes[claim.base_offset]} bytes"
-            reason = f"{what} (offsets {claim.base_offset} to {claim.next_offset - 1})"
-            self._fault(path, f"{reason}, its size was {claim.size} bytes", claim.base_offset)
+            if entry in short:
+                what = f"the file has {sizes[entry.base_offset]} bytes"
+            reason = f"{what} (offsets {entry.base_offset} to {entry.next_offset - 1})"
+            self._fault(path, f"{reason}, its size was {entry.size} bytes", entry.base_offset)
 
     def _metadata(self, directory: str, topic: str) -> None:
         path = os.path.join(directory, paths.PARTITION_METADATA)

@@ -45,7 +45,7 @@ def test_a_swap(tmp_path: Path) -> None:
 
 
 class BrokersLife(Life):
-    """In a broker's directory, where no book is kept whose writing would keep names in order."""
+    """In a broker's directory, without a manifest, whose sync would keep names in order."""
 
     def build(self) -> None:
         super().build()

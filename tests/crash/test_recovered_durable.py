@@ -29,7 +29,7 @@ def clock() -> int:
 
 
 def killed(data: Path) -> None:
-    """Segments of a broker, which keeps no book; a half of the first one is flushed."""
+    """Segments of a broker, which writes no manifest; a half of the first one is flushed."""
     data.mkdir()
     manager = LogManager.open(str(data), clock_ms=clock)
     log = manager.create_topic("t", 1).partitions[0]

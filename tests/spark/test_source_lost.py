@@ -1,4 +1,4 @@
-"""What a log lacks by its book fails a query there: no row of it is left out in silence."""
+"""What a log lacks by its manifest fails a query there: no row of it is left out in silence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import CorruptRecord
 from tests.spark.reading import batch, batch_parts, read
-from tests.storage.state.test_book import LINES, fill, log_file
+from tests.storage.state.test_segment_manifest import LINES, fill, log_file
 
 
 @pytest.mark.parametrize("splits", [1, 4])

@@ -1,4 +1,4 @@
-"""What a log lacks by the book is no silent gap for a reader of splits, or at a handover."""
+"""What a log lacks by the manifest is no silent gap for a reader of splits, or at a handover."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.handover.handover import hand_over
 from tests.storage.handed import write_broker
 from tests.storage.old_logs import content
 from tests.storage.splitting import EVERYTHING, plan, read
-from tests.storage.state.test_book import LINES, fill, log_file, opened_with_faults
+from tests.storage.state.test_segment_manifest import LINES, fill, log_file, opened_with_faults
 
 WAYS = ["gone 0", "gone 3", "gone 6", "left 3 0", "left 3 40", "left 3 74", "left 6 148"]
 

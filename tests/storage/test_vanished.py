@@ -11,7 +11,7 @@ from storage.log.rescue import rescue
 from storage.task import Task
 from storage.verify.log_checker import LogChecker
 from tests.storage.logs import NOW_MS, append
-from tests.storage.state.test_book import (
+from tests.storage.state.test_segment_manifest import (
     BASES,
     LINES,
     fill,

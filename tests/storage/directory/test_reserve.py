@@ -12,7 +12,7 @@ import pytest
 from storage import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.files import Files
-from storage.state.book_file import FILE_NAME
+from storage.state.manifest_file import FILE_NAME
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.waits import HANG_S
@@ -438,7 +438,7 @@ def test_a_partition_with_a_bad_small_file_is_passed_over(
         str(path), files=files, clock_ms=lambda: NOW_MS, keeps_faulty=True
     ) as manager:
         assert manager.log("old", 0).log_start_offset == 3
-        # (The book goes before segments do.)
+        # (The manifest goes before segments do.)
         assert name == FILE_NAME or any(str(small) in fault for fault in manager.faults)
 
 

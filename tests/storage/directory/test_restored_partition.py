@@ -12,7 +12,7 @@ import pytest
 
 from storage import LogManager, paths
 from storage.directory.retain import delete_records
-from storage.state import book_file, history
+from storage.state import history, manifest_file
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append, opened, values
 
@@ -39,7 +39,7 @@ def backup(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("beside", ["another topic", "nothing"])
-@pytest.mark.parametrize("lacking", ["nothing", history.FILE_NAME, book_file.FILE_NAME])
+@pytest.mark.parametrize("lacking", ["nothing", history.FILE_NAME, manifest_file.FILE_NAME])
 def test_what_was_deleted_stays_so(tmp_path: Path, backup: Path, lacking: str, beside: str) -> None:
     data = tmp_path / "restored"
     data.mkdir()

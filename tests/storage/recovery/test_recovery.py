@@ -16,7 +16,7 @@ from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
 from storage.settings.setting_files import TOPIC_FILE
-from storage.state import book_file
+from storage.state import manifest_file
 from storage.state.checkpoint_file import read_offsets
 from storage.state.producer_state import EMPTY_SNAPSHOT
 from storage.verify.verify import verify
@@ -573,7 +573,7 @@ def with_a_gap(data: Path) -> list[bytes]:
     """
     lines = fill(data)
     os.truncate(data / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
-    for name in (book_file.FILE_NAME, TOPIC_FILE):
+    for name in (manifest_file.FILE_NAME, TOPIC_FILE):
         (data / "t-0" / name).unlink()
     return lines[:3] + lines[4:]
 

@@ -19,7 +19,7 @@ from storage.log.append import append_batches
 from storage.record.batch import Record
 from storage.record.batch import encode as encode_batch
 from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.state.book_file import drop
+from storage.state.manifest_file import drop
 from storage.state.producer_state import ProducerEntry, encode
 from storage.verify.verify import VerifyReport, log_bytes, verify
 from storage.verify.verify_segment import LogPiece, Verified, verify_piece

@@ -12,14 +12,14 @@ from click.testing import CliRunner, Result
 
 from kafkafs.cli import main
 from storage import LogManager, paths
-from storage.state import book_file
+from storage.state import manifest_file
 from storage.state.history import FILE_NAME as HISTORY
 from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.log.test_salvage import damage
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.recovery.test_recovery import fill
-from tests.storage.state.test_book import LINES, log_file
-from tests.storage.state.test_book import fill as fill_flushed
+from tests.storage.state.test_segment_manifest import LINES, log_file
+from tests.storage.state.test_segment_manifest import fill as fill_flushed
 
 HINT = "nothing was changed; to do this, add --apply"
 
@@ -191,19 +191,21 @@ def test_garbage_behind_a_sealed_segment_goes_and_nothing_else(
     before = content(tmp_path)
     path = log_file(tmp_path, base)
     path.write_bytes(before[path] + garbage)
-    book = tmp_path / "t-0" / book_file.FILE_NAME
+    manifest = tmp_path / "t-0" / manifest_file.FILE_NAME
     if is_counted:
         with LogManager.open(str(tmp_path), read_only=True) as manager:
-            recorded = book_file.read(manager.files, str(tmp_path / "t-0"))
-        claims = [
+            recorded = manifest_file.read(manager.files, str(tmp_path / "t-0"))
+        entries = [
             each._replace(size=each.size + len(garbage) * (each.base_offset == base))
-            for each in recorded.claims
+            for each in recorded.entries
         ]
-        book.write_bytes(book_file.text(book_file.BookContent(recorded.log_start, claims)))
+        manifest.write_bytes(
+            manifest_file.text(manifest_file.ManifestContent(recorded.log_start, entries))
+        )
     for _ in range(mounts):
         with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
             assert values(manager.log("t", 0)) == LINES
-        assert is_counted or book.read_bytes() == before[book]
+        assert is_counted or manifest.read_bytes() == before[manifest]
     assert run("repair", tmp_path, "--apply").exit_code == int(any(garbage))
     for arguments in (["verify", tmp_path], ["repair", tmp_path, "--apply"], ["verify", tmp_path]):
         done = run(*arguments)

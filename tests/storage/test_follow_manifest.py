@@ -19,7 +19,13 @@ from storage.log.log import Log
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, put
 from tests.storage.logs import NOW_MS, append, values
-from tests.storage.state.test_book import LINES, fill, log_file, opened_with_faults, readable
+from tests.storage.state.test_segment_manifest import (
+    LINES,
+    fill,
+    log_file,
+    opened_with_faults,
+    readable,
+)
 
 NEVER_FRESH = 1 << 62
 

@@ -17,7 +17,7 @@ from storage.directory.retain import delete_records, remove_now, retain
 from storage.errors import CorruptRecord
 from storage.log.log import Log
 from storage.segment.reader import SegmentReader
-from storage.state.book_file import FILE_NAME
+from storage.state.manifest_file import FILE_NAME
 from storage.task import Task
 from tests.broker_files import start_epochs_at
 from tests.crash.disk import SimulatedDisk
@@ -182,7 +182,7 @@ def test_the_loss_of_an_end_is_accepted(tmp_path: Path, left: int) -> None:
 
 
 def test_the_only_segment_of_a_log_whose_head_was_deleted(tmp_path: Path) -> None:
-    """No offset is given twice: the book has where the log starts."""
+    """No offset is given twice: the manifest has where the log starts."""
     fill(tmp_path)
     with opened_with_faults(tmp_path) as manager:
         manager.log("t", 0).roll(NOW_MS)
@@ -218,7 +218,7 @@ def bad_book(data: Path) -> None:
 
 @pytest.mark.parametrize("what", [broker_was_here, detach_again, without_book, bad_book])
 def test_nothing_is_concluded(tmp_path: Path, what: Callable[[Path], None]) -> None:
-    """A broker deletes and cleans without a word; and the book of one that is gone says nothing."""
+    """A broker deletes and cleans without an update of the manifest, so it is ignored."""
     fill(tmp_path)
     if what is detach_again:
         # The broker has deleted the head and cleaned before it went.

@@ -1,4 +1,4 @@
-"""A crash at every file operation of retention and of cleaning: the book neither cries nor sleeps.
+"""A crash at every file operation of retention and of cleaning: the manifest lists what is there.
 
 Wherever it stops, the next start misses nothing that was deleted or replaced; and what vanishes
 behind that start it misses.
