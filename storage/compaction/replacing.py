@@ -14,7 +14,7 @@ from functools import partial
 
 from storage import paths
 from storage.errors import TaskCancelled
-from storage.log.log import Log, in_turns
+from storage.log.log import Log, in_chunks
 from storage.recovery import swap
 from storage.segment.segment import Segment
 from storage.task import Task
@@ -51,8 +51,8 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
         if new[0] not in log.segments:
             take_back(log, old, new)
         raise
-    for some in in_turns(old):
-        task.on_log_thread(partial(log.mark_detached, some))
+    for some in in_chunks(old):
+        task.on_log_thread(partial(log.rename_to_deleted, some))
     log.files.sync_directory(log.directory)
     for segment in new:
         task.on_log_thread(partial(log.finish_replacement, segment))

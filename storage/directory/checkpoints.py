@@ -10,7 +10,7 @@ A file that cannot be read is renamed (`bad_file`):
 Invariants: the lines of partitions that were not opened stay; an older state is never written after
 a later one.
 
-Not here: the values of a log (`Log.flushed_end`, `Log.remembered_log_start`).
+Not here: the values of a log (`Log.flushed_end`, `Log.log_start_for_checkpoint`).
 """
 
 from __future__ import annotations

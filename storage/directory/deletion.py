@@ -53,7 +53,7 @@ def delete_topic(manager: Manager, name: str) -> int:
         manager.cleaner_offsets.pop((name, each.number), None)
         if each.number in logs:
             logs[each.number].relocate(os.path.join(manager.path, each.directory))
-            logs[each.number].retire(due_ms)
+            logs[each.number].mark_topic_deleted(due_ms)
             manager.forget_unflushed(logs[each.number])
     manager.deleted.add_topic(deletion, due_ms, logs, can_return=is_recorded)
     topic.partitions.clear()
@@ -77,7 +77,7 @@ def _planned(manager: Manager, topic: Topic, delay_ms: int) -> Deletion:
         log = topic.partitions.get(number)
         point, start = manager.checkpoints.at_open(item)
         if log is not None:
-            point, start = None, log.remembered_log_start
+            point, start = None, log.log_start_for_checkpoint
             with contextlib.suppress(OSError):
                 log.manifest.save()  # the recovery point relies on it
                 point = log.flushed_end

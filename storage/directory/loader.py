@@ -270,7 +270,7 @@ class Loader:
             recovery_point = self._finish_rescue(directory, recovery_point)
         point = recovery_point or 0
         may_have_gaps = self._may_have_gaps(item)
-        holes_to = self._holes_to(item, directory, recovery_point)
+        gaps_allowed_below = self._gaps_allowed_below(item, directory, recovery_point)
         manifest_valid_below = flushed_end = None
         if is_ours:
             manifest_valid_below = paths.MAX_OFFSET if self.stopped_clean else point
@@ -286,7 +286,7 @@ class Loader:
             writable=writable,
             now_ms=now_ms,
             may_have_gaps=may_have_gaps,
-            holes_to=holes_to,
+            gaps_allowed_below=gaps_allowed_below,
             manifest_valid_below=manifest_valid_below,
             flushed_end=flushed_end,
             producer_expiration_ms=settings.broker.producer_id_expiration_ms,
@@ -332,11 +332,12 @@ class Loader:
             tiered=tiered,
             checkpointed_start=checkpointed_start if is_brokers else None,
             may_have_gaps=may_have_gaps,
-            point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
+            recovery_point_is_reliable=gaps_allowed_below <= flushed_to
+            or (recovery_point is not None and not verify),
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
         if not (clean or is_new) and writable and files.exists(unsynced):
-            log.durability.distrust_as_before()
+            log.durability.restore_flush_error()
         return log
 
     def load_undeleted(self, deletion: Deletion, now_ms: int) -> Topic:
@@ -433,7 +434,9 @@ class Loader:
             self.files.in_order and self.settings.is_brokers_topic(item[0])
         )
 
-    def _holes_to(self, item: TopicPartition, directory: str, recovery_point: int | None) -> int:
+    def _gaps_allowed_below(
+        self, item: TopicPartition, directory: str, recovery_point: int | None
+    ) -> int:
         """Return the offset below which a cleaner may have left gaps between segments.
 
         Our cleaner leaves gaps only below a durable recovery point. A broker's cleaner may have

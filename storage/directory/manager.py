@@ -423,7 +423,7 @@ class LogManager:
         if directory is not None:
             log.relocate(directory)
         due_ms = self.monotonic_ms() + log.config.file_delete_delay_ms
-        log.retire(due_ms)
+        log.mark_topic_deleted(due_ms)
         self.deleted.add(due_ms, log.directory, log)
 
     def check_writable(self) -> None:
@@ -542,7 +542,7 @@ class LogManager:
         log_starts = {
             (log.topic, log.partition): start
             for log in logs
-            if (start := log.remembered_log_start) is not None
+            if (start := log.log_start_for_checkpoint) is not None
         }
         write_offsets = self.checkpoints.start(
             {

@@ -33,7 +33,7 @@ from storage.errors import (
     StorageError,
     TaskCancelled,
 )
-from storage.log.log import Log, in_turns
+from storage.log.log import Log, in_chunks
 from storage.retention.retention import (
     Decision,
     Doomed,
@@ -235,11 +235,11 @@ def _delete(advance: _LogStartAdvance, task: Task, now_ms: int, outcome: Retaine
         changed = log.config is not advance.config
         if changed and len(plan_retention(log, now_ms).doomed) < len(advance.segments):
             return ()
-        return log.detach_head(len(advance.segments), log.monotonic_ms())
+        return log.remove_head(len(advance.segments), log.monotonic_ms())
 
     removed = task.on_log_thread(detach)
-    for some in in_turns(removed):
-        task.on_log_thread(partial(log.mark_detached, some))
+    for some in in_chunks(removed):
+        task.on_log_thread(partial(log.rename_to_deleted, some))
         size = sum(segment.size for segment in some)
         outcome.segments += len(some)
         outcome.size += size

@@ -612,7 +612,7 @@ class LogFollower:
         start = max(log.log_start_offset, segments[0].base_offset)
         log.sync_with_writer(segments=segments, log_start=start, producers=producers)
         if producers is not None:
-            log.transactions.replaced()
+            log.transactions.producers_replaced()
         elif log.producers.first_undecided_offset is not None:
             log.transactions.stabilize()
         if new and new[0].base_offset < first == log.log_start_offset:
@@ -671,7 +671,7 @@ class LogFollower:
         else:
             segment = load(context, base, following, present).segment
             if entry is not None and segment.size < entry.size:
-                SegmentReader(segment).lose_end(entry.size)
+                SegmentReader(segment).mark_end_missing(entry.size)
         if segment.lost:
             _log.warning("%s", segment.loss)
         return segment
@@ -703,7 +703,7 @@ class LogFollower:
         end = new[-1].next_offset
         log.sync_with_writer(segments=new, log_end=end, producers=recovered.producers)
         log.counters.truncations += 1
-        log.transactions.replaced()
+        log.transactions.producers_replaced()
         # The log start falls only if the log was truncated below it.
         is_same = new[0].base_offset == old[0].base_offset
         start = min(log.log_start_offset, end) if is_same else new[0].base_offset

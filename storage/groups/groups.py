@@ -350,7 +350,7 @@ class Groups(LogListener[Log]):
         self.prepare()
         offsets = self._log_of(name)
         for number, each in positions.items():
-            offsets.durability.flush_after(logs[number].durability, each.position)
+            offsets.durability.require_flushed(logs[number].durability, each.position)
         self._append(offsets, records)
 
     def forget(self, name: str, topic: str | None = None, partition: int | None = None) -> None:
@@ -425,7 +425,7 @@ class Groups(LogListener[Log]):
         """Reset offsets that lie beyond the log end to it; return a line for each.
 
         After a power cut, commits may be on the disk without the records before them. Only
-        unflushed commits can be affected (`Durability.flush_after`), so only these are read.
+        unflushed commits can be affected (`Durability.require_flushed`), so only these are read.
         `whole`: read all, because logs have lost flushed records. `plan`: write nothing, and treat
         the lost ends of logs as accepted.
         """

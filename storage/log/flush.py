@@ -34,10 +34,10 @@ from storage.task import OnLogThread, directly
 class Durability:
     """The part of a log that is on the disk, and whether its files can be trusted.
 
-    `recovery_point`: everything below this offset is on the disk. `point_counts`: whether a
-    checkpoint may have the recovery point. If a checkpoint has it, the next start treats a gap
-    between segments above it as loss. A log that came without such a line, or that is checked as a
-    whole, may have gaps that a cleaner left: no checkpoint has its recovery point until this
+    `recovery_point`: everything below this offset is on the disk. `recovery_point_is_reliable`:
+    whether a checkpoint may have the recovery point. If a checkpoint has it, the next start treats
+    a gap between segments above it as loss. A log that came without such a line, or that is checked
+    as a whole, may have gaps that a cleaner left: no checkpoint has its recovery point until this
     process has flushed the log. `unflushed_since_ms`: since when there is something to flush, by
     the monotonic clock, or None. `flush_error`: why the files cannot be trusted, or None.
     """
@@ -49,16 +49,18 @@ class Durability:
         snapshots: ProducerSnapshots,
         recovery_point: int,
         *,
-        point_counts: bool,
+        recovery_point_is_reliable: bool,
     ) -> None:
         self._log = log
         self.epochs = epochs
         self.snapshots = snapshots
         self.recovery_point = recovery_point
-        self.point_counts = point_counts or recovery_point == log.log_end_offset
+        self.recovery_point_is_reliable = (
+            recovery_point_is_reliable or recovery_point == log.log_end_offset
+        )
         self.unflushed_since_ms: int | None = None
         self.flush_error: OSError | None = None
-        # The offsets up to which other logs have to be flushed before this one (`flush_after`).
+        # The offsets up to which other logs have to be flushed before this one (`require_flushed`).
         self._after: dict[Durability, int] = {}
         # Held by a worker thread while it runs a plan; the log thread never waits for it.
         self.running = threading.Lock()
@@ -113,7 +115,7 @@ class Durability:
             log.active.open_all()
         return FlushPlan(log, self, since, self._start_before())
 
-    def flush_after(self, other: Durability, offset: int) -> None:
+    def require_flushed(self, other: Durability, offset: int) -> None:
         """Require other records to be flushed first, because records here refer to them."""
         self._after[other] = max(self._after.get(other, 0), offset)
 
@@ -189,7 +191,7 @@ class Durability:
         if self.flush_error is not None:
             return
         self.recovery_point = max(self.recovery_point, offset)
-        self.point_counts = True
+        self.recovery_point_is_reliable = True
         if self.recovery_point == self._log.log_end_offset:
             self.unflushed_since_ms = None
             self._log.became_flushed()
@@ -212,7 +214,7 @@ class Durability:
         self.mark_distrusted(error)
         self.mark_unflushed()
 
-    def distrust_as_before(self) -> None:
+    def restore_flush_error(self) -> None:
         """Refuse appends: an fsync had failed before the last start, and no rescue was finished."""
         log = self._log
         reason = "an fsync failed before the last start"

@@ -56,7 +56,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 # Segments whose files are renamed per call on the log thread, some 50 µs each.
-RENAMED_AT_ONCE = 32
+RENAMED_PER_CALL = 32
 
 
 @dataclass(slots=True)
@@ -77,10 +77,10 @@ class LogGroup:
     retiring: set[Log] = field(default_factory=set)
 
 
-def in_turns(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+def in_chunks(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
     """Yield `segments` in parts whose files can be renamed in one call on the log thread."""
-    for at in range(0, len(segments), RENAMED_AT_ONCE):
-        yield segments[at : at + RENAMED_AT_ONCE]
+    for at in range(0, len(segments), RENAMED_PER_CALL):
+        yield segments[at : at + RENAMED_PER_CALL]
 
 
 class Log:
@@ -106,7 +106,7 @@ class Log:
         tiered: str | None = None,
         checkpointed_start: int | None = None,
         may_have_gaps: bool = False,
-        point_counts: bool = True,
+        recovery_point_is_reliable: bool = True,
     ) -> None:
         self.config = config
         self.monotonic_ms = group.monotonic_ms
@@ -154,7 +154,11 @@ class Log:
         )
         point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
         self.durability = Durability(
-            self, self.epochs, self.snapshots, point, point_counts=point_counts
+            self,
+            self.epochs,
+            self.snapshots,
+            point,
+            recovery_point_is_reliable=recovery_point_is_reliable,
         )
         self.durability.directory_unsynced = recovered.directory_unsynced
         self.transactions = Transactions(self)
@@ -491,9 +495,9 @@ class Log:
         """
         self.check_writable()
         self.check_active()
-        return self.close_active(now_ms)
+        return self.roll_unchecked(now_ms)
 
-    def close_active(self, now_ms: int) -> bool:
+    def roll_unchecked(self, now_ms: int) -> bool:
         """Roll, even if the log takes no appends or its active segment's file was truncated.
         Errors: MustQueue as in `AppendQueue.check_may_append`, those of `roll`.
         """
@@ -544,7 +548,7 @@ class Log:
     @property
     def flushed_end(self) -> int | None:
         """The log's recovery point for the checkpoint, also of a lost end; None: it has none."""
-        if not self.durability.point_counts and not self.lost_end:
+        if not self.durability.recovery_point_is_reliable and not self.lost_end:
             return None
         return max(self.durability.recovery_point, self.lost_end)
 
@@ -598,7 +602,7 @@ class Log:
     # -- deletion and replacement --------------------------------------------------------------
 
     @property
-    def remembered_log_start(self) -> int | None:
+    def log_start_for_checkpoint(self) -> int | None:
         """The log's entry in the checkpoint of log starts.
 
         None if the first segment's base offset equals the log start (also the pending one:
@@ -680,11 +684,11 @@ class Log:
         for listener in self.listeners:
             listener.change_ended(self, old, new)
 
-    def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
+    def remove_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
         """Remove the first `count` segments (never the active one) from the log; return them.
 
         The log start moves to the next segment. The caller renames their files at once
-        (`mark_detached`); `release_retired` releases them file.delete.delay.ms after `now_ms`
+        (`rename_to_deleted`); `release_retired` releases them file.delete.delay.ms after `now_ms`
         (monotonic).
         """
         self.check_writable()
@@ -705,7 +709,7 @@ class Log:
             self.transactions.stabilize()
         return removed
 
-    def mark_detached(self, segments: Iterable[Segment]) -> None:
+    def rename_to_deleted(self, segments: Iterable[Segment]) -> None:
         """Rename the existing files of removed segments."""
         self.durability.directory_unsynced = True
         # The next flush makes it durable.
@@ -717,8 +721,8 @@ class Log:
         """Replace `old` by `new`, sealed segments in a row.
 
         Readers may continue in the old ones until file.delete.delay.ms after `now_ms` (monotonic).
-        The caller then renames the old files (`mark_detached`), syncs the directory, and renames
-        the files of `new` (`finish_replacement`).
+        The caller then renames the old files (`rename_to_deleted`), syncs the directory, and
+        renames the files of `new` (`finish_replacement`).
         """
         self.check_writable()
         first = self.segments.index(old[0])
@@ -826,7 +830,7 @@ class Log:
         if self._history is not None:
             self._history.relocate(directory)
 
-    def retire(self, due_ms: int) -> None:
+    def mark_topic_deleted(self, due_ms: int) -> None:
         """Refuse appends, as the topic was deleted; reads continue until `due_ms`."""
         self.closed = True
         self.deleting = False
@@ -905,13 +909,13 @@ class Log:
             self.append_queue.check_may_append()
         SegmentReader(segment).add_damages(found)
         places = segment.damages
-        news = sum(place not in segment.told_damages for place in places)
-        if news:
-            segment.told_damages = places
-            self.counters.damages += news
+        new_count = sum(place not in segment.reported_damages for place in places)
+        if new_count:
+            segment.reported_damages = places
+            self.counters.damages += new_count
             for listener in self.listeners:
                 listener.damaged(self, segment)
         is_written = not self.read_only and not self.lost_end
         if segment.damages and segment is self.active and is_written:
             self.roll(now_ms)
-        return news
+        return new_count

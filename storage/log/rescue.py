@@ -128,7 +128,7 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
         raise OSError(errno.EBUSY, "it is being compacted", log.directory)
     if log.lost_end:
         raise OSError(errno.EIO, log.what_is_lost, log.directory)
-    log.close_active(now_ms)
+    log.roll_unchecked(now_ms)
     log.cleaning = True
     segments = [
         each

@@ -198,7 +198,7 @@ class Transactions:
                 return segment, position
         return None
 
-    def replaced(self) -> None:
+    def producers_replaced(self) -> None:
         """Take other producers of the log: forget the starts of their transactions, and set the
         stable size of every segment.
         """

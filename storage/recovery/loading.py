@@ -73,7 +73,7 @@ class LoadContext:
     # A cleaner may have left gaps of offsets, whatever the topic's present settings are.
     may_have_gaps: bool = False
     # Below this offset a cleaner may have left gaps between segments.
-    holes_to: int = 0
+    gaps_allowed_below: int = 0
     producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
     # Segments whose files' names end in `.swap`; a read-only load does not rename them.
@@ -453,7 +453,7 @@ class _Loading:
                 result.damaged = (
                     may_cut
                     and following is not None
-                    and rebuild.next_offset < following > self.context.holes_to
+                    and rebuild.next_offset < following > self.context.gaps_allowed_below
                     and not self._is_out_of_reach(following)
                 )
             else:
@@ -488,7 +488,7 @@ class _Loading:
         if self.trusted is not None and self.first is not None:
             found = found._replace(first_timestamp=self.first.max_timestamp)
         segment.restore(found)
-        segment.damages = segment.told_damages = tuple(self.places)
+        segment.damages = segment.reported_damages = tuple(self.places)
         for place in self.places:
             segment.first_read.add(place.start, place.end, place.next_offset)
 
@@ -734,6 +734,6 @@ def missing_segment(
         max_timestamp_offset=entry.base_offset,
     )
     segment.restore(found, sealed=True)
-    segment.lose(entry.size)
-    segment.told_damages = segment.damages
+    segment.mark_missing(entry.size)
+    segment.reported_damages = segment.damages
     return segment

@@ -102,7 +102,9 @@ def recover(context: LoadContext) -> Recovered:
     if context.swapped:
         # A segment that a cleaner has just made may have gaps up to the next one.
         behind = next((base for base in bases if base > max(context.swapped)), -1)
-        context = dataclasses.replace(context, holes_to=max(context.holes_to, behind))
+        context = dataclasses.replace(
+            context, gaps_allowed_below=max(context.gaps_allowed_below, behind)
+        )
     bases, names = _without_half_rolled(context, bases, names)
     result = Recovered([])
     for name in bad:
@@ -286,7 +288,7 @@ def _expect_all(
         segment = item.segment
         # (An entry that counts bytes after the last batch is wrong, and the next one right.)
         if item.end != entry.next_offset:
-            SegmentReader(segment).lose_end(entry.size)
+            SegmentReader(segment).mark_end_missing(entry.size)
             segment.close_descriptors()
             result.faults.append(segment.loss)
 
@@ -375,8 +377,8 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
     for item in loaded[:count]:
         item.segment.discard()
     if count:
-        # The checkpoint has no log start if it is the first segment's (`Log.remembered_log_start`):
-        # they must not return.
+        # The checkpoint has no log start if it is the first segment's
+        # (`Log.log_start_for_checkpoint`): they must not return.
         context.files.sync_directory(context.directory)
     return loaded[count:]
 

@@ -286,10 +286,10 @@ class SegmentReader:
             following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
         return place._replace(next_offset=max(following, place.first_offset))
 
-    def lose_end(self, size: int) -> None:
+    def mark_end_missing(self, size: int) -> None:
         """Mark the bytes that the file lacks as damage: this sealed segment had `size` bytes."""
         stored = self.segment.size
-        self.segment.lose(size, stored)
+        self.segment.mark_missing(size, stored)
         self.check(stored, size)
 
     # -- batches -------------------------------------------------------------------------------

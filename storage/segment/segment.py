@@ -67,7 +67,7 @@ MAX_OFFSET_SPAN = 2**31 - 1
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
 
-class _LogVanished(Exception):  # noqa: N818 - `Segment.lose` says what is wrong
+class _LogVanished(Exception):  # noqa: N818 - `Segment.mark_missing` says what is wrong
     """The file of the log is missing, and this process has neither renamed nor removed it."""
 
 
@@ -82,7 +82,7 @@ class Segment:
         *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
         *("max_timestamp_offset", "mtime_ns", "is_dated", "_told_ns"),
         *("_cut_pending", "_bytes_since_index_entry", "index_full"),
-        *("damages", "told_damages", "lost_bytes", "first_read"),
+        *("damages", "reported_damages", "lost_bytes", "first_read"),
     )
 
     # Whether the log is batches. A subclass may read a log of another form: its offsets are
@@ -135,7 +135,7 @@ class Segment:
         # Known damage; reads stop before it.
         self.damages: Damages = ()
         # Damage that the log has already counted and reported.
-        self.told_damages: Damages = ()
+        self.reported_damages: Damages = ()
         self.first_read = FirstRead()
         self.first_timestamp = -1
         # Whether an index lacks room for the entries that one more append may need.
@@ -598,7 +598,7 @@ class Segment:
 
     # -- loss ----------------------------------------------------------------------------------
 
-    def lose(self, size: int, stored: int = 0) -> bool:
+    def mark_missing(self, size: int, stored: int = 0) -> bool:
         """Mark the bytes that the file of this sealed segment lacks as damage.
 
         The segment had `size` bytes, and the file has the first `stored` of them. Return False if
@@ -643,7 +643,7 @@ class Segment:
 
     def _vanished(self) -> CorruptRecord:
         if self.sealed and self.size:
-            if self.lose(self.size):
+            if self.mark_missing(self.size):
                 _log.warning("%s", self.loss)
             return self.damages[0].error(self.log_path)
         reason = f"the file is missing, its size was {self.size} bytes"

@@ -106,7 +106,7 @@ class LogChecker:
 
     def _check_newest(self, log: Log, task: Task) -> None:
         for segment in log.segments:
-            if segment.damages is not segment.told_damages or (
+            if segment.damages is not segment.reported_damages or (
                 segment.damages and segment is log.active
             ):
                 # A reader found it, or the log could not roll.

@@ -91,7 +91,7 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
     log.roll(NOW_MS)
     append(log, b"2")
     log.flush()
-    log.detach_head(1, NOW_MS)
+    log.remove_head(1, NOW_MS)
     assert not log.durability.directory_unsynced
     manager.checkpoint()
     manager.abandon()

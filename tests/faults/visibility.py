@@ -272,7 +272,7 @@ FAULTS = [
     Fault(
         "damage-not-news-though-it-is",
         "storage/log/log.py",
-        "            self.counters.damages += news\n",
+        "            self.counters.damages += new_count\n",
         "            self.counters.damages += 0\n",
         "The metric of damages stays 0.",
         ("tests/storage/verify/test_log_checker.py", LOG),

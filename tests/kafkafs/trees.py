@@ -267,5 +267,5 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
     new = cleaned_segment(log, count, drop)
     decide(log, old, [new])
     log.replace(old, [new], log.monotonic_ms())
-    log.mark_detached(old)
+    log.rename_to_deleted(old)
     log.finish_replacement(new)

@@ -42,7 +42,7 @@ def append(log: Log, *values: bytes | None, timestamp_ms: int = NOW_MS) -> int:
 
 def remove_head(log: Log, count: int, now_ms: int) -> None:
     """Delete the first ``count`` segments, as retention does once that is decided."""
-    log.mark_detached(log.detach_head(count, now_ms))
+    log.rename_to_deleted(log.remove_head(count, now_ms))
 
 
 def values(log: Log, offset: int | None = None) -> list[bytes | None]:

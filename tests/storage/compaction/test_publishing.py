@@ -16,7 +16,7 @@ from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import TaskCancelled
 from storage.log.listener import LogListener
-from storage.log.log import RENAMED_AT_ONCE
+from storage.log.log import RENAMED_PER_CALL
 from storage.segment.segment import Segment
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, compacted, contents, put, roll
@@ -24,7 +24,7 @@ from tests.storage.logs import NOW_MS
 from tests.storage.segmented import Turns
 
 T = TypeVar("T")
-COUNT = RENAMED_AT_ONCE + 2
+COUNT = RENAMED_PER_CALL + 2
 
 
 class FullDisk(LogListener[Log]):
@@ -65,7 +65,7 @@ def test_files_are_renamed_some_at_a_time(tmp_path: Path) -> None:
         count = Between(lambda: deleted.append(sum(segment.deleted for segment in old)))
         assert clean(manager, log, Task(count)).segments_after == 1
         steps = [after - before for before, after in itertools.pairwise(deleted)]
-        assert max(steps) == RENAMED_AT_ONCE
+        assert max(steps) == RENAMED_PER_CALL
         assert deleted[-1] == COUNT
 
 
@@ -88,7 +88,7 @@ def test_deleted_files_go_while_others_are_being_renamed(tmp_path: Path) -> None
         assert contents(log) == expected
 
 
-@pytest.mark.parametrize("replaced", [1, RENAMED_AT_ONCE + 1])
+@pytest.mark.parametrize("replaced", [1, RENAMED_PER_CALL + 1])
 def test_the_topic_is_deleted_while_files_are_being_renamed(tmp_path: Path, replaced: int) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)

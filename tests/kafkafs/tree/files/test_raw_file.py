@@ -142,7 +142,7 @@ def test_a_segment_that_is_just_being_replaced(tree: Tree) -> None:
     assert read(index) == Path(log.directory, "00000000000000000000.timeindex").read_bytes()
     index.release()
 
-    log.mark_detached(old)
+    log.rename_to_deleted(old)
     assert not Path(log.directory, Path(LOG).name).exists()
     replacement = tree.node(LOG)
     assert replacement.inode != known.inode

@@ -180,7 +180,7 @@ def test_a_change_waits_for_no_thread_that_measures_a_transaction(tmp_path: Path
 
         def refused() -> None:
             with pytest.raises(BlockingIOError, match="try again"):
-                log.detach_head(1, tree.clock.ms())
+                log.remove_head(1, tree.clock.ms())
 
         layout = tree.fs.partitions.of(log).view(tree.fs.mount.views[0]).layout
         beside(layout.catch_up, files, refused)
