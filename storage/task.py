@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from storage.errors import TaskCancelled
 
 T = TypeVar("T")
 
+RENAMED_PER_CALL = 32
+"""Segments whose files are renamed per call on the log thread, some 50 µs each."""
 _PAUSE_S = 0.002
 """Shorter pauses of a throttled task are postponed until they add up."""
 
@@ -32,6 +34,12 @@ class OnLogThread(Protocol):
 def directly(function: Callable[[], T]) -> T:
     """Call a function on this thread, which owns the logs."""
     return function()
+
+
+def in_chunks(segments: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield `segments` in parts whose files can be renamed in one call on the log thread."""
+    for at in range(0, len(segments), RENAMED_PER_CALL):
+        yield segments[at : at + RENAMED_PER_CALL]
 
 
 class Task:

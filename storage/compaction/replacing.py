@@ -14,10 +14,10 @@ from functools import partial
 
 from storage import paths
 from storage.errors import TaskCancelled
-from storage.log.log import Log, in_chunks
+from storage.log.log import Log
 from storage.recovery import swap
 from storage.segment.segment import Segment
-from storage.task import Task
+from storage.task import Task, in_chunks
 
 
 def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from storage.background import Duties
 from storage.directory.reserve import Reserve
 from storage.files import Files
-from storage.log.log import Log, LogGroup
+from storage.log.group import LogGroup
+from storage.log.log import Log
 from storage.state import deletion_file
 from storage.state.deletion_file import Deletion
 
@@ -46,7 +47,7 @@ class Deleted:
     files: Files
     duties: Duties
     reserve: Reserve
-    log_group: LogGroup
+    log_group: LogGroup[Log]
     read_only: bool
     topics: dict[Deletion, int] = field(default_factory=dict)
     # Directories, each with the time of its removal and its former partition.

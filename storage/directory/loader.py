@@ -28,7 +28,8 @@ from storage.directory.topics import Topic, TopicPartition, Topics
 from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
 from storage.files import Files, is_temporary
 from storage.kafka07.segment import holds_entries, refusal
-from storage.log.log import Log, LogGroup
+from storage.log.group import LogGroup
+from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.log.salvage import count_behind
 from storage.plural import counted
@@ -83,7 +84,7 @@ class Loader:
     checkpoints: Checkpoints
     topics: Topics
     faults: list[str]
-    log_group: LogGroup
+    log_group: LogGroup[Log]
     tiered: TieredTopics
     read_only: bool
     has_marker: bool

@@ -51,7 +51,8 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.groups.groups import Groups
-from storage.log.log import Log, LogGroup
+from storage.log.group import LogGroup
+from storage.log.log import Log
 from storage.log.rescue import rescue
 from storage.plain_forms import plain_forms
 from storage.retention.retention import check_policy
@@ -116,7 +117,7 @@ class LogManager:
             files, path, self.faults, answers or RepairAnswers(), read_only=read_only
         )
         self.groups = Groups(self)
-        self._log_group = LogGroup(monotonic_ms, listeners=[self.groups])
+        self._log_group = LogGroup[Log](monotonic_ms, listeners=[self.groups])
         self.listeners = self._log_group.listeners
         self.counters = self._log_group.counters
         self.duties = Duties()

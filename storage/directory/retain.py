@@ -6,7 +6,7 @@ In this order, which a crash may interrupt at any point:
    still fits, and rolls a log if all its segments expire.
 2. A worker thread flushes the log below the new log start and writes the new log start to its
    checkpoint, durably. After a crash from here on, the records are deleted. The history of shown
-   text is written, too (`Log.prepare_removal`).
+   text is written, too (`Log.prepare_replacement`).
 3. The log thread removes the segments from the log. Their files get the suffix `.deleted`, some at
    a time. They are removed after file.delete.delay.ms (`LogManager.sweep`), with the snapshots of
    producers at their bases.
@@ -33,7 +33,7 @@ from storage.errors import (
     StorageError,
     TaskCancelled,
 )
-from storage.log.log import Log, in_chunks
+from storage.log.log import Log
 from storage.retention.retention import (
     Decision,
     Doomed,
@@ -45,7 +45,7 @@ from storage.retention.retention import (
 )
 from storage.segment.segment import Segment
 from storage.settings.config import LONG_MAX, LogConfig
-from storage.task import Task
+from storage.task import Task, in_chunks
 
 HIGH_WATERMARK = -1
 """The offset of `delete_records` that stands for the high watermark."""
@@ -299,7 +299,7 @@ class _LogStartAdvance:
     def _prepare(self) -> Callable[[], None]:
         if self.log.closed:
             return lambda: None
-        return self.log.prepare_removal(len(self.segments), log_start=self.log_start)
+        return self.log.prepare_replacement(self.segments, (), log_start=self.log_start)
 
     def _intend(self) -> None:
         self._is_intended = True

@@ -6,8 +6,9 @@ stable and aborted ones, `snapshots` writes the producers, `epochs` has the lead
 syncs the log, `manifest` lists its sealed segments, `append_queue` detects a slow disk and queues
 the changes of the log. `append` appends batches from elsewhere to a log.
 
-`listener` has the calls to listeners, `rescue` the repair after a failed fsync. `staged_batches`
-brings batches in, `partitioner` chooses partitions, `salvage` takes cut batches back.
+`group` has the state that all logs share, `listener` the calls to listeners, `rescue` the repair
+after a failed fsync. `staged_batches` brings batches in, `partitioner` chooses partitions,
+`salvage` takes cut batches back.
 
 Not here: which records are deleted (`retention`, `compaction`).
 """

@@ -94,10 +94,11 @@ class AppendQueue:
         """Note the duration of an append, in nanoseconds."""
         if ns > SLOW_NS:
             self._slow, self._fast = True, 0
+            self._changed()
         elif self._slow:
             self._fast += 1
             self._slow = self._fast < FAST
-        self._changed()
+            self._changed()
 
     def enter(self) -> None:
         """Note that a call is queued for a turn, or has it, until `leave`."""

@@ -24,23 +24,22 @@ import os
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple
 
-from storage import clock, paths
-from storage.counters import LogCounters
+from storage import paths
 from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
 from storage.files import Files
-from storage.log.append_queue import SLOW_NS, AppendQueue
+from storage.log.append_queue import AppendQueue
 from storage.log.assign import Assigned, assign
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
-from storage.log.listener import LogListener
+from storage.log.group import LogGroup
 from storage.log.manifest import SegmentManifest
-from storage.log.read import Reader
+from storage.log.read import Isolation, Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
 from storage.log.validator import check_keys, rewrites, rewritten
+from storage.record.batch import Record
 from storage.recovery.recovery import Recovered
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
@@ -55,33 +54,6 @@ from storage.task import OnLogThread, directly
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# Segments whose files are renamed per call on the log thread, some 50 µs each.
-RENAMED_PER_CALL = 32
-
-
-@dataclass(slots=True)
-class LogGroup:
-    """The shared state of the logs of one data directory.
-
-    `listeners`: they are called after changes of any log; `unflushed`: the logs that have something
-    to flush; `retiring`: the logs that have retired segments.
-    """
-
-    monotonic_ms: Callable[[], int] = clock.monotonic_ms
-    # Returns the time for measuring appends; None: no change is queued (`append_queue`), and no log
-    # is slow.
-    append_clock_ns: Callable[[], int] | None = None
-    counters: LogCounters = field(default_factory=LogCounters)
-    listeners: list[LogListener[Log]] = field(default_factory=list)
-    unflushed: set[Log] = field(default_factory=set)
-    retiring: set[Log] = field(default_factory=set)
-
-
-def in_chunks(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
-    """Yield `segments` in parts whose files can be renamed in one call on the log thread."""
-    for at in range(0, len(segments), RENAMED_PER_CALL):
-        yield segments[at : at + RENAMED_PER_CALL]
-
 
 class Log:
     """One partition's log. Offsets count records, sizes are in bytes, times in ms since 1970."""
@@ -95,7 +67,7 @@ class Log:
         topic_id: str,
         config: LogConfig,
         recovered: Recovered,
-        group: LogGroup,
+        group: LogGroup[Log],
         *,
         created_ns: int = 0,
         log_start: int,
@@ -163,7 +135,6 @@ class Log:
         self.durability.directory_unsynced = recovered.directory_unsynced
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
-        self.read, self.records = self.reader.read, self.reader.records
         self._recovered_clean = clean
         # An incomplete batch of a killed writer was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
@@ -356,9 +327,7 @@ class Log:
             raise
         finally:
             if clock_ns is not None:
-                took_ns = clock_ns() - started_ns
-                if took_ns > SLOW_NS or self.append_queue.in_use:
-                    self.append_queue.note_duration(took_ns)
+                self.append_queue.note_duration(clock_ns() - started_ns)
         if undecided is None and (update is None or self.producers.first_undecided_offset is None):
             active.stable_size = active.size
         self.log_end_offset = last_offset + 1
@@ -387,6 +356,18 @@ class Log:
     def flush(self, on_log_thread: OnLogThread = directly) -> None:
         """Sync the log from the recovery point on, and move it; see `Durability.flush`."""
         self.durability.flush(on_log_thread)
+
+    def read(
+        self, offset: int, max_bytes: int, *, isolation: Isolation = "read_committed"
+    ) -> bytes:
+        """Return whole segment bytes from the batch of `offset` on, see `Reader.read`."""
+        return self.reader.read(offset, max_bytes, isolation=isolation)
+
+    def records(
+        self, offset: int | None = None, isolation: Isolation = "read_committed"
+    ) -> Iterator[Record]:
+        """Yield the records from `offset` on, see `Reader.records`."""
+        return self.reader.records(offset, isolation)
 
     def check_writable(self) -> None:
         """Check that the log may be changed. Errors: LogClosed, ReadOnlyLog; OSError if an fsync
@@ -647,25 +628,19 @@ class Log:
         durability.recovery_point = max(durability.recovery_point, self.log_start_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
 
-    def prepare_removal(self, count: int, *, log_start: int = 0) -> Callable[[], None]:
-        """Prepare the removal of the first `count` segments (0: only the log start moves); see
-        `prepare_replacement`.
-
-        `log_start`: the log start afterwards, unless it is the first segment's or unchanged.
-        """
-        return self.prepare_replacement(self.segments[:count], (), log_start=log_start)
-
     def prepare_replacement(
         self, old: Sequence[Segment], new: Sequence[Segment], *, log_start: int = 0
     ) -> Callable[[], None]:
         """Prepare the replacement of `old`, segments from the log's head on, by `new`.
 
-        Both can be read; the files of `new` may have any names. This runs on the log thread and
-        returns a thread-safe function that writes the history of shown text; afterwards the change
-        itself waits for nothing. Call it before any rename or checkpoint that a restart would act
-        on. If it raises OSError or StorageError, the change must not happen now. If a prepared
-        change is given up, call `end_change`. A change without preparation writes the history when
-        it is carried out.
+        If `new` is empty, `old` is removed; if both are empty, only the log start moves.
+        `log_start`: the log start afterwards, unless it is the first segment's or unchanged. Both
+        can be read; the files of `new` may have any names. This runs on the log thread and returns
+        a thread-safe function that writes the history of shown text; afterwards the change itself
+        waits for nothing. Call it before any rename or checkpoint that a restart would act on. If
+        it raises OSError or StorageError, the change must not happen now. If a prepared change is
+        given up, call `end_change`. A change without preparation writes the history when it is
+        carried out.
         """
         first = (*new, *self.segments[len(old) :])[0].base_offset
         start = max(self.log_start_offset, first, log_start)
@@ -871,20 +846,16 @@ class Log:
                 # A sealed segment's file was deleted: the manifest informs the next start.
                 self.flush()
             self.manifest.save()
+        path = os.path.join(self.directory, HISTORY_FILE)
         if self._history is not None:
             self._history.give_up_ahead()
             self._history.save(self.segments, self.log_start_offset)
-        elif not self._recovered_clean and not self.read_only:
+        elif not (self._recovered_clean or self.read_only) and self.files.exists(path):
             # The next start would not know that flushed records may have been lost.
-            self._judge_history()
-        self.abandon()
-
-    def _judge_history(self) -> None:
-        """Hold the history, if there is one, against a log that was not closed cleanly before."""
-        if self.files.exists(os.path.join(self.directory, HISTORY_FILE)):
             history = self.load_history()
             if history.is_marked:
                 history.save(self.segments, self.log_start_offset)
+        self.abandon()
 
     def abandon(self) -> None:
         """Release all files and write nothing, as after a crash."""

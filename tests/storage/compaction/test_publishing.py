@@ -16,9 +16,8 @@ from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import TaskCancelled
 from storage.log.listener import LogListener
-from storage.log.log import RENAMED_PER_CALL
 from storage.segment.segment import Segment
-from storage.task import Task
+from storage.task import RENAMED_PER_CALL, Task
 from tests.storage.compaction.cleaned import clean, compacted, contents, put, roll
 from tests.storage.logs import NOW_MS
 from tests.storage.segmented import Turns

@@ -45,9 +45,9 @@ def test_listeners_are_asked_and_write_when_they_are_called(tmp_path: Path) -> N
         # One that prepares nothing.
         log.listeners.extend([*watchers, LogListener[Log]()])
         writes = [
-            log.prepare_removal(2),
-            log.prepare_removal(0, log_start=3),
-            log.prepare_removal(1, log_start=3),
+            log.prepare_replacement(log.segments[:2], ()),
+            log.prepare_replacement((), (), log_start=3),
+            log.prepare_replacement(log.segments[:1], (), log_start=3),
             log.prepare_replacement(log.segments[:3], log.segments[2:3]),
         ]
         assert watchers[0].asked == [
@@ -63,5 +63,5 @@ def test_listeners_are_asked_and_write_when_they_are_called(tmp_path: Path) -> N
         assert [watcher.written for watcher in watchers] == [4, 4]
         watchers[1].error = OSError(28, "No space left on device")
         with pytest.raises(OSError, match="No space left"):
-            log.prepare_removal(1)()
+            log.prepare_replacement(log.segments[:1], ())()
         assert len(log.segments) == 5

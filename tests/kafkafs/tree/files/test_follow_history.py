@@ -123,7 +123,7 @@ class Followed(RuleBasedStateMachine):
         self.change(
             way,
             lambda log: remove_head(log, count, NOW_MS),
-            lambda log: log.prepare_removal(count)(),
+            lambda log: log.prepare_replacement(log.segments[:count], ())(),
         )
         self.are_gone(first)
 
@@ -168,7 +168,7 @@ class Followed(RuleBasedStateMachine):
         self.change(
             way,
             lambda log: self.raise_log_start(log, start),
-            lambda log: log.prepare_removal(0, log_start=start)(),
+            lambda log: log.prepare_replacement((), (), log_start=start)(),
         )
         self.valid = max(self.valid, start)
 
@@ -181,7 +181,7 @@ class Followed(RuleBasedStateMachine):
     @rule()
     def killed_before_it_is_carried_out(self) -> None:
         first = self.log().segments[1].base_offset
-        self.log().prepare_removal(1)()
+        self.log().prepare_replacement(self.log().segments[:1], ())()
         self.unmount(False)
         self.tree = Tree(self.data)
         # What can be read is not less than what could be after the removal, and not more.
@@ -192,7 +192,7 @@ class Followed(RuleBasedStateMachine):
         """Prepared, and not carried out; something else comes next."""
         log = self.log()
         if len(log.segments) > 1:
-            log.prepare_removal(1)()
+            log.prepare_replacement(log.segments[:1], ())()
             log.end_change(log.segments[:1], ())
 
     @rule()

@@ -95,7 +95,7 @@ def test_what_is_prepared_is_written_by_another_thread_and_not_again(
     tree: Tree, disk: HistoryDisk
 ) -> None:
     inode = tree.file().inode
-    in_thread(tree.log().prepare_removal(2))
+    in_thread(tree.log().prepare_replacement(tree.log().segments[:2], ()))
     assert disk.written == 1
     assert tree.file().inode == inode, "nothing has changed yet"
     assert first_position(tree) == 0
@@ -113,9 +113,9 @@ def test_what_is_carried_out_otherwise_is_written_then(
 ) -> None:
     log = tree.log()
     if prepared:
-        log.prepare_removal(prepared)()
+        log.prepare_replacement(log.segments[:prepared], ())()
     else:
-        log.prepare_removal(0, log_start=1)()
+        log.prepare_replacement((), (), log_start=1)()
     log.end_change(log.segments[:prepared], ())
     tree.remove_head(2)
     assert disk.written == 2
@@ -128,7 +128,7 @@ def test_what_is_carried_out_otherwise_is_written_then(
 def test_what_was_written_in_between_does_not_last(tree: Tree, disk: HistoryDisk) -> None:
     """Somebody else has written down how things are: what comes is written again."""
     log = tree.log()
-    log.prepare_removal(2)()
+    log.prepare_replacement(log.segments[:2], ())()
     log.end_change(log.segments[:2], ())
     tree.fs.partitions.of(log).save_history()
     tree.remove_head(2)
@@ -161,7 +161,7 @@ def test_what_was_saved_while_it_was_measured_does_not_last(
         return worked_out
 
     monkeypatch.setattr(Rewrite, "_work_out", saved_meanwhile)
-    tree.log().prepare_removal(2)()
+    tree.log().prepare_replacement(tree.log().segments[:2], ())()
     tree.remove_head(2)
     shown = tree.log().history.nonce, tree.log().history.follow_nonce
     assert reopened(tree) == shown
@@ -197,7 +197,7 @@ def deletion_of_records(tree: Tree) -> None:
 
 def deletion_of_records_that_fails(tree: Tree) -> None:
     log = tree.log()
-    log.prepare_removal(0, log_start=1)()
+    log.prepare_replacement((), (), log_start=1)()
     log.end_change((), ())
     housekeeping(tree)
 
@@ -232,7 +232,7 @@ def test_what_is_prepared_stays_written_until_it_is_carried_out(
 
 def a_removal(log: Log) -> Callable[[], None]:
     removed = log.segments[:2]
-    log.prepare_removal(2)()
+    log.prepare_replacement(log.segments[:2], ())()
     return lambda: log.end_change(removed, ())
 
 
@@ -270,7 +270,7 @@ def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> No
     inode = tree.file().inode
     disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
-        tree.log().prepare_removal(2)()
+        tree.log().prepare_replacement(tree.log().segments[:2], ())()
     with pytest.raises(OSError, match="No space left"):
         tree.remove_head(2)
     disk.error = None
@@ -427,7 +427,7 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
 def test_segments_below_the_log_start_leave_without_a_new_history(
     tree: Tree, disk: HistoryDisk
 ) -> None:
-    in_thread(tree.log().prepare_removal(0, log_start=5))
+    in_thread(tree.log().prepare_replacement((), (), log_start=5))
     tree.log().raise_log_start(5)
     assert disk.written == 1
     file = tree.file()
@@ -435,7 +435,7 @@ def test_segments_below_the_log_start_leave_without_a_new_history(
     assert isinstance(from_three, StartFile)
     assert tree.read(from_three) == b"b2\na3\nb3\n"
     handle = tree.open(file)
-    tree.log().prepare_removal(2)()
+    tree.log().prepare_replacement(tree.log().segments[:2], ())()
     tree.remove_head(2)
     tree.delete_files()
     assert disk.written == 1
