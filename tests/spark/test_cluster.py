@@ -84,7 +84,7 @@ def test_the_program_of_the_document_runs(tmp_path: Path, cluster: Cluster) -> N
         append(manager.log(TOPIC, 1), b"a", b"b")
     places = {
         "spark://host:7077": cluster.master,
-        "~/kafkafs/bin/python": sys.executable,
+        "~/kafkafs-venv/bin/python": sys.executable,
         "/srv/data": str(data),
         "/srv/counts": str(tmp_path / "counts"),
     }

@@ -76,10 +76,12 @@ def stop(pid: int) -> None:
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_the_example_works_as_it_is_written(scratch: Path) -> None:
-    example, shown = blocks("An example", "sh")
+    printing, example, shown = blocks("An example", "sh")
     lake = scratch / "lake"
     begun = example.replace("python orders.py &", "python orders.py >log 2>&1 & echo $! >pid")
     assert begun != example
+    told = run(scratch, printing)
+    assert ("three apples" in told, "one pear" in told) == (True, True)
     run(scratch, begun)
     # A batch is done when its file is in here.
     until(lambda: any((lake / "checkpoint" / "commits").glob("[0-9]*")))
@@ -101,7 +103,7 @@ def lines(table: Path) -> list[tuple[int, int, str]]:
 @pytest.mark.soak
 def test_a_topic_to_parquet_run_by_cron(scratch: Path) -> None:
     """The program of the example, with the two changes that its chapter names."""
-    example, _ = blocks("An example", "sh")
+    _, example, _ = blocks("An example", "sh")
     program = example.partition("<<'END'\n")[2].partition("END\n")[0]
     once = program.replace('.trigger(processingTime="2 seconds")', ".trigger(availableNow=True)")
     source = 'subscribe="orders", '
