@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -129,7 +130,7 @@ def test_the_example_has_what_the_unit_reads() -> None:
 
 
 def test_systemd_makes_a_mount_unit_of_the_documents_line_in_fstab(tmp_path: Path) -> None:
-    (line,) = [line for line in MOUNTING.read_text().splitlines() if "  kafkafs  " in line]
+    (line,) = re.findall(r"^echo '(.+)' >> /etc/fstab$", MOUNTING.read_text(), re.M)
     fstab = tmp_path / "fstab"
     fstab.write_text(f"{line}\n")
     units = tmp_path / "units"
@@ -144,5 +145,5 @@ def test_systemd_makes_a_mount_unit_of_the_documents_line_in_fstab(tmp_path: Pat
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    made = (units / "mnt-log.mount").read_text().splitlines()
-    assert {"What=/srv/log", "Where=/mnt/log", "Type=kafkafs", "TimeoutSec=infinity"} <= set(made)
+    made = (units / "mnt-tab.mount").read_text().splitlines()
+    assert {"What=/srv/tab", "Where=/mnt/tab", "Type=kafkafs", "TimeoutSec=infinity"} <= set(made)
