@@ -49,6 +49,14 @@ def alone(name: str, path: str) -> None:
     globals()[name].__wrapped__(Path(path))
 
 
+@pytest.mark.parametrize(
+    ("limit", "budget"), [(192, 144), (1024, 768), (4096, 3072), (100_000, 98_976)]
+)
+def test_the_budget_of_a_limit(limit: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "limit", lambda: limit)
+    assert descriptors.budget() == budget
+
+
 class Disk(Files):
     """Notes what was synced; ``broken``: no sync succeeds."""
 

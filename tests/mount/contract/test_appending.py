@@ -441,6 +441,20 @@ def test_an_fsync_that_fails_is_told(steered_mount: SteeredMount, steered_orders
     assert steered_orders.read_bytes() == b"line\n"
 
 
+@pytest.mark.parametrize(("flag", "messages"), [(os.O_SYNC, 1000), (0, 1)])
+def test_a_write_whose_flush_fails_keeps_its_records(
+    steered_mount: SteeredMount, steered_orders: Path, flag: int, messages: int
+) -> None:
+    log = f"{steered_orders.parent.name}-0/00000000000000000000.log"
+    flush_only_when_asked(steered_mount, steered_orders)
+    with open(steered_orders.parent / ".config", "a") as config:
+        config.write(f"flush.messages={messages}\n")
+    with opened(steered_orders, APPEND | flag) as fd:
+        steered_mount.daemon.fail("fdatasync", log, "EIO")
+        fails(errno.EIO, os.write, fd, b"line\n")
+    assert steered_orders.read_bytes() == b"line\n"
+
+
 # -- what is refused while writing ---------------------------------------------------------------
 
 

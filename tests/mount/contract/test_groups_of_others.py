@@ -177,6 +177,10 @@ def test_who_may_commit(shared: Mount) -> None:
         (OWNER, f"echo 1 > {theirs}/t/0", True),
         (OWNER, f"rmdir {theirs}", False),
         (OTHER, f"rm -r {theirs}", True),
+        # Deleting an offset requires no permission on the partition.
+        (OWNER, "chmod 777 .groups/mine", True),
+        (OTHER, "echo 2 > .groups/mine/p/0", False),
+        (OTHER, "rm .groups/mine/p/0 < /dev/null", True),
         (OWNER, "rm -r .groups/mine", True),
     ):
         done = run_as(uid, script, shared)

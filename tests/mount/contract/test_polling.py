@@ -339,8 +339,10 @@ def test_what_will_not_grow_hangs_up(orders: Path) -> None:
     for name in (".snapshot/0", "0@start..end", "0@0..1"):
         with opened(orders.parent / name) as fd:
             assert polled(fd) == ends | select.POLLPRI
+            # The kernel caches the file: POLLPRI is set once for each size, whatever was read.
+            assert polled(fd) == ends
             assert read_all(fd)
-            assert polled(fd, ALWAYS) == ends
+            assert polled(fd) == ends
     with opened(orders.parent / "0@1..3") as fd:
         assert read_all(fd) == b"two\n"
         waiting = waiting_for_more(fd)

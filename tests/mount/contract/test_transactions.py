@@ -95,14 +95,16 @@ def test_isolation_read_uncommitted(tmp_path: Path) -> None:
         append(orders, b"line\n")
         assert orders.read_bytes() == b"a\nb\nc\nline\n"
         assert orders.stat().st_size == 11
-        inode = orders.stat().st_ino
+        follow = orders.parent / ".follow/0"
+        inodes = orders.stat().st_ino, follow.stat().st_ino
         mount.options = []
         mount.restart()
         assert orders.read_bytes() == b"b\n"
-        assert orders.stat().st_ino != inode
+        assert orders.stat().st_ino != inodes[0]
+        assert follow.stat().st_ino != inodes[1]
         mount.restart("isolation=read_uncommitted")
         assert orders.read_bytes() == b"a\nb\nc\nline\n"
-        assert orders.stat().st_ino == inode
+        assert (orders.stat().st_ino, follow.stat().st_ino) == inodes
 
 
 @pytest.mark.parametrize("options", [["-f", FAST], ["-F", "--max-unchanged-stats=1", FAST]])

@@ -23,7 +23,7 @@ START = 4
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
-    """Of a partition that begins inside its second segment."""
+    """Of a partition that begins inside its second segment; `older`: before the deletion."""
     data = tmp_path / "data"
     data.mkdir()
     with opened(data) as manager:
@@ -32,6 +32,9 @@ def backup(tmp_path: Path) -> Path:
             if number in ROLLS:
                 log.roll(NOW_MS)
             append(log, record)
+    shutil.copytree(data / "t-0", tmp_path / "older")
+    with opened(data) as manager:
+        log = manager.log("t", 0)
         assert log.history.now.log_start == 0
         manager.checkpoint()
         delete_records(manager, log, START, Task())
@@ -68,6 +71,15 @@ def test_nor_where_the_checkpoint_of_log_starts_is_gone(backup: Path, clean: boo
     if not clean:
         (data / paths.CLEAN_SHUTDOWN).unlink()
     with opened(data) as manager:
+        assert values(manager.log("t", 0)) == RECORDS[START:]
+
+
+def test_an_older_backup_shows_nothing_deleted_where_the_checkpoint_knows_it(
+    tmp_path: Path, backup: Path
+) -> None:
+    shutil.rmtree(backup)
+    (tmp_path / "older").rename(backup)
+    with opened(backup.parent) as manager:
         assert values(manager.log("t", 0)) == RECORDS[START:]
 
 

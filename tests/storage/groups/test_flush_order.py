@@ -48,6 +48,7 @@ def there(tmp_path: Path) -> Open:
 
 def test_the_records_are_flushed_first(there: Open) -> None:
     there.commit(3)
+    assert there.log.durability.recovery_point == 0, "a commit waits for no flush"
     there.disk.journal.clear()
     there.offsets.flush()
     syncs = [each for each in there.disk.journal if "sync" in each and each.endswith(".log")]

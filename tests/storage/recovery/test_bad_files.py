@@ -12,7 +12,13 @@ from storage import LogManager, Record, encode, paths
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.checkpoints import RepairAnswers
 from storage.directory.retain import delete_records, plan_retention
-from storage.errors import CorruptCheckpoint, FaultyPartition, InvalidConfig, InvalidRecord
+from storage.errors import (
+    CorruptCheckpoint,
+    FaultyPartition,
+    InvalidConfig,
+    InvalidRecord,
+    UnusableFile,
+)
 from storage.log.append import append_batches
 from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE
@@ -292,6 +298,15 @@ def test_a_log_that_is_none_is_its_partitions_fault(data: Path, kind: str) -> No
     with opened(data) as manager:
         # What the checkpoints said of it is still there.
         assert values(manager, "a", 0) == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("kind", ["link", "looping link", "pipe", "directory"])
+def test_a_lock_that_is_no_file_stops_only_writers(data: Path, kind: str) -> None:
+    spoil(data / ".lock", RUBBISH[kind])
+    with pytest.raises(UnusableFile):
+        opened(data)
+    with opened(data, read_only=True) as manager:
+        assert everything(manager) == ALL
 
 
 def test_a_partition_that_is_a_link(data: Path, tmp_path: Path) -> None:

@@ -137,36 +137,56 @@ def test_read_only_it_is_the_same_each_time_and_nothing_is_written(tmp_path: Pat
     assert nonce(tmp_path, read_only=True) == first
 
 
+def nonce_aside(data: Path, aside: Path) -> int:
+    """The nonce for a reader that keeps the history elsewhere."""
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        log.history_directory = str(aside)
+        return log.history.nonce
+
+
 def test_one_that_is_kept_aside(tmp_path: Path) -> None:
     data, aside = tmp_path / "data", tmp_path / "aside"
     data.mkdir()
     fill(data)
     before = sorted(os.listdir(data / "t-0"))
 
-    def kept() -> int:
-        with LogManager.open(str(data), read_only=True) as manager:
-            log = manager.log("t", 0)
-            log.history_directory = str(aside)
-            return log.history.nonce
-
-    drawn = {kept() for _ in range(2)}
+    drawn = {nonce_aside(data, aside) for _ in range(2)}
     assert len(drawn) == 2, "there is no such directory"
     aside.mkdir()
-    first = kept()
+    first = nonce_aside(data, aside)
     assert first not in drawn
-    assert kept() == first
+    assert nonce_aside(data, aside) == first
     assert sorted(os.listdir(data / "t-0")) == before
     logs = sorted((data / "t-0").glob("*.log"))
     with open(logs[-1], "ab") as file:
         file.write(b"half a batch")
-    assert kept() == first, "it may be that it is just being written"
+    assert nonce_aside(data, aside) == first, "it may be that it is just being written"
     os.truncate(logs[-1], logs[-1].stat().st_size // 2)
     for suffix in (".index", ".timeindex"):
         logs[-1].with_suffix(suffix).write_bytes(b"")
-    cut = kept()
+    cut = nonce_aside(data, aside)
     assert cut != first
     (aside / "kafkafs.history").write_text("nonsense")
-    assert kept() not in (first, cut)
+    assert nonce_aside(data, aside) not in (first, cut)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_one_that_is_kept_aside_begins_anew_after_a_reboot_without_a_clean_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_clean: bool
+) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    data.mkdir()
+    aside.mkdir()
+    fill(data)
+    if is_clean:
+        with LogManager.open(str(data)):
+            pass
+
+    first = nonce_aside(data, aside)
+    assert nonce_aside(data, aside) == first
+    restart_elsewhere(monkeypatch, "boot")
+    assert (nonce_aside(data, aside) == first) == is_clean
 
 
 def test_a_new_one_where_a_transaction_is_open_that_was_decided(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +115,14 @@ def test_they_stay_over_remounts_as_the_history_kept_aside_allows(
     with followed(broker) as tree:
         assert tree.file(FOLLOW).inode != inode
         assert tree.read(FOLLOW) == broker.partition.text()
+
+
+def test_without_the_cache_the_inode_is_new(broker: Broker, tmp_path: Path) -> None:
+    with followed(broker) as tree:
+        inode = check(tree, broker, 0)
+    shutil.rmtree(tmp_path / "cache")
+    with followed(broker) as tree:
+        assert check(tree, broker, 0) != inode
 
 
 def test_what_positions_hang_on_is_durable_before_one_is_shown(tmp_path: Path) -> None:
