@@ -25,7 +25,7 @@ from storage import paths
 from storage.directory.checkpoints import Checkpoints
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
-from storage.index.time_index import TimeIndex
+from storage.index.index import TIME, Index
 from storage.plural import counted
 from storage.retention.retention import LogFacts, SegmentFacts, decide
 from storage.settings.settings import Settings
@@ -171,11 +171,8 @@ def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFac
 def _newest_timestamp(files: Files, directory: str, base: int, following: int) -> int | None:
     """Return a sealed segment's largest timestamp by its time index, or None."""
     path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
-    index = TimeIndex(files, path, base, 0, writable=False)
-    try:
-        last = None if index.sanity() is not None else index.last_entry
-    finally:
-        index.close()
+    index = Index.of_file(files, TIME, path, base)
+    last = index.last_entry if index.is_sound() else None
     # An index that was never trimmed ends in zeros.
     return last[0] if last is not None and last[0] > 0 and last[1] < following else None
 

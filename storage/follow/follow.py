@@ -475,7 +475,7 @@ class LogFollower:
             return False  # the records between have not appeared yet
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
-        active.refresh_indexes()
+        active.forget_indexes()
         return True
 
     def _begin(self, base: int, found: Listing, *, is_deleted: bool = False) -> None:

@@ -163,7 +163,7 @@ class LogTail:
             summary = summary._replace(first_timestamp=segment.first_timestamp)
         # The log computes its stable part.
         segment.restore(summary, stable_size=segment.stable_size)
-        segment.refresh_indexes()
+        segment.forget_indexes()
         producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
         self._append(segment, data[:taken], producers)
         return True

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.index.offset_index import OffsetIndex
+from storage.index.index import OFFSET, Index
 from storage.log.append import append_as_follower
 from storage.log.log import Log
 from storage.plural import counted
@@ -198,20 +198,13 @@ def _batches(
     with log.files.held_open(source.path) as source.fd:
         end = source.size()
         largest = max(log.config.max_message_bytes, 1 << 20)
-        index = OffsetIndex(
-            *(log.files, source.index, source.base_offset, 0),
-            writable=False,
-            ignore_zero_tail=True,
+        index = Index.of_file(log.files, OFFSET, source.index, source.base_offset, is_active=True)
+        part = Part(
+            *(source.base_offset, source.position, source.base_offset, end, largest),
+            named=index.position_after,
+            may_be_torn=True,
         )
-        try:
-            part = Part(
-                *(source.base_offset, source.position, source.base_offset, end, largest),
-                named=index.behind,
-                may_be_torn=True,
-            )
-            damages = check_part(source, part, Task()).damages
-        finally:
-            index.close()
+        damages = check_part(source, part, Task()).damages
         position = source.position
         for place in [*damages, None]:
             until = end if place is None else place.start

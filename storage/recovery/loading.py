@@ -194,7 +194,7 @@ class _Loading:
         if following is None or unflushed or not indexes_fit or self._may_lack_end():
             # The smaller number of index entries is no loss.
             segment.sealed = False
-            segment.close_descriptors()
+            segment.close()
             self._recover(may_cut=following is None or unflushed, indexes_fit=indexes_fit)
             end: int | None = segment.next_offset
             if following is not None and not self.result.damaged:
@@ -281,7 +281,7 @@ class _Loading:
         """Return whether the last entries are possible (stricter than Kafka's sanity check)."""
         segment, base, size = self.segment, self.segment.base_offset, self.size
         upper = base + 2**31 if self.following is None else self.following
-        if segment.offset_index.sanity() is not None or segment.time_index.sanity() is not None:
+        if not (segment.offset_index.is_sound() and segment.time_index.is_sound()):
             return False
         if self._has_file(paths.TXNINDEX) and (
             segment.txn_index.odd_bytes
@@ -418,7 +418,7 @@ class _Loading:
         if not header.base_offset <= offset <= header.last_offset:
             return None
         times = segment.time_index
-        timestamp, timestamp_offset = times.last_entry_at_or_before_offset(offset)
+        timestamp, timestamp_offset = times.last_to_offset(offset)
         if timestamp < 0 and self.first is not None and self.first.max_timestamp >= 0:
             return None
         return offset, position, timestamp, timestamp_offset
@@ -628,12 +628,12 @@ class _Loading:
         segment, rebuild, first_untrusted = self.segment, self.rebuild, self._first_untrusted
         # (Reading a missing one would make it.)
         kept = b"" if first_untrusted < 0 else segment.offset_index.entries_before(first_untrusted)
-        segment.close_descriptors()
+        segment.close()
         self.files.replace_atomically(segment.file_path(paths.INDEX), BEGUN)
         times = segment.time_index
         times.truncate_to_offset(first_untrusted)
         times.extend(rebuild.time_entries)
-        times.maybe_append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
+        times.append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
         times.trim()
         return kept + bytes(rebuild.offset_entries)
 
@@ -661,7 +661,7 @@ def finish_index(files: Files, item: Loaded) -> None:
     """Sync the files before the new offset index of a flushed segment, then write it."""
     if item.index is not None:
         item.segment.sync()
-        item.segment.close_descriptors()
+        item.segment.close()
         files.sync_directory(os.path.dirname(item.segment.log_path))
         files.replace_atomically(item.segment.file_path(paths.INDEX), item.index)
 

@@ -233,7 +233,7 @@ class SegmentReader:
         if start < position:
             segment.lease()
             try:
-                if not segment.is_offset_index_open:
+                if not segment.is_offset_index_warm:
                     before_waiting()
                 entry = segment.offset_index.at_or_before(position)
             finally:

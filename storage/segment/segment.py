@@ -28,14 +28,12 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TypeVar
 
 from storage import descriptors, paths
 from storage.byte_source import FileSource
 from storage.errors import CorruptRecord, CutShort, SegmentGone
 from storage.files import Files, Identity
-from storage.index.offset_index import OffsetIndex
-from storage.index.time_index import TimeIndex
+from storage.index.index import OFFSET, TIME, Index, Layout
 from storage.index.txn_index import TxnEntry, TxnIndex
 from storage.record._batch import Rebuild
 from storage.record.compression import MAX_DECOMPRESSED_BYTES
@@ -50,8 +48,6 @@ from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_indexes
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
-
-_Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +74,7 @@ class Segment:
     __slots__ = (
         *("base_offset", "config", "writable", "suffix", "sealed", "identity", "recently_used"),
         *("disk", "_directory", "_log_name", "fd", "_leases", "_gone", "_synced_size"),
-        *("_offset_index", "_time_index", "_txn_index", "_entries", "_append_ready"),
+        *("_offset_index", "_time_index", "_txn_index", "_append_ready"),
         *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
         *("max_timestamp_offset", "mtime_ns", "is_dated", "_told_ns"),
         *("_cut_pending", "_bytes_since_index_entry", "index_full"),
@@ -121,11 +117,9 @@ class Segment:
         self.fd = -1
         # Whether the files were used since the log last aged its descriptors.
         self.recently_used = False
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
+        self._offset_index: Index | None = None
+        self._time_index: Index | None = None
         self._txn_index: TxnIndex | None = None
-        # The numbers of entries in the indexes of a sealed segment when they were closed.
-        self._entries: dict[str, int] = {}
         # Whether log and indexes are open and the indexes pre-sized.
         self._append_ready = False
         # Bytes of the log that are on the disk: no write error is pending for them.
@@ -181,11 +175,10 @@ class Segment:
             segment.fd = fd = descriptors.open_for(segment, files, create)
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
+            for kind in (paths.INDEX, paths.TIMEINDEX):
+                files.close(files.open(segment.file_path(kind), os.O_WRONLY | os.O_CREAT))
             if for_append:
                 segment._open_for_append()
-            else:
-                for kind in (paths.INDEX, paths.TIMEINDEX):
-                    files.close(files.open(segment.file_path(kind), os.O_WRONLY | os.O_CREAT))
         except OSError:
             segment.discard()
             raise
@@ -229,7 +222,7 @@ class Segment:
     def relocate(self, directory: str) -> None:
         """Note that the partition's directory was renamed (topic deletion)."""
         self._directory = directory
-        self._close_indexes()
+        self._release_indexes()
         self._renamed()
 
     def file_size(self, suffix: str) -> int:
@@ -268,6 +261,9 @@ class Segment:
         """Note that another process has renamed the files: their names end in `suffix` now."""
         self.suffix = suffix
         self._renamed()
+        if suffix == paths.DELETED:
+            for index in self._made_indexes():
+                index.keep_loaded()
 
     def set_mtime(self, mtime_ns: int) -> None:
         """Set the files' mtime: retention uses it for records without timestamps."""
@@ -398,7 +394,7 @@ class Segment:
                 self.offset_index.trim()
                 self.time_index.trim()
         finally:
-            self._close_indexes()
+            self._release_indexes()
         return True
 
     def renewed(self) -> None:
@@ -408,11 +404,8 @@ class Segment:
         with descriptors.lock:
             # Another thread may be reading them: they are closed after their last use.
             self.fd = -1
-            self._offset_index = self._time_index = None
-            self._entries.clear()
             self._synced_size = self.size
-        if self._txn_index is not None:
-            self._txn_index.close()
+        self.forget_indexes()
 
     @property
     def is_unsynced(self) -> bool:
@@ -423,20 +416,13 @@ class Segment:
         """Close the descriptors, under the lock; return False if that would lose a deleted file or
         an unreported write error (`storage.descriptors`).
         """
-        indexes = [index for index in (self._offset_index, self._time_index) if index is not None]
-        if self.is_unsynced or any(index.is_cut for index in indexes):
+        if self.is_unsynced:
             return False
         if self.fd >= 0 and not self.disk.descriptor_stat(self.fd).st_nlink:
             return False
         self.fd = -1
-        for index in indexes:
-            index.let_go()
-        if not self.writable:
-            # Its writer may replace the files.
-            self._offset_index = self._time_index = None
-        if self._txn_index is not None:
-            with contextlib.suppress(OSError):
-                self._txn_index.close()
+        with contextlib.suppress(OSError):
+            self._release_indexes()
         return True
 
     def sync_early(self) -> None:
@@ -454,52 +440,53 @@ class Segment:
         """Whether any descriptor is open."""
         return (
             self.fd >= 0
-            or (self._offset_index is not None and self._offset_index.fd >= 0)
-            or (self._time_index is not None and self._time_index.fd >= 0)
+            or any(index.fd >= 0 for index in self._made_indexes())
             or (self._txn_index is not None and self._txn_index.is_open)
         )
 
     def close(self) -> None:
         """Close everything. A remaining lease keeps nothing open any more."""
         self.close_descriptors(own_leases=self._leases)
+        with contextlib.suppress(OSError):
+            for index in self._made_indexes():
+                if self.writable and self.sealed and index.has_lost_entries():
+                    # The next start rebuilds it.
+                    self.disk.unlink(self.file_path(index.layout.suffix))
+        self.forget_indexes()
 
     # -- indexes -------------------------------------------------------------------------------
 
     @property
-    def offset_index(self) -> OffsetIndex:
-        """The `.index`, opened at its first use."""
+    def offset_index(self) -> Index:
+        """The `.index`; its file is looked at at the first use."""
         index = self._offset_index
         if index is None:
-            made = self._open(OffsetIndex, paths.INDEX)
+            made = self._make(OFFSET)
             with descriptors.lock:
                 index = self._offset_index = self._offset_index or made
         return index
 
     @property
-    def time_index(self) -> TimeIndex:
-        """The `.timeindex`, opened at its first use."""
+    def time_index(self) -> Index:
+        """The `.timeindex`; its file is looked at at the first use."""
         index = self._time_index
         if index is None:
-            made = self._open(TimeIndex, paths.TIMEINDEX)
+            made = self._make(TIME)
             with descriptors.lock:
                 index = self._time_index = self._time_index or made
         return index
 
-    def _open(self, kind: type[_Index], suffix: str) -> _Index:
-        index = kind(
-            self.disk,
-            self.file_path(suffix),
-            self.base_offset,
-            self.config.segment_index_bytes,
-            writable=self.writable and not self.sealed,
-            # The active segment's was pre-sized by another process, living or dead.
-            ignore_zero_tail=not self.sealed,
-            mend=self._mend_indexes if self.writable else None,
-            opener=partial(self._open_beside, suffix),
+    def _make(self, layout: Layout) -> Index:
+        return Index(
+            *(self.disk, layout, self.base_offset, self._open_beside),
+            max_bytes=self.config.segment_index_bytes,
+            # It was pre-sized by another process, living or dead.
+            is_active=not self.sealed,
+            rebuild=self._rebuild_indexes if self.writable else None,
         )
-        fewer = index.count < self._entries.get(suffix, 0)
-        index.is_cut = self.writable and self.sealed and fewer
-        return index
+
+    def _made_indexes(self) -> list[Index]:
+        return [index for index in (self._offset_index, self._time_index) if index is not None]
 
     def _open_beside(self, suffix: str, flags: int) -> int:
         """Open an index."""
@@ -528,41 +515,36 @@ class Segment:
         return index
 
     @property
-    def is_offset_index_open(self) -> bool:
-        return self._offset_index is not None
+    def is_offset_index_warm(self) -> bool:
+        """Whether a search need not open the offset index for the first time."""
+        return self._offset_index is not None and not self._offset_index.is_cold
 
-    def refresh_indexes(self) -> None:
-        """Stat the open indexes again, which another process has extended."""
-        for index in (self._offset_index, self._time_index):
-            if index is not None:
-                index.refresh()
+    def forget_indexes(self) -> None:
+        """Read the files of the indexes again at the next use: another process has extended or
+        replaced them.
+        """
+        indexes = self._made_indexes()
+        with descriptors.lock:
+            self._offset_index = self._time_index = None
+        for index in indexes:
+            index.close()
+        if self._txn_index is not None:
+            self._txn_index.close()
+
+    def _release_indexes(self) -> None:
+        """Close the files of the indexes. Errors: OSError from the disk."""
+        for index in self._made_indexes():
+            index.fd = -1
+        if self._txn_index is not None:
+            self._txn_index.close()
 
     @property
     def aborted(self) -> tuple[TxnEntry, ...]:
         """The aborted transactions with markers in this segment, in the order of the markers."""
         return self.txn_index.entries
 
-    def _close_indexes(self) -> None:
-        for suffix, index in (
-            (paths.INDEX, self._offset_index),
-            (paths.TIMEINDEX, self._time_index),
-        ):
-            if index is None:
-                continue
-            count = index.count
-            index.close()
-            if self.sealed:
-                self._entries[suffix] = paths.MAX_OFFSET if index.is_cut else count
-            if self.sealed and index.is_cut:
-                # The next use rebuilds it, a start at the latest.
-                with contextlib.suppress(OSError):
-                    self.disk.unlink(self.file_path(suffix))
-        self._offset_index = self._time_index = None
-        if self._txn_index is not None:
-            self._txn_index.close()
-
-    def _mend_indexes(self) -> bool:
-        """Rebuild the indexes from the log, since another process has truncated one.
+    def _rebuild_indexes(self) -> bool:
+        """Rebuild the indexes from the log, since another process has truncated or removed one.
 
         Thread-safe. Return False if that cannot be done now. For the active segment it is done once
         it is sealed, which `index_full` requests. Errors: BlockingIOError if the caller may not
@@ -577,24 +559,29 @@ class Segment:
         try:
             rebuild = Rebuild(self.base_offset, self.config.index_interval_bytes)
             made = sealed_indexes(self.disk, self.log_fd(), self.size, rebuild, self.damages)
-            for suffix, index, entries in (
-                (paths.INDEX, self.offset_index, made[0]),
-                (paths.TIMEINDEX, self.time_index, made[1]),
-            ):
-                if not index.is_cut:
-                    continue
-                fd = self.open_one(suffix, os.O_CREAT | os.O_RDWR)
-                try:
-                    index.rewrite(fd, entries)
-                finally:
-                    self.disk.close(fd)
-                _log.warning("%s was truncated by another process and has been rebuilt", index.path)
+            for index, entries in zip((self.offset_index, self.time_index), made, strict=True):
+                index.load(entries)
+                self._write_index(index.layout.suffix, entries)
             return True
         except (OSError, CorruptRecord) as error:
             _log.warning("%s: cannot rebuild its indexes: %s", self.log_path, error)
         finally:
             self.release()
         return False
+
+    def _write_index(self, suffix: str, entries: bytes) -> None:
+        """Write an index again, in place, durably. Several threads write the same bytes."""
+        fd = self.open_one(suffix, os.O_CREAT | os.O_RDWR)
+        try:
+            if self.disk.size(fd) == len(entries):
+                return
+            self.disk.pwrite(fd, entries, 0)
+            self.disk.ftruncate(fd, len(entries))
+            self.disk.fdatasync(fd)
+        finally:
+            self.disk.close(fd)
+        reason = "was truncated by another process and has been rebuilt"
+        _log.warning("%s %s", self.file_path(suffix), reason)
 
     # -- loss ----------------------------------------------------------------------------------
 
@@ -674,8 +661,6 @@ class Segment:
         self.log_fd()
         indexes = self.offset_index, self.time_index
         for index in indexes:
-            # This process has found it truncated, and closed it (`SegmentIndex.trim`).
-            index.is_cut |= bool(index.odd_bytes)
             index.presize()
         self.index_full = any(index.is_full for index in indexes)
         self._append_ready = True
@@ -774,7 +759,7 @@ class Segment:
                     self.max_timestamp_offset = last_offset
                 if self._bytes_since_index_entry > interval:
                     self.offset_index.append(last_offset, start + position)
-                    self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+                    self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
                     self._bytes_since_index_entry = 0
                 self._bytes_since_index_entry += size
         except OSError:
@@ -805,7 +790,7 @@ class Segment:
         """
         fd = self.log_fd()
         try:
-            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
             self.offset_index.trim()
             self.time_index.trim()
             # A truncated file is not filled up.
@@ -850,7 +835,8 @@ class Segment:
     def open_all(self) -> None:
         """Open every file of the active segment, so that another thread can `sync` it."""
         self.log_fd()
-        _ = self.offset_index, self.time_index
+        self.offset_index.open_to_write()
+        self.time_index.open_to_write()
         if self._txn_index is not None:
             self._txn_index.open()
 
@@ -867,6 +853,9 @@ class Segment:
             self._txn_index.sync()
         if self.sealed:
             self._sync_apart()
+            # No write error of an index is pending any more.
+            for index in self._made_indexes():
+                index.fd = -1
         else:
             self.disk.fdatasync(self.log_fd())
             self.check_whole()
@@ -890,7 +879,7 @@ class Segment:
 
     def index_behind(self, position: int) -> int | None:
         """Return the first position after `position` at which the index has a batch."""
-        return self.offset_index.behind(position)
+        return self.offset_index.position_after(position)
 
     def log_stat(self) -> os.stat_result:
         """Return the stat of the log's file, under any present name."""

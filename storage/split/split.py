@@ -150,20 +150,21 @@ def _parts(segment: Segment, start: int, end: int, is_whole: bool, room: _Room) 
 
 def _by_index(segment: Segment, start: int, end: int, room: _Room) -> Iterator[_Part]:
     index = segment.offset_index
-    if not index.count or index.sanity() is not None:
+    if not index.count or not index.is_sound():
         yield _Part(segment, 0, segment.size, start, end)
         return
     position = index.lookup(start)[1]
     stop = segment.size
-    after = index.upper_bound(index.lookup(end - 1)[1], 1)
+    after = index.position_after(index.lookup(end - 1)[1])
     if after is not None:
-        stop = min(stop, index.lookup(after)[1])
+        stop = min(stop, after)
     while stop - position > room.left + room.size // 4:
-        last = index.upper_bound(position, max(room.left, 1))
-        if last is None or not start <= last < end - 1:
+        # `OffsetIndex.fetchUpperBoundOffset`
+        found = index.after(position + max(room.left, 1) - 1)
+        if found is None:
             break
-        at = index.lookup(last)[1]
-        if not position < at < stop:
+        last, at = found
+        if not (start <= last < end - 1 and position < at < stop):
             break
         yield _Part(segment, position, at - position, start, last + 1, goes_on=True)
         position, start = at, last + 1

@@ -24,7 +24,7 @@ from storage import paths
 from storage.byte_source import ByteSource, FileSource
 from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import Files
-from storage.index.offset_index import OffsetIndex
+from storage.index.index import OFFSET, Index
 from storage.record._batch import walk_batches
 from storage.record.columns._columns import AbortedSpans, Columns, decode_columns
 from storage.record.columns._predicate import Predicate
@@ -188,16 +188,9 @@ class _Reader:
         """Return the offset and the position of a batch by the index, or zeros."""
         path = place.path.removesuffix(paths.LOG) + paths.INDEX
         try:
-            index = OffsetIndex(
-                *(self._files, path, place.base_offset, 0),
-                writable=False,
-                ignore_zero_tail=True,
-            )
-            try:
-                named, position = index.lookup(offset)
-                return named, max(position, 0)
-            finally:
-                index.close()
+            index = Index.of_file(self._files, OFFSET, path, place.base_offset, is_active=True)
+            named, position = index.lookup(offset)
+            return named, max(position, 0)
         except (OSError, SegmentGone):
             return 0, 0
 

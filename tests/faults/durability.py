@@ -71,8 +71,8 @@ FAULTS = [
     Fault(
         "flush-a-sealed-segments-files-are-not-synced",
         "storage/segment/segment.py",
-        "            self._sync_apart()\n        else:\n",
-        "            pass\n        else:\n",
+        "            self._sync_apart()\n            # No write error",
+        "            # No write error",
         "Records before the last roll are gone after a power cut, though they were flushed.",
         (LOG_CRASH,),
     ),

@@ -290,7 +290,7 @@ FAULTS = [
     Fault(
         "time-index-without-its-final-entry",
         "storage/segment/segment.py",
-        "            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)\n"
+        "            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)\n"
         "            self.offset_index.trim()",
         "            _ = self.max_timestamp_offset\n            self.offset_index.trim()",
         "A look-up by time begins a batch too late, and retention goes by another time.",

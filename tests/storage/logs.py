@@ -8,6 +8,7 @@ from pathlib import Path
 
 from storage import Log, LogManager, Record, encode
 from storage.files import Files
+from storage.index.index import Index
 from storage.settings.setting_files import TOPIC_FILE
 from tests.log_check import check
 
@@ -80,3 +81,8 @@ def opened(data: Path, files: Files | None = None, **options: object) -> Iterato
     manager.close()
     with LogManager.open(str(data), read_only=True, files=files) as again:
         assert check(again) == []
+
+
+def entries_of(index: Index) -> list[tuple[int, int]]:
+    """What an index of offsets or times holds."""
+    return [index.entry(number) for number in range(index.count)]

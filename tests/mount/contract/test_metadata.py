@@ -18,6 +18,7 @@ from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount
 from tests.storage.logs import append as append_records
+from tests.storage.logs import entries_of
 
 
 def append(path: Path, data: bytes) -> None:
@@ -199,14 +200,14 @@ def check_meta(mount: Mount, log: Log) -> None:
     index = [
         {"offset": str(offset), "position": str(position)}
         for segment in log.segments
-        for offset, position in segment.offset_index.entries()
+        for offset, position in entries_of(segment.offset_index)
     ]
     assert len(index) > 8
     assert table(meta(path, "index")) == index
     times = [
         {"timestamp": str(timestamp), "offset": str(offset)}
         for segment in log.segments
-        for timestamp, offset in segment.time_index.entries()
+        for timestamp, offset in entries_of(segment.time_index)
     ]
     assert table(meta(path, "timeindex")) == times
     rows = table(meta(path, "segments"))

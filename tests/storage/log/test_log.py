@@ -24,7 +24,16 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_head, values
+from tests.storage.logs import (
+    NOW_MS,
+    NOW_NS,
+    append,
+    batch,
+    entries_of,
+    opened,
+    remove_head,
+    values,
+)
 from tests.waits import HANG_S
 
 
@@ -123,8 +132,8 @@ def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
             9000,
             12000,
         ]
-        assert list(log.active.offset_index.entries()) == [(2, 6000), (4, 12000)]
-        assert list(log.active.time_index.entries()) == [(NOW_MS + 2, 2), (NOW_MS + 4, 4)]
+        assert entries_of(log.active.offset_index) == [(2, 6000), (4, 12000)]
+        assert entries_of(log.active.time_index) == [(NOW_MS + 2, 2), (NOW_MS + 4, 4)]
 
 
 def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
@@ -137,7 +146,7 @@ def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
         assert Path(log.active.file_path(".timeindex")).stat().st_size == 10485756
         log.roll(NOW_MS)
         sealed = log.segments[0]
-        assert list(sealed.time_index.entries()) == [(NOW_MS + 5, 0)]
+        assert entries_of(sealed.time_index) == [(NOW_MS + 5, 0)]
         assert index.stat().st_size == 0
         assert Path(sealed.file_path(".timeindex")).stat().st_size == 12
         assert (tmp_path / "t-0" / f"{2:020d}.snapshot").read_bytes().hex() == (
@@ -344,8 +353,8 @@ def test_an_index_that_cannot_be_written_takes_the_append_back(tmp_path: Path) -
             with pytest.raises(OSError, match="No space"):
                 append(log, b"b", timestamp_ms=NOW_MS + countdown)
             assert values(log) == [b"a"]
-            assert list(log.active.offset_index.entries()) == []
-            assert list(log.active.time_index.entries()) == []
+            assert entries_of(log.active.offset_index) == []
+            assert entries_of(log.active.time_index) == []
         assert append(log, b"c") == 1
 
 

@@ -21,7 +21,8 @@ from storage.segment.segment import Segment
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_times
 from storage.settings.config import LogConfig
-from tests.storage.logs import NOW_MS, NOW_NS
+from storage.waiting import at_once
+from tests.storage.logs import NOW_MS, NOW_NS, entries_of
 
 BASE = 100
 CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
@@ -81,10 +82,10 @@ def test_its_indexes_are_those_of_a_rebuild(
 
 def test_what_is_sealed_by_mistake_goes_on(segment: Segment) -> None:
     starts = fill(segment)
-    before = list(segment.time_index.entries())
+    before = entries_of(segment.time_index)
     segment.seal()
     segment.unseal()
-    assert list(segment.time_index.entries()) == before
+    assert entries_of(segment.time_index) == before
     put(segment, b"more")
     assert [at for at, _ in SegmentReader(segment).batches()][:-1] == starts
 
@@ -113,6 +114,83 @@ def test_nothing_is_written_behind_what_somebody_has_cut(segment: Segment) -> No
         put(segment, b"value")
     with pytest.raises(CutShort):
         segment.check_whole()
+
+
+# -- indexes that another process has truncated or removed -----------------------------------------
+
+
+def lose_index(path: Path, kind: str, left: int | None) -> Path:
+    file = path / f"{BASE:020}{kind}"
+    if left is None:
+        file.unlink()
+    else:
+        os.truncate(file, left)
+    return file
+
+
+@pytest.mark.parametrize("kind", [paths.INDEX, paths.TIMEINDEX])
+@pytest.mark.parametrize("left", [None, 0, 9])
+def test_a_sealed_index_is_rebuilt_where_a_thread_may_wait(
+    segment: Segment, tmp_path: Path, kind: str, left: int | None
+) -> None:
+    fill(segment, 12)
+    segment.seal()
+    segment.sync()
+    index = segment.offset_index if kind == paths.INDEX else segment.time_index
+    before = segment.offset_index.data(), segment.time_index.data()
+    last, whole = index.last_entry, index.data()
+    file = lose_index(tmp_path, kind, left)
+    with pytest.raises(BlockingIOError):
+        at_once(index.lookup, 1 << 60)
+    assert index.lookup(1 << 60) == last
+    assert at_once(index.lookup, 1 << 60) == last
+    assert file.read_bytes() == whole
+    assert (segment.offset_index.data(), segment.time_index.data()) == before
+
+
+@pytest.mark.parametrize("left", [None, 0, 9])
+def test_in_a_directory_that_is_not_ours_nothing_is_rebuilt(
+    segment: Segment, tmp_path: Path, left: int | None
+) -> None:
+    fill(segment, 12)
+    segment.seal()
+    segment.close()
+    other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=False)
+    summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
+    other.restore(summary, sealed=True)
+    assert other.offset_index.count == len(segment.offset_index.data()) // 8
+    file = lose_index(tmp_path, paths.INDEX, left)
+    assert other.offset_index.lookup(segment.next_offset) <= other.offset_index.lookup(BASE + 5)
+    found = SegmentReader(other).locate(segment.next_offset - 1)
+    assert found is not None
+    assert found[1].last_offset == segment.next_offset - 1
+    assert file.exists() == (left is not None)
+    other.close()
+
+
+def test_an_active_index_is_rebuilt_after_the_roll(segment: Segment, tmp_path: Path) -> None:
+    fill(segment, 12)
+    first, last = segment.offset_index.entry(0), segment.offset_index.last_entry
+    file = lose_index(tmp_path, paths.INDEX, 9)
+    full = [segment.index_full]
+    assert segment.offset_index.lookup(segment.next_offset) == first
+    full.append(segment.index_full)
+    assert full == [False, True]
+    segment.seal()
+    assert segment.offset_index.lookup(segment.next_offset) == last
+    assert file.read_bytes() == segment.offset_index.data()
+
+
+def test_a_sealed_and_flushed_index_has_no_descriptor(segment: Segment) -> None:
+    fill(segment, 12)
+    segment.seal()
+    assert segment.is_open
+    assert not segment.evict()
+    segment.sync()
+    assert (segment.offset_index.fd, segment.time_index.fd) == (-1, -1)
+    assert segment.position_before(segment.next_offset - 1) > 0
+    assert segment.evict()
+    assert not segment.is_open
 
 
 # -- finding -------------------------------------------------------------------------------------

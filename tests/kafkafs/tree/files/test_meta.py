@@ -9,7 +9,7 @@ import pytest
 
 from kafkafs.tree.handles import Handle
 from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
-from tests.storage.logs import NOW_MS, append
+from tests.storage.logs import NOW_MS, append, entries_of
 from tests.storage.producers import Producer
 
 
@@ -80,11 +80,11 @@ def test_index_and_timeindex_show_every_entry(tree: Tree) -> None:
     append(tree.log(), *[b"value"] * 50)
     append(tree.log(), b"the active one has an entry")
     log = tree.log()
-    offsets = [entry for segment in log.segments for entry in segment.offset_index.entries()]
+    offsets = [entry for segment in log.segments for entry in entries_of(segment.offset_index)]
     assert len(offsets) > 30
     found = rows(tree, "index")
     assert [(int(row["offset"]), int(row["position"])) for row in found] == offsets
-    times = [entry for segment in log.segments for entry in segment.time_index.entries()]
+    times = [entry for segment in log.segments for entry in entries_of(segment.time_index)]
     found = rows(tree, "timeindex")
     assert [(int(row["timestamp"]), int(row["offset"])) for row in found] == times
 

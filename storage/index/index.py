@@ -1,0 +1,492 @@
+"""The offset index and the time index of a segment (`AbstractIndex.java`).
+
+A file has entries of one size back to back, no header, no checksum. An entry is a pair of
+big-endian numbers (`Layout`), which never fall from one entry to the next.
+
+The index of the active segment is pre-sized, sparsely, with zeros; `trim` cuts it to its entries.
+Appends use a descriptor that stays open until the entries are on the disk, because Linux reports a
+failed write only to an open file or to the next opener. Any other access opens the file by its
+present name, and closes it.
+
+A search reads the last page first (Kafka's "warm section"), then bisects the file. Once searches
+have read a quarter of it, the index is loaded: its entries are in memory, within one budget of all
+indexes. Nothing is mapped: if another process truncated the file, SIGBUS would end this process.
+
+Invariant: entries below `count` lie within the file. If another process has truncated or removed
+it, `rebuild` loads them again from the log. Without that, searches use what is left. They then lead
+to an earlier place than necessary, and so do entries of zeros, where an append has left a hole.
+
+One thread changes an index; others may search it meanwhile.
+
+Not here: when an entry is made (`segment`), whether it fits the log (`recovery`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+from storage import paths
+from storage.byte_budget import ByteBudget
+from storage.descriptors import Descriptor
+from storage.errors import SegmentGone, UnusableFile
+from storage.files import Files
+from storage.index._search import entries_up_to
+
+Entry = tuple[int, int]
+
+# Bytes that a search reads at once.
+_PAGE_BYTES = 16384
+# All entries are loaded once searches have read this part of their bytes.
+_LOAD_AFTER = 4
+# Of the indexes of all segments.
+_budget = ByteBudget(64 << 20)
+
+
+class Layout(NamedTuple):
+    """One kind of index. `fields`: (place in the entry, bytes) of its two numbers.
+
+    `offset_field`: the number of the field that is an offset. `spare`: the entries that sealing the
+    segment may add.
+    """
+
+    suffix: str
+    entry: Struct
+    fields: tuple[tuple[int, int], tuple[int, int]]
+    offset_field: int
+    spare: int
+
+
+# Offset → position of a batch (`OffsetIndex.java`). Both rise strictly. Sparse: most batches have
+# no entry, the first of a segment never. An entry maps the *last* offset of a batch to that batch's
+# start. Older brokers mapped the last offset of a whole append to its start, so a reader goes on
+# from the position, and never assumes that the offset is in the batch there.
+OFFSET = Layout(paths.INDEX, Struct(">ii"), ((0, 4), (4, 4)), offset_field=0, spare=0)
+# Timestamp in ms → offset (`TimeIndex.java`): no record up to and including that offset has a
+# larger timestamp. Timestamps rise strictly. The offset is the last one of the first batch whose
+# largest timestamp is the largest so far. The last entry of a sealed segment has its largest
+# timestamp, which retention uses.
+TIME = Layout(paths.TIMEINDEX, Struct(">qi"), ((0, 8), (8, 4)), offset_field=1, spare=1)
+
+
+class _Memory:
+    """The entries of one index from number `held[0]` on, as bytes. `read`: the bytes that searches
+    have read besides.
+    """
+
+    __slots__ = ("held", "read", "used")
+
+    def __init__(self) -> None:
+        self.evict()
+        self.used = False
+
+    def evict(self) -> None:
+        # One assignment, because another thread may be searching.
+        self.held: tuple[int, bytes | bytearray] = (0, b"")
+        self.read = 0
+
+    def hold(self, first: int, entries: bytes) -> None:
+        self.held = first, entries
+        _budget.admit(self, len(entries))
+
+
+class Index:
+    """One index of the segment that starts at `base_offset`.
+
+    `open_file`: opens the file of a suffix by the flags of `open(2)`; the descriptor closes itself
+    after its last use. `max_bytes`: the size of the file while it is written. `is_active`: the
+    file may be pre-sized: entries of zeros at its end do not count. `rebuild`: called if the file
+    has lost entries. It loads them again and returns True, or False if that cannot be done now.
+    """
+
+    __slots__ = (
+        *("layout", "count", "capacity", "fd", "_files", "_base_offset", "_open_file", "_rebuild"),
+        *("_last", "_memory", "_length"),
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        base_offset: int,
+        open_file: Callable[[str, int], int],
+        *,
+        max_bytes: int = 0,
+        is_active: bool = False,
+        rebuild: Callable[[], bool] | None = None,
+    ) -> None:
+        """A missing file has no entries. Errors: OSError."""
+        self.layout = layout
+        self.capacity = max_bytes // layout.entry.size
+        # The file while it has entries that may not be on the disk.
+        self.fd = -1
+        self._files = files
+        self._base_offset = base_offset
+        self._open_file = open_file
+        self._rebuild = rebuild
+        self._last: Entry | None = None
+        self._memory = _Memory()
+        # The file's length, if no other process changes it.
+        self._length = self.count = 0
+        with contextlib.suppress(SegmentGone):
+            fd = self._file()
+            self._length = files.size(fd)
+            self.count = self._length // layout.entry.size
+            if is_active:
+                self.count = self._used(fd)
+
+    @classmethod
+    def of_file(
+        cls, files: Files, layout: Layout, path: str, base_offset: int, *, is_active: bool = False
+    ) -> Index:
+        """Return the index in a file that is only read."""
+
+        def open_file(_: str, flags: int) -> int:
+            return Descriptor(files, files.open(path, flags))
+
+        return cls(files, layout, base_offset, open_file, is_active=is_active)
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def _file(self) -> int:
+        """Return a descriptor for reading. Errors: SegmentGone, OSError."""
+        fd = self.fd
+        if fd >= 0:
+            return fd
+        try:
+            return self._open_file(self.layout.suffix, os.O_RDONLY)
+        except (FileNotFoundError, UnusableFile):
+            raise SegmentGone("another process has removed an index") from None
+
+    def open_to_write(self) -> int:
+        """Open the file, which stays open until `fd` is -1 again. Thread-safe. Errors: OSError."""
+        fd = self.fd
+        if fd < 0:
+            self.fd = fd = self._open_file(self.layout.suffix, os.O_RDWR | os.O_CREAT)
+        return fd
+
+    def _used(self, fd: int) -> int:
+        """Return the number of entries before those that are all zero."""
+        size = self.layout.entry.size
+
+        def is_zero(number: int) -> bool:
+            # A file that was truncated meanwhile ends there.
+            return not any(self._files.pread(fd, size, number * size))
+
+        if self.count and not is_zero(self.count - 1):
+            return self.count
+        return bisect.bisect_left(range(self.count), True, key=is_zero)
+
+    def sync(self) -> None:
+        """Make the entries survive a power cut."""
+        self._files.fdatasync(self.open_to_write())
+
+    def close(self) -> None:
+        """Close the file, and drop the entries from memory."""
+        self.fd = -1
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the bytes in memory; a running search keeps them."""
+        self._last = None
+        memory, self._memory = self._memory, _Memory()
+        _budget.dropped(memory)
+
+    def keep_loaded(self) -> None:
+        """Keep the loaded entries in memory: the file is about to be deleted."""
+        _budget.dropped(self._memory)
+
+    def load(self, entries: bytes) -> None:
+        """Load all entries, which were rebuilt from the log."""
+        self._forget()
+        self.count = len(entries) // self.layout.entry.size
+        self._memory.hold(0, entries)
+
+    def has_lost_entries(self) -> bool:
+        """Return whether loaded entries are missing in the file. Errors: OSError."""
+        return len(self._memory.held[1]) > 0 and self._left() < self.count
+
+    def _left(self) -> int:
+        """Return the number of whole entries that the file has."""
+        with contextlib.suppress(SegmentGone):
+            return self._files.size(self._file()) // self.layout.entry.size
+        return 0
+
+    # -- changing ------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the segment should roll before its next append."""
+        return self.count >= self.capacity - self.layout.spare
+
+    def presize(self) -> None:
+        """Extend the file to `capacity` entries, sparsely; entries are never cut off."""
+        size = self.layout.entry.size
+        length = max(self.capacity, self.count) * size
+        if self._files.size(self.open_to_write()) < self.count * size:
+            # Another process has truncated it: the segment rolls, and `trim` notices the length.
+            self.capacity = 0
+            self._length = length
+        else:
+            self._set_length(length)
+
+    def trim(self) -> None:
+        """Cut the file to its entries.
+
+        If another process has truncated it, it gets a length that no sound index has: then the next
+        search rebuilds it, or the next start.
+        """
+        length = self.count * self.layout.entry.size
+        if self._files.size(self.open_to_write()) < self._length:
+            self._set_length(1)
+        else:
+            self._set_length(length)
+        self._length = length
+
+    def _set_length(self, length: int) -> None:
+        if length != self._length:
+            self._files.ftruncate(self.open_to_write(), length)
+            self._length = length
+
+    def append(self, first: int, second: int) -> None:
+        """Add an entry. A time index takes only larger timestamps, of 0 or more.
+
+        A full index takes more: an append that was begun before that is indexed whole. Errors:
+        OSError from the disk; nothing has changed.
+        """
+        base, last = self._base_offset, self.last_entry
+        if self.layout is OFFSET:
+            self.extend(self.layout.entry.pack(first - base, second))
+        elif first > (-1 if last is None else last[0]):
+            self.extend(self.layout.entry.pack(first, second - base))
+        else:
+            assert last is None or (first == last[0] and second >= last[1]), (first, second, last)
+            return
+        self._last = first, second
+
+    def extend(self, entries: bytes | bytearray) -> None:
+        """Write packed ascending entries after the last one.
+
+        More than `capacity` is no error. Errors: OSError; the count has not changed.
+        """
+        size, last = self.layout.entry.size, self.last_entry
+        assert len(entries) % size == 0
+        if entries and last is not None:
+            first, second = self._decoded(entries, 0)
+            assert first > last[0], (first, last)
+            assert second >= last[1] + (self.layout is OFFSET), (second, last)
+        position = self.count * size
+        fd = self.open_to_write()
+        self._files.pwrite(fd, entries, position)
+        # Another thread may have closed it before the bytes counted as written.
+        self.fd = fd
+        self._length = max(self._length, position + len(entries))
+        low, held = self._memory.held
+        if held and low * size + len(held) == position:
+            if isinstance(held, bytes):
+                held = bytearray(held)
+                self._memory.held = low, held
+            held += entries
+            if len(held) % _PAGE_BYTES < len(entries):
+                _budget.admit(self._memory, len(held))
+        self._last = None
+        self.count += len(entries) // size
+
+    def truncate_to_offset(self, offset: int) -> None:
+        """Drop the entries with that offset or a higher one; all of them, whatever the file has, if
+        `offset` is the base offset or lower.
+        """
+        self.truncate_to(self._number_up_to(offset - 1) + 1 if offset > self._base_offset else 0)
+
+    def truncate_to(self, count: int) -> None:
+        """Drop the entries from number `count` on.
+
+        In a pre-sized file they become zeros, so that a start does not find them after a crash; the
+        length stays, because another thread may be reading. Another file is cut.
+        """
+        assert 0 <= count <= self.count
+        size = self.layout.entry.size
+        dropped, self.count = (self.count - count) * size, count
+        self._forget()
+        if self._length <= count * size + dropped:
+            self._set_length(count * size)
+        elif dropped:
+            self._files.pwrite(self.open_to_write(), bytes(dropped), count * size)
+
+    # -- looking up ----------------------------------------------------------------------------
+
+    def lookup(self, first: int) -> Entry:
+        """Return the last entry whose first number is ≤ `first`.
+
+        Without one: (base offset, 0) in an offset index, (-1, base offset) in a time index.
+        """
+        target = first - self._base_offset if self.layout is OFFSET else first
+        return self._find(0, target) or self._none
+
+    def at_or_before(self, position: int) -> Entry | None:
+        """Return the last (offset, position) at or before `position`, if there is one."""
+        return self._find(1, position)
+
+    def after(self, position: int) -> Entry | None:
+        """Return the first (offset, position) after `position`, if there is one."""
+        return self._find(1, position, 1)
+
+    def position_after(self, position: int) -> int | None:
+        """Return the position of the entry `after`, if there is one."""
+        entry = self.after(position)
+        return None if entry is None else entry[1]
+
+    def last_to_offset(self, offset: int) -> Entry:
+        """Return the last whole entry with an offset ≤ `offset`; without one, as `lookup`."""
+        number = self._number_up_to(offset)
+        return self.entry(number) if number >= 0 else self._none
+
+    def entries_before(self, offset: int) -> bytes:
+        """Return the entries with a lower offset, packed."""
+        count = self._number_up_to(offset - 1) + 1 if offset > self._base_offset else 0
+        return self.data()[: count * self.layout.entry.size]
+
+    @property
+    def _none(self) -> Entry:
+        return (self._base_offset, 0) if self.layout is OFFSET else (-1, self._base_offset)
+
+    def _number_up_to(self, offset: int) -> int:
+        """Return the number of the last whole entry with an offset ≤ `offset`, or -1.
+
+        Entries of a time index may lie across pages: of one that was being written when the machine
+        stopped the offset may be missing, so that it seems to be the base offset.
+        """
+        number, _, _ = self._search(self.layout.offset_field, offset - self._base_offset)
+        while number > 0 and self.layout is TIME:
+            (first, second), before = self.entry(number), self.entry(number - 1)
+            if first > before[0] and second >= before[1]:
+                break
+            number -= 1
+        return number
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether a search has to open the file, and no search has read it before."""
+        return self.fd < 0 and self.count > 0 and not self._memory.held[1]
+
+    @property
+    def last_entry(self) -> Entry | None:
+        """The last entry; None: there is none, or another process has truncated the file."""
+        if self._last is None and self.count:
+            with contextlib.suppress(SegmentGone):
+                self._last = self.entry(self.count - 1)
+        return self._last
+
+    def entry(self, number: int) -> Entry:
+        """Return entry `number` (< `count`). Errors: SegmentGone, OSError."""
+        assert 0 <= number < self.count
+        first, data = self._memory.held
+        at = (number - first) * self.layout.entry.size
+        if 0 <= at < len(data):
+            return self._decoded(data, at)
+        return self._decoded(self._read(self._file(), number, 1), 0)
+
+    def data(self) -> bytes:
+        """Return all entries, packed. Errors: SegmentGone, OSError."""
+        return self._read(self._file(), 0, self.count) if self.count else b""
+
+    def is_sound(self) -> bool:
+        """Return whether this can be a sound index; checks only its ends.
+
+        Kafka's `sanityCheck` of the index, and that the last entry is above the first, which fails
+        for an untrimmed index.
+        """
+        if self._length % self.layout.entry.size:
+            return False
+        last = self.last_entry
+        if last is None:
+            return True
+        first = self.entry(0)
+        rises = last[0] >= first[0]
+        if self.layout is OFFSET and self.count > 1:
+            rises = last[0] > first[0] and last[1] > first[1]
+        return rises and last[self.layout.offset_field] >= self._base_offset
+
+    def _decoded(self, data: bytes | bytearray, at: int) -> Entry:
+        first, second = self.layout.entry.unpack_from(data, at)
+        if self.layout.offset_field:
+            return first, second + self._base_offset
+        return first + self._base_offset, second
+
+    def _read(self, fd: int, number: int, count: int) -> bytes:
+        size = self.layout.entry.size
+        data = self._files.pread(fd, count * size, number * size)
+        if len(data) < count * size:
+            raise SegmentGone("another process has truncated an index")
+        return data
+
+    def _find(self, field: int, target: int, step: int = 0) -> Entry | None:
+        """Return the entry `step` after the last one whose number `field` is ≤ `target`."""
+        number, first, data = self._search(field, target)
+        number += step
+        at = (number - first) * self.layout.entry.size
+        if 0 <= at < len(data):
+            return self._decoded(data, at)
+        with contextlib.suppress(SegmentGone):
+            return self.entry(number) if 0 <= number < self.count else None
+        return None
+
+    def _search(self, field: int, target: int) -> tuple[int, int, bytes | bytearray]:
+        """Search the last entry whose number `field`, as it is in the file, is ≤ `target`.
+
+        Return its number or -1, and the entries that were searched last: the number of the first
+        one, and their bytes.
+        """
+        # The memory first: no entries that are dropped meanwhile may get into the next one.
+        memory, count = self._memory, self.count
+        while count:
+            try:
+                return self._search_in(memory, count, field, target)
+            except SegmentGone:
+                if self._rebuild is not None and self._rebuild():
+                    memory, count = self._memory, self.count
+                else:
+                    count = min(count - 1, self._left())
+        return -1, 0, b""
+
+    def _search_in(
+        self, memory: _Memory, count: int, field: int, target: int
+    ) -> tuple[int, int, bytes | bytearray]:
+        """Search the first `count` entries."""
+        size, (place, width) = self.layout.entry.size, self.layout.fields[field]
+        most = _PAGE_BYTES // size
+        memory.used = True
+        fd = -1
+        data: bytes | bytearray
+        low, data = memory.held
+        if len(data) < (count - low) * size:
+            fd, low = self._file(), (count - 1) // most * most
+            data = self._read(fd, low, count - low)
+            memory.hold(low, data)
+        found = entries_up_to(data, size, place, width, count - low, target)
+        if found or not low:
+            return low + found - 1, low, data
+        if fd < 0:
+            fd = self._file()
+        low, high = 0, low
+        if memory.read * _LOAD_AFTER >= high * size:
+            data = self._read(fd, 0, count)
+            memory.hold(0, data)
+        else:
+            # The first steps read single numbers, the last step reads the rest at once.
+            while high - low > most:
+                middle = (low + high) // 2
+                key = self._files.pread(fd, width, middle * size + place)
+                if int.from_bytes(key, "big", signed=True) <= target:
+                    low = middle + 1
+                else:
+                    high = middle
+            data = self._read(fd, low, high - low)
+            memory.read += len(data)
+        return low + entries_up_to(data, size, place, width, high - low, target) - 1, low, data
