@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -68,49 +68,42 @@ def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | N
     return None
 
 
-def _read(files: Files, path: str) -> tuple[int, tuple[TxnEntry, ...]]:
-    """Return a file's size, and its entries while last offsets rise. Errors: OSError."""
-    entries: list[TxnEntry] = []
-    with files.held_open(path) as fd:
-        size = files.size(fd)
-        for at in range(0, size, _CHUNK_BYTES):
-            for entry in decode(files.pread(fd, _CHUNK_BYTES, at)):
-                if entries and entry.last_offset <= entries[-1].last_offset:
-                    return size, tuple(entries)
-                entries.append(entry)
-    return size, tuple(entries)
+def _rising(files: Files, fd: int, size: int) -> Iterator[TxnEntry]:
+    """Yield the entries of a file while last offsets rise. Errors: OSError."""
+    last = -1
+    for at in range(0, size, _CHUNK_BYTES):
+        for entry in decode(files.pread(fd, _CHUNK_BYTES, at)):
+            if entry.last_offset <= last:
+                return
+            last = entry.last_offset
+            yield entry
 
 
 class TxnIndex:
-    """The transaction index file of one segment."""
+    """The transaction index file of one segment. `open_file`: as for an `Index`."""
 
     def __init__(
-        self,
-        files: Files,
-        path: str,
-        *,
-        writable: bool,
-        opener: Callable[[int], int] | None = None,
+        self, files: Files, open_file: Callable[[str, int], int], *, writable: bool
     ) -> None:
         """Read the file; a missing one has no entries. Errors: OSError.
 
         A broker that swaps a segment in renames the log first. So in a read-only log the file may
         still have the name that ends in `.swap`, or may be about to get its own.
-
-        `opener`: as for a `SegmentIndex`.
         """
         self._files = files
-        self._opener = opener
+        self._open_file = open_file
         self._writable = writable
         self.fd = -1
         self._dirty = False
-        self.path = path
         self._length = 0
         self.entries: tuple[TxnEntry, ...] = ()
+        kind = paths.TXNINDEX
         try:
-            for name in (path,) if writable else (path, path + paths.SWAP, path):
+            for name in (kind,) if writable else (kind, kind + paths.SWAP, kind):
                 with contextlib.suppress(FileNotFoundError):
-                    self._length, self.entries = _read(files, name)
+                    fd = open_file(name, os.O_RDONLY)
+                    self._length = files.size(fd)
+                    self.entries = tuple(_rising(files, fd, self._length))
                     break
         except UnusableFile:
             if writable:
@@ -151,10 +144,8 @@ class TxnIndex:
             self._cut()
 
     def replace(self, entries: tuple[TxnEntry, ...]) -> None:
-        """Replace all entries; without any, the file is removed."""
+        """Replace all entries; the caller removes the file if there are none."""
         assert self._writable
-        if entries == self.entries and not self.odd_bytes:
-            return
         self.entries = ()
         fd = self._open()
         self._dirty = True
@@ -164,9 +155,6 @@ class TxnIndex:
         self.entries = entries
         self._cut()
         self.odd_bytes = 0
-        if not entries:
-            self.close()
-            self._files.unlink(self.path)
 
     def mark_unsynced(self) -> None:
         """Let the next flush sync the entries: their writer was stopped before its sync."""
@@ -201,16 +189,12 @@ class TxnIndex:
         """Close the file, if it is open; the entries stay in memory. It may be used again."""
         if self.fd >= 0:
             self._cut()
-            fd, self.fd = self.fd, -1
-            if self._opener is None:
-                self._files.close(fd)
+            self.fd = -1
 
     def _open(self) -> int:
         fd = self.fd
         if fd < 0:
-            flags, opener = os.O_RDWR | os.O_CREAT, self._opener
-            fd = self._files.open(self.path, flags) if opener is None else opener(flags)
-            self.fd = fd
+            self.fd = fd = self._open_file(paths.TXNINDEX, os.O_RDWR | os.O_CREAT)
         return fd
 
     def _cut(self) -> None:

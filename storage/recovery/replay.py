@@ -139,12 +139,14 @@ def _put_transactions(
     base = segment.base_offset
     entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
     entries += tuple(rebuilt)
-    if context.writable:
-        index.replace(entries)
-        if not context.clean:
-            index.mark_unsynced()
-    else:
+    if not context.writable:
         index.entries = entries
+    elif entries != index.entries or index.odd_bytes:
+        index.replace(entries)
+        if not entries:
+            context.files.unlink(segment.file_path(paths.TXNINDEX))
+    if context.writable and not context.clean:
+        index.mark_unsynced()
     index.close()
 
 

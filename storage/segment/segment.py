@@ -223,7 +223,6 @@ class Segment:
         """Note that the partition's directory was renamed (topic deletion)."""
         self._directory = directory
         self._release_indexes()
-        self._renamed()
 
     def file_size(self, suffix: str) -> int:
         """Return the bytes of this segment's file of one kind; 0 without one."""
@@ -255,12 +254,10 @@ class Segment:
                         self.disk.rename(target, path)
                 raise
             self.suffix = suffix
-            self._renamed()
 
     def note_renamed_to(self, suffix: str) -> None:
         """Note that another process has renamed the files: their names end in `suffix` now."""
         self.suffix = suffix
-        self._renamed()
         if suffix == paths.DELETED:
             for index in self._made_indexes():
                 index.keep_loaded()
@@ -269,11 +266,6 @@ class Segment:
         """Set the files' mtime: retention uses it for records without timestamps."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             self.disk.utime_ns(self.file_path(kind), mtime_ns)
-
-    def _renamed(self) -> None:
-        """Tell the transaction index, which stays in memory, its new path."""
-        if self._txn_index is not None:
-            self._txn_index.path = self.file_path(paths.TXNINDEX)
 
     # -- descriptors and leases ----------------------------------------------------------------
 
@@ -503,15 +495,9 @@ class Segment:
         index = self._txn_index
         if index is None:
             before_waiting()
-        while index is None:
-            # Reading may take long, so it is not under the lock: a rename may come in between.
-            path = self.file_path(paths.TXNINDEX)
-            opener = partial(self._open_beside, paths.TXNINDEX)
-            made = TxnIndex(self.disk, path, writable=self.writable, opener=opener)
+            made = TxnIndex(self.disk, self._open_beside, writable=self.writable)
             with descriptors.lock:
-                if self._txn_index is None and path == self.file_path(paths.TXNINDEX):
-                    self._txn_index = made
-                index = self._txn_index
+                index = self._txn_index = self._txn_index or made
         return index
 
     @property

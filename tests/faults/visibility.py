@@ -562,8 +562,8 @@ FAULTS = [
     Fault(
         "transaction-index-that-is-being-renamed-is-empty",
         "storage/index/txn_index.py",
-        "            for name in (path,) if writable else (path, path + paths.SWAP, path):",
-        "            for name in (path,):",
+        "            for name in (kind,) if writable else (kind, kind + paths.SWAP, kind):",
+        "            for name in (kind,):",
         "What was aborted is shown beside a broker's cleaner.",
         (FOLLOW_OPENING,),
     ),

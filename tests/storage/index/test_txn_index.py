@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.descriptors import Descriptor
 from storage.files import Files
 from storage.index.txn_index import ENTRY_SIZE, TxnEntry, TxnIndex, decode, encode, sanity
 from tests.crash.disk import SimulatedDisk
@@ -18,7 +19,12 @@ ENTRY = TxnEntry(1000, 5, 10, 11)
 
 
 def index(path: Path, files: Files | None = None, *, writable: bool = True) -> TxnIndex:
-    return TxnIndex(files or Files(), str(path / f"{0:020d}.txnindex"), writable=writable)
+    disk = files or Files()
+
+    def open_file(suffix: str, flags: int) -> int:
+        return Descriptor(disk, disk.open(str(path / f"x{suffix}"), flags))
+
+    return TxnIndex(disk, open_file, writable=writable)
 
 
 def entry(last: int) -> TxnEntry:
@@ -57,7 +63,7 @@ def test_sanity(entries: tuple[TxnEntry, ...], reason: str | None) -> None:
 
 def test_the_first_entry_makes_the_file(tmp_path: Path) -> None:
     made = index(tmp_path)
-    path = Path(made.path)
+    path = tmp_path / "x.txnindex"
     assert not path.exists()
     made.sync()
     assert not path.exists()
@@ -71,7 +77,7 @@ def test_the_first_entry_makes_the_file(tmp_path: Path) -> None:
 
 
 def test_what_was_left_incomplete_is_overwritten(tmp_path: Path) -> None:
-    path = Path(index(tmp_path).path)
+    path = tmp_path / "x.txnindex"
     path.write_bytes(encode([entry(3)]) + b"torn")
     made = index(tmp_path)
     assert (made.entries, made.odd_bytes) == ((entry(3),), 4)
@@ -82,7 +88,7 @@ def test_what_was_left_incomplete_is_overwritten(tmp_path: Path) -> None:
 
 def test_truncate_and_replace(tmp_path: Path) -> None:
     made = index(tmp_path)
-    path = Path(made.path)
+    path = tmp_path / "x.txnindex"
     made.append(entry(3))
     made.append(entry(6))
     made.truncate_to(1)
@@ -92,7 +98,7 @@ def test_truncate_and_replace(tmp_path: Path) -> None:
     made.replace((entry(9),))
     assert path.read_bytes() == encode([entry(9)])
     made.replace(())
-    assert not path.exists()
+    assert path.read_bytes() == b""
     assert made.entries == ()
 
 
@@ -106,7 +112,7 @@ def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
     assert made.entries == (entry(3),)
     made.append(entry(9))
     made.close()
-    assert Path(made.path).read_bytes() == encode([entry(3), entry(9)])
+    assert (tmp_path / "x.txnindex").read_bytes() == encode([entry(3), entry(9)])
 
 
 def test_a_cut_that_was_refused_is_made_up_for(tmp_path: Path) -> None:
@@ -118,7 +124,7 @@ def test_a_cut_that_was_refused_is_made_up_for(tmp_path: Path) -> None:
     made.truncate_to(1)
     assert made.entries == (entry(3),)
     made.close()
-    assert Path(made.path).read_bytes() == encode([entry(3)])
+    assert (tmp_path / "x.txnindex").read_bytes() == encode([entry(3)])
 
 
 def test_a_reader_changes_no_file(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_a_reader_changes_no_file(tmp_path: Path) -> None:
     reader.observe(entry(3))
     reader.observe(entry(3))
     assert reader.entries == (entry(3),)
-    assert not Path(reader.path).exists()
+    assert not (tmp_path / "x.txnindex").exists()
 
 
 def test_what_another_process_has_cut_is_written_again(tmp_path: Path) -> None:
@@ -134,7 +140,7 @@ def test_what_another_process_has_cut_is_written_again(tmp_path: Path) -> None:
     entries = tuple(entry(last) for last in (3, 6, 9))
     made.append(entries[0])
     made.append(entries[1])
-    path = Path(made.path)
+    path = tmp_path / "x.txnindex"
     path.write_bytes(b"")
     made.append(entries[2])
     assert decode(path.read_bytes()) == entries
