@@ -218,8 +218,8 @@ class TextReader:
         or about so many where they are read for the first time.
         """
         reader, position = self._lines.reader, self._cursor.position
-        reads = reader.segment.first_read
-        if not (reads.whole or reads.knows(position, position + need)):
+        reads = reader.segment.checked_ranges
+        if not (reads.whole or reads.covers(position, position + need)):
             return self._read_first(need)
         window = _room(need)
         return window, position, position + reader.window(window, position)
@@ -229,8 +229,8 @@ class TextReader:
         on, as whole batches, whose CRCs this first read checks.
         """
         reader, cursor, shown = self._lines.reader, self._cursor, self._lines.end
-        reads, position = reader.segment.first_read, cursor.position
-        if reads.reached(position) > position:
+        reads, position = reader.segment.checked_ranges, cursor.position
+        if reads.checked_until(position) > position:
             window = _room(min(reads.to_read(position, need), CHUNK, shown - position))
             return window, position, position + reader.window(window, position)
         first = reader.start_before(self._batch if position < cursor.batch_end else position)

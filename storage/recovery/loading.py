@@ -490,7 +490,7 @@ class _Loading:
         segment.restore(found)
         segment.damages = segment.reported_damages = tuple(self.places)
         for place in self.places:
-            segment.first_read.add(place.start, place.end, place.next_offset)
+            segment.checked_ranges.add(place.start, place.end, place.next_offset)
 
     def _is_out_of_reach(self, following: int) -> bool:
         """Return whether no segment that begins at this one's end could have the first batch of the

@@ -1,7 +1,7 @@
 """Reads the batches of one segment.
 
 `window` and `read` return checked bytes: the first read of a batch checks it against its CRC, if
-possible in the buffer of this read. `Segment.first_read` remembers the checked bytes, and
+possible in the buffer of this read. `Segment.checked_ranges` remembers the checked bytes, and
 `Segment.damages` the damaged ones. Reads stop before damage. `raw` returns the bytes unchecked.
 
 A thread that must not wait (`storage.waiting`) gets BlockingIOError if the bytes are not in the
@@ -28,8 +28,8 @@ from storage.record.header import (
     size_at,
 )
 from storage.segment.batch_check import CHECKED_BYTES, Check, Part
+from storage.segment.checked_ranges import CheckedRanges
 from storage.segment.damage import Damage, merged, report, sound_size
-from storage.segment.first_read import FirstRead
 from storage.segment.segment import Segment, damages_lock
 from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered
 from storage.waiting import before_waiting, may_wait
@@ -63,8 +63,8 @@ class SegmentReader:
         `position` is damaged; BlockingIOError, SegmentGone, OSError.
         """
         segment = self.segment
-        reads = segment.first_read
-        if not reads.whole and not reads.knows(position, position + len(buffer)):
+        reads = segment.checked_ranges
+        if not reads.whole and not reads.covers(position, position + len(buffer)):
             return self._window_first(memoryview(buffer), position, start)
         if segment.damages:
             sound = sound_size(segment.damages, position, len(buffer), segment.log_path)
@@ -77,7 +77,7 @@ class SegmentReader:
     def _window_first(self, buffer: memoryview, position: int, start: Start | None) -> int:
         """Fill a window, and check the whole batches in it there, so that no byte is read twice."""
         segment = self.segment
-        reads = segment.first_read
+        reads = segment.checked_ranges
         if start is None:
             begin, next_offset = self._known_before(position)
             if begin < position:
@@ -88,7 +88,7 @@ class SegmentReader:
         if position <= start[0] < position + count:
             data = buffer[start[0] - position : count]
             reads.add_sound(data, start, segment.size, segment.base_offset, segment.next_offset)
-        known = reads.reached(position) - position
+        known = reads.checked_until(position) - position
         if not known:
             reads.batch_size = self.check(position, position + count) - position
         elif known < count:
@@ -139,9 +139,9 @@ class SegmentReader:
             fd = segment.log_fd()
         count = segment.disk.preadv_nowait(fd, buffer, position)
         if count is None:
-            if position >= segment.first_read.written_from:
+            if position >= segment.checked_ranges.written_from:
                 # The page cache has dropped the bytes that this process wrote.
-                segment.first_read.doubt(segment.size)
+                segment.checked_ranges.forget_written(segment.size)
             raise BlockingIOError
         return count
 
@@ -155,14 +155,14 @@ class SegmentReader:
         OSError.
         """
         segment = self.segment
-        reads = segment.first_read
+        reads = segment.checked_ranges
         end = min(end, segment.size)
         if reads.whole:
             return segment.size
         segment.lease()
         try:
             while True:
-                reached = reads.reached(position)
+                reached = reads.checked_until(position)
                 if reached >= segment.size:
                     return segment.size
                 if reached >= max(end, position + 1):
@@ -184,11 +184,11 @@ class SegmentReader:
         segment = self.segment
         if segment.is_lost or not segment.holds_batches:
             return
-        reads = FirstRead()
-        reads.doubt(segment.size)
+        reads = CheckedRanges()
+        reads.forget_written(segment.size)
         for place in segment.damages:
             reads.add(place.start, place.end, place.next_offset)
-        segment.first_read = reads
+        segment.checked_ranges = reads
         self.check(position, end)
 
     def look_again(self, look: Callable[[], T]) -> T:
@@ -203,7 +203,7 @@ class SegmentReader:
         """Check the batch of `position`, and on to `end` or to the end of one read."""
         segment = self.segment
         source = buffered(segment.disk, segment.log_fd())
-        reads, at = segment.first_read, position
+        reads, at = segment.checked_ranges, position
         while True:
             start = self.start_before(at)
             if end - start[0] > AT_ONCE_BYTES:
@@ -246,7 +246,7 @@ class SegmentReader:
         """Read the batches from `start` to `end`, or as many as one read takes: at least a whole
         one, unless it is larger than `CHECKED_BYTES`.
         """
-        reads = self.segment.first_read
+        reads = self.segment.checked_ranges
         left = min(reads.written_from, self.segment.size) - start
         size = min(end - start + reads.batch_size, AT_ONCE_BYTES)
         data = source.read(start, min(max(size, HEADER_SIZE) + FRAME_SIZE, left))
@@ -258,7 +258,7 @@ class SegmentReader:
 
     def _known_before(self, position: int) -> tuple[int, int]:
         """Return the end of the last checked part before a position, and the next offset there."""
-        return self.segment.first_read.end_before(position) or (0, self.segment.base_offset)
+        return self.segment.checked_ranges.end_before(position) or (0, self.segment.base_offset)
 
     def add_damages(self, found: Iterable[Damage]) -> None:
         """Add a check's findings to the segment's damages, and log new ones. Errors: OSError."""

@@ -41,9 +41,9 @@ from storage.record.header import MAGIC, BatchHeader, Buffer
 from storage.record.plain import decoded_sizes, plain
 from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import sound_batch
+from storage.segment.checked_ranges import CheckedRanges
 from storage.segment.cut import cut_end, cut_tail
 from storage.segment.damage import Damage, Damages
-from storage.segment.first_read import FirstRead
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_indexes
 from storage.settings.config import LogConfig
@@ -78,7 +78,7 @@ class Segment:
         *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
         *("max_timestamp_offset", "mtime_ns", "is_dated", "_told_ns"),
         *("_cut_pending", "_bytes_since_index_entry", "index_full"),
-        *("damages", "reported_damages", "lost_bytes", "first_read"),
+        *("damages", "reported_damages", "lost_bytes", "checked_ranges"),
     )
 
     # Whether the log is batches. A subclass may read a log of another form: its offsets are
@@ -130,7 +130,7 @@ class Segment:
         self.damages: Damages = ()
         # Damage that the log has already counted and reported.
         self.reported_damages: Damages = ()
-        self.first_read = FirstRead()
+        self.checked_ranges = CheckedRanges()
         self.first_timestamp = -1
         # Whether an index lacks room for the entries that one more append may need.
         self.index_full = False
@@ -203,7 +203,7 @@ class Segment:
         self.is_dated = True
         self.sealed = sealed
         self._synced_size = size
-        self.first_read.doubt(size)
+        self.checked_ranges.forget_written(size)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -584,14 +584,14 @@ class Segment:
                 return False
             if self.size < size:
                 self.size = self.stable_size = self._synced_size = size
-                self.first_read.doubt(size)
+                self.checked_ranges.forget_written(size)
             if not stored:
                 state = "empty" if self.disk.exists(self.log_path) else "missing"
                 reason = f"the file is {state}, its size was {size} bytes"
                 place = Damage(0, size, self.base_offset, self.next_offset, reason)
                 self.damages = (place,)
                 # The damage first: a reader that finds all checked must find the damage, too.
-                self.first_read.add(0, size, self.next_offset)
+                self.checked_ranges.add(0, size, self.next_offset)
             self.lost_bytes = size - stored
         return True
 
@@ -796,7 +796,7 @@ class Segment:
             self.date(self._told_ns + 1)
         self.sealed = True
         # Most reads will come from the disk, not from the page cache.
-        self.first_read.doubt(self.size)
+        self.checked_ranges.forget_written(self.size)
 
     def unseal(self) -> None:
         """Undo `seal`. Errors: OSError from the disk."""

@@ -20,7 +20,7 @@ HISTORY = "tests/storage/state/test_history.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 FOLLOW_DIRECTORY = "tests/storage/follow/test_follow_directory.py"
 FOLLOW_OPENING = "tests/storage/follow/test_follow_opening.py"
-FIRST_READ = "tests/storage/segment/test_first_read.py"
+CHECKED_RANGES = "tests/storage/segment/test_checked_ranges.py"
 RECOVERY = "tests/storage/recovery/test_recovery.py"
 REPLAY = "tests/storage/recovery/test_replay.py"
 APPEND = "tests/storage/log/test_append.py"
@@ -202,28 +202,29 @@ FAULTS = [
     Fault(
         "first-read-not-checked-after-a-start",
         "storage/segment/segment.py",
-        "        self._synced_size = size\n        self.first_read.doubt(size)\n",
+        "        self._synced_size = size\n        self.checked_ranges.forget_written(size)\n",
         "        self._synced_size = size\n",
         "A flipped bit is shown.",
-        (FIRST_READ,),
+        (CHECKED_RANGES,),
     ),
     Fault(
         "first-read-not-checked-after-a-roll",
         "storage/segment/segment.py",
         "        self.sealed = True\n"
         "        # Most reads will come from the disk, not from the page cache.\n"
-        "        self.first_read.doubt(self.size)\n",
+        "        self.checked_ranges.forget_written(self.size)\n",
         "        self.sealed = True\n",
         "A bit that flips on the disk is shown as long as the daemon lives.",
-        (FIRST_READ,),
+        (CHECKED_RANGES,),
     ),
     Fault(
         "first-read-what-came-back-from-the-disk-is-trusted",
         "storage/segment/reader.py",
-        "                segment.first_read.doubt(segment.size)\n            raise BlockingIOError",
+        "                segment.checked_ranges.forget_written(segment.size)\n"
+        "            raise BlockingIOError",
         "                pass\n            raise BlockingIOError",
         "What was written here and dropped from the cache is not checked.",
-        (FIRST_READ,),
+        (CHECKED_RANGES,),
     ),
     Fault(
         "measuring-of-changed-bytes-does-not-check-them-again",
@@ -247,7 +248,7 @@ FAULTS = [
         "count = sound_size(segment.damages, position, count, segment.log_path)",
         "count = min(count, len(buffer))",
         "Damaged bytes are read the first time.",
-        (FIRST_READ,),
+        (CHECKED_RANGES,),
     ),
     Fault(
         "first-read-one-byte-more-is-known",
@@ -255,7 +256,7 @@ FAULTS = [
         "            count = known\n",
         "            count = known + 1\n",
         "The byte behind what was checked counts as checked.",
-        (FIRST_READ,),
+        (CHECKED_RANGES,),
     ),
     Fault(
         "damage-places-do-not-join",
@@ -264,7 +265,7 @@ FAULTS = [
         "                end=place.end,\n",
         "Of two damaged places, one in the other, the rest of the larger is read.",
         (
-            FIRST_READ,
+            CHECKED_RANGES,
             "tests/storage/segment/test_damage.py",
             "tests/storage/verify/test_log_checker.py",
         ),

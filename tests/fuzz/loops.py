@@ -38,7 +38,7 @@ from storage.record.compression import decompress, largest_decompressed
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from storage.record.plain import plain
 from storage.record.scan import whole_batches
-from storage.segment.first_read import FirstRead
+from storage.segment.checked_ranges import CheckedRanges
 from storage.settings.config import LogConfig
 from tests.fuzz.targets import Target, with_right_crcs
 from tests.guard_page import ROOM, before_guard_page
@@ -304,10 +304,10 @@ def walked(data: bytes) -> None:
         census = Census(0, LAST_OFFSET)
         at, end = _part(next(ask), len(log))
         census.add(log, at, end - at)
-        read = FirstRead()
-        read.doubt(len(log))
+        read = CheckedRanges()
+        read.forget_written(len(log))
         if read.add_sound(log, (0, base, base), len(log), base, limit):
-            assert read.reached(0) > 0
+            assert read.checked_until(0) > 0
 
 
 @loop

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage import LogManager, Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.segment.first_read import FirstRead
+from storage.segment.checked_ranges import CheckedRanges
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
@@ -73,14 +73,14 @@ def test_bytes_at_hand_are_checked_without_waiting_and_read_once(tmp_path: Path,
         files.read = 0
         read = bytearray()
         while len(read) < len(data):
-            assert not segment.first_read.whole
-            wanted = segment.first_read.to_read(len(read), size)
+            assert not segment.checked_ranges.whole
+            wanted = segment.checked_ranges.to_read(len(read), size)
             buffer = bytearray(min(wanted, len(data) - len(read)))
             count = at_once(SegmentReader(segment).window, buffer, len(read))
             assert count
             read += buffer[:count]
         assert read == data
-        assert segment.first_read.whole
+        assert segment.checked_ranges.whole
         # But for pieces of batches that were not whole in what was asked for.
         assert files.read < len(data) * 1.6
 
@@ -98,7 +98,7 @@ def test_who_reads_anywhere_waits_for_the_disk_once(tmp_path: Path) -> None:
             assert buffer == data[position : position + 100]
             if number != 30:
                 assert files.waits == 2, "one for the batch, and one for what is there now"
-                assert segment.first_read.knows(number * batch_size, (number + 1) * batch_size)
+                assert segment.checked_ranges.covers(number * batch_size, (number + 1) * batch_size)
 
 
 def test_who_begins_anywhere_has_it_checked_in_what_he_reads(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_who_begins_anywhere_has_it_checked_in_what_he_reads(tmp_path: Path) -> 
             assert at_once(SegmentReader(segment).window, buffer, batch, start) == batch_size
             assert buffer[:batch_size] == data[batch : batch + batch_size]
             assert files.read == len(buffer)
-            assert segment.first_read.reached(batch) > batch
+            assert segment.checked_ranges.checked_until(batch) > batch
         assert files.waits == 0
 
 
@@ -239,8 +239,8 @@ def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> No
     high = (9).to_bytes(8, "big") + batches[1][8:]
 
     def sound(data: bytes, end: int) -> int:
-        reads = FirstRead()
-        reads.doubt(end)
+        reads = CheckedRanges()
+        reads.forget_written(end)
         reads.add_sound(data, (0, 0, 0), end, 0, 10)
         part = reads.end_before(0)
         return 0 if part is None else part[0]
@@ -254,8 +254,8 @@ def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> No
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 100)), max_size=12))
 def test_what_is_known_is_what_was_added(added: list[tuple[int, int]]) -> None:
-    reads = FirstRead()
-    reads.doubt(100)
+    reads = CheckedRanges()
+    reads.forget_written(100)
     known: set[int] = set()
     for start, size in added:
         end = min(start + size, 100)
@@ -269,5 +269,5 @@ def test_what_is_known_is_what_was_added(added: list[tuple[int, int]]) -> None:
                 assert part[0] not in known
                 assert part[1] == part[0] * 10
             for end in (position + 1, min(position + 7, 100)):
-                assert reads.knows(position, end) == ({*range(position, end)} <= known)
+                assert reads.covers(position, end) == ({*range(position, end)} <= known)
         assert reads.whole == (len(known) == 100)

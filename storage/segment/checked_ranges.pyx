@@ -26,7 +26,7 @@ cdef struct Run:
     int64_t next_offset
 
 
-cdef class FirstRead:
+cdef class CheckedRanges:
     """The checked parts of a `.log` file.
 
     whole         whether the process has checked or written all bytes
@@ -46,14 +46,14 @@ cdef class FirstRead:
     def __dealloc__(self):
         PyMem_Free(self.parts)
 
-    def doubt(self, int64_t size):
+    def forget_written(self, int64_t size):
         """Stop counting any of the file's `size` bytes as written."""
         self.written_from = size
-        self.whole = self.reached(0) == INT64_MAX
+        self.whole = self.checked_until(0) == INT64_MAX
 
     # -- queries -------------------------------------------------------------------------------
 
-    cpdef int64_t reached(self, int64_t position) noexcept:
+    cpdef int64_t checked_until(self, int64_t position) noexcept:
         """The end of the checked or written bytes that begin at `position`.
 
         It is `position` if the byte there is neither, INT64_MAX if all bytes from there on are.
@@ -63,9 +63,9 @@ cdef class FirstRead:
             position = self.parts[number - 1].end
         return INT64_MAX if position >= self.written_from else position
 
-    def knows(self, int64_t position, int64_t end):
+    def covers(self, int64_t position, int64_t end):
         """Whether all bytes from `position` to `end` are checked or written."""
-        return self.reached(position) >= end
+        return self.checked_until(position) >= end
 
     def to_read(self, int64_t position, int64_t size):
         """How many bytes to read at `position` if the caller wants `size` bytes.
@@ -73,7 +73,7 @@ cdef class FirstRead:
         If all of them are checked: `size`. If many are (MUCH): the checked ones. Else a batch more
         than the caller wants, so that the read has whole batches and can check all wanted bytes.
         """
-        cdef int64_t checked = self.reached(position) - position
+        cdef int64_t checked = self.checked_until(position) - position
         if checked >= size:
             return size
         return checked if checked >= MUCH else size + self.batch_size
@@ -136,7 +136,7 @@ cdef class FirstRead:
         )
         self.parts[first] = added
         self.count += 1 - (behind - first)
-        self.whole = self.reached(0) == INT64_MAX
+        self.whole = self.checked_until(0) == INT64_MAX
         return 0
 
     cdef int grow(self) except -1:
