@@ -16,7 +16,7 @@ from typing import NamedTuple
 from storage.errors import InvalidRecord, InvalidTxnState
 from storage.log.assign import check_last_offset, with_offsets
 from storage.log.log import Log
-from storage.log.validator import Admitted, admitted, as_they_are
+from storage.log.validator import ValidatedBatch, validated, without_conversion
 from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
 from storage.record.header import BatchHeader, Buffer, parse_header
 from storage.segment.segment import MAX_OFFSET_SPAN, BatchEntry
@@ -42,16 +42,16 @@ def append_batches(
     now_ns: int,
     trusted: dict[int, int] | None = None,
     defer_flush: bool = False,
-    checked: Iterable[Admitted] | None = None,
+    checked: Iterable[ValidatedBatch] | None = None,
     in_place: bool = False,
 ) -> list[Appended]:
     """Append whole batches from elsewhere, of any format and kind, with new offsets.
 
-    `validator.admitted` has the rules for a batch, `producer_state` those for a producer's next
+    `validator.validated` has the rules for a batch, `producer_state` those for a producer's next
     one: a duplicate is not written again, an old epoch and a gap in the sequences are refused. A
     gap is accepted if the producer's previous batch in the log came from the same caller: `trusted`
     is the caller's memory, by producer id the last offset of the last batch that it appended; this
-    method updates it. `checked`: the result of `admitted` for these batches and the current
+    method updates it. `checked`: the result of `validated` for these batches and the current
     settings, if the caller has it: that takes as long as decoding them, and is thread-safe.
     `in_place`: `batches`, a bytearray, are as `checked` has them, and may be changed: they are
     written without a copy. Errors: InvalidRecord and its kinds (OutOfOrderSequence,
@@ -67,7 +67,7 @@ def append_batches(
     # The caller's memory if all is appended; without a memory no gap is accepted.
     memory = None if trusted is None else dict(trusted)
     if checked is None:
-        checked = admitted(batches, log.config, now_ns // 1_000_000)
+        checked = validated(batches, log.config, now_ns // 1_000_000)
     for batch in checked:
         written = update.batches
         next_offset = written[-1].last_offset + 1 if written else log.log_end_offset
@@ -184,19 +184,19 @@ def append_as_follower(
 
 
 def append_with_offsets(
-    log: Log, batches: Buffer, *, now_ns: int, checked: Iterable[Admitted] | None = None
+    log: Log, batches: Buffer, *, now_ns: int, checked: Iterable[ValidatedBatch] | None = None
 ) -> None:
     """Append whole batches from elsewhere with their offsets, epochs and producers. A new log
     begins at the first one's.
 
-    `validator.admitted` has the rules for a batch, for settings that are `as_they_are`; each must
+    `validator.validated` has the rules for a batch, with settings `without_conversion`; each must
     follow the previous one, gaps are allowed. `checked`: as in `append_batches`. The caller checks
     `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended. OSError: the batches
     before a gap that one segment cannot have are appended.
     """
     log.check_writable()
     if checked is None:
-        checked = admitted(batches, as_they_are(log.config), now_ns // 1_000_000)
+        checked = validated(batches, without_conversion(log.config), now_ns // 1_000_000)
     # Batches for one segment, each list with the base offset of a segment that can have it.
     parts: list[tuple[int, bytearray, list[BatchEntry]]] = []
     end = log.log_end_offset

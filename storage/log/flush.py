@@ -121,7 +121,9 @@ class Durability:
 
     def _start_before(self) -> list[FlushPlan]:
         """Plan the flushes of the logs that have to be flushed before this one."""
-        self._after = {each: offset for each, offset in self._after.items() if each.lacks(offset)}
+        self._after = {
+            each: offset for each, offset in self._after.items() if each.must_flush(offset)
+        }
         plans: list[FlushPlan] = []
         try:
             for each in self._after:
@@ -135,10 +137,10 @@ class Durability:
     def flush_before(self, on_log_thread: OnLogThread = directly) -> None:
         """Flush the logs that have to be flushed before this one. Runs on a worker thread."""
         for each, offset in list(self._after.items()):
-            if each.lacks(offset):
+            if each.must_flush(offset):
                 each.flush(on_log_thread)
 
-    def lacks(self, offset: int) -> bool:
+    def must_flush(self, offset: int) -> bool:
         """Return whether records below `offset` still have to be flushed."""
         return not self._log.closed and self.recovery_point < min(offset, self._log.log_end_offset)
 
@@ -164,12 +166,12 @@ class Durability:
 
     @contextlib.contextmanager
     def fsyncs(self) -> Iterator[None]:
-        """Distrust the files after an fsync in this block that fails."""
+        """Note the error of an fsync in this block that fails."""
         try:
             yield
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                self.mark_distrusted(error)
+                self.note_flush_error(error)
             raise
 
     def flush(self, on_log_thread: OnLogThread = directly) -> None:
@@ -182,7 +184,7 @@ class Durability:
         finally:
             on_log_thread(plan.finish)
 
-    def flushed_to(self, offset: int) -> None:
+    def move_recovery_point(self, offset: int) -> None:
         """Move the recovery point: everything below `offset` is durable.
 
         Does nothing after a failed fsync: `rescue` begins at the recovery point.
@@ -196,9 +198,9 @@ class Durability:
             self.unflushed_since_ms = None
             self._log.became_flushed()
 
-    # -- distrust ------------------------------------------------------------------------------
+    # -- flush errors --------------------------------------------------------------------------
 
-    def mark_distrusted(self, error: OSError) -> None:
+    def note_flush_error(self, error: OSError) -> None:
         """Record, also in a file for the next start, that the files may lack written bytes.
 
         Thread-safe; then call `mark_unflushed` on the log thread.
@@ -209,9 +211,9 @@ class Durability:
         with contextlib.suppress(OSError):
             files.close(files.open(path, os.O_WRONLY | os.O_CREAT))
 
-    def distrust(self, error: OSError) -> None:
+    def refuse_appends(self, error: OSError) -> None:
         """Refuse appends until `rescue` has rewritten the files."""
-        self.mark_distrusted(error)
+        self.note_flush_error(error)
         self.mark_unflushed()
 
     def restore_flush_error(self) -> None:
@@ -223,17 +225,17 @@ class Durability:
         self.mark_unflushed()
 
     @property
-    def why_distrusted(self) -> str:
+    def flush_error_text(self) -> str:
         """`flush_error` for users."""
         error = self.flush_error
         if isinstance(error, CutShort):
             return f"{error.strerror} ({error.filename})"
         return f"fsync failed ({error})"
 
-    def check_trusted(self) -> None:
+    def check_no_flush_error(self) -> None:
         """Check that no fsync has failed. Errors: OSError."""
         if self.flush_error is not None:
-            reason = f"{self.why_distrusted}; appends are refused until the data is on the disk"
+            reason = f"{self.flush_error_text}; appends are refused until the data is on the disk"
             raise OSError(errno.EIO, reason, self._log.directory)
 
 
@@ -282,7 +284,7 @@ class FlushPlan:
             plan.run()
         durability = self._durability
         with durability.running:
-            durability.check_trusted()
+            durability.check_no_flush_error()
             if self._number < durability.newest_synced:
                 self.done = True
                 return
@@ -344,5 +346,5 @@ class FlushPlan:
             durability.directory_unsynced = False
         if self._epochs is not None:
             durability.epochs.written(self._epochs)
-        durability.flushed_to(self._target)
+        durability.move_recovery_point(self._target)
         durability.snapshots.unsynced.difference_update(self._snapshots)

@@ -38,7 +38,7 @@ from storage.log.manifest import SegmentManifest
 from storage.log.read import Isolation, Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
-from storage.log.validator import check_keys, rewrites, rewritten
+from storage.log.validator import check_keys, converted, converts
 from storage.record.batch import Record
 from storage.recovery.recovery import Recovered
 from storage.segment.damage import Damage
@@ -118,7 +118,7 @@ class Log:
         self._active_since_ms = self.monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
         # Whether the settings ask for more than the common checks of an append.
-        self._rewrites = config.is_compacted or rewrites(config)
+        self._converts = config.is_compacted or converts(config)
         self.producers = recovered.producers
         self.epochs = LeaderEpochs(epochs)
         self.snapshots = ProducerSnapshots(
@@ -292,10 +292,10 @@ class Log:
         self.check_writable()
         self.files.check_room()
         config, now_ms = self.config, now_ns // 1_000_000
-        if self._rewrites:
+        if self._converts:
             if config.is_compacted:
                 check_keys(batches, 0, len(batches))
-            batches = rewritten(batches, config, now_ms)
+            batches = converted(batches, config, now_ms)
         return assign(batches, config, self.log_end_offset, self.epochs.latest, now_ms)
 
     def append_assigned(self, assigned: Assigned, now_ns: int) -> int:
@@ -323,7 +323,7 @@ class Log:
             else:
                 position = active.append(batches, entries, now_ns)
         except CutShort as error:
-            self.durability.distrust(error)
+            self.durability.refuse_appends(error)
             raise
         finally:
             if clock_ns is not None:
@@ -380,7 +380,7 @@ class Log:
         if self.read_only:
             self.check_not_read_only()
         if self.durability.flush_error is not None:
-            self.durability.check_trusted()
+            self.durability.check_no_flush_error()
         if self.lost_end:
             raise OSError(errno.EIO, self.what_is_lost, self.directory)
 
@@ -395,7 +395,7 @@ class Log:
         try:
             self.active.check_whole()
         except CutShort as error:
-            self.durability.distrust(error)
+            self.durability.refuse_appends(error)
             raise
 
     def off_log_thread(
@@ -578,7 +578,7 @@ class Log:
                 segment.accept_size()
         self.segments = tuple(each for each in self.segments if not each.is_lost)
         if self.log_start_offset < self.segments[0].base_offset:
-            self._start_at(self.segments[0].base_offset)
+            self._move_log_start(self.segments[0].base_offset)
 
     # -- deletion and replacement --------------------------------------------------------------
 
@@ -610,7 +610,7 @@ class Log:
         """Set the log start inside of the first segment: records below it are deleted, or the first
         batch of a new log begins there.
         """
-        self._start_at(offset)
+        self._move_log_start(offset)
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
@@ -618,7 +618,7 @@ class Log:
         for listener in self.listeners:
             listener.log_start_moved(self)
 
-    def _start_at(self, offset: int) -> None:
+    def _move_log_start(self, offset: int) -> None:
         """Move the log start up to `offset`, and with it the recovery point and the epochs."""
         if offset > self.log_start_offset:
             self.log_start_offset = offset
@@ -676,7 +676,7 @@ class Log:
         self.release_later(removed, now_ms)
         self.segments = self.segments[count:]
         self.manifest.reinstate(removed)
-        self._start_at(self.segments[0].base_offset)
+        self._move_log_start(self.segments[0].base_offset)
         self.counters.retentions += 1
         self.counters.segments_deleted += count
         self.counters.bytes_deleted += sum(segment.size for segment in removed)
@@ -793,7 +793,7 @@ class Log:
         """Apply new settings of the topic, from the next append on."""
         self.config = config
         self._roll_after_ms = self._draw_roll_time()
-        self._rewrites = config.is_compacted or rewrites(config)
+        self._converts = config.is_compacted or converts(config)
         for segment in self.segments:
             segment.config = config
 

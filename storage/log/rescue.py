@@ -155,7 +155,7 @@ def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
             last = max(place.next_offset - 1, place.first_offset)
             _log.warning(
                 "%s: offsets %d to %d are lost: %s, and they could not be read back",
-                *(log.name, place.first_offset, last, log.durability.why_distrusted),
+                *(log.name, place.first_offset, last, log.durability.flush_error_text),
             )
     log.durability.flush_error = None
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from storage.errors import CorruptRecord, InvalidRecord, NoThread, RecordTooLarge
 from storage.files import Files
-from storage.log.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites
+from storage.log.validator import ValidatedBatch, check_keys, check_not_ahead, converts, validated
 from storage.record._stamp import stamp_transaction, survey_staged
 from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS
@@ -47,7 +47,7 @@ class Stamped(NamedTuple):
     """Batches without offsets; `staged_size`: their bytes in the staged file."""
 
     data: bytearray
-    batches: list[Admitted]
+    batches: list[ValidatedBatch]
     now_ns: int
     staged_size: int
 
@@ -93,7 +93,7 @@ class StagedBatches:
                 with self._located(position):
                     data = _as_stored(window, self._config, now // 1_000_000)
                     sequence = stamp_transaction(data, producer_id, producer_epoch, sequence)
-                yield Stamped(data, list(_admitted(data)), now, size)
+                yield Stamped(data, list(_validated(data)), now, size)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
@@ -169,7 +169,7 @@ def _check(chunk: memoryview, config: LogConfig, now_ms: int) -> None:
     if config.message_timestamp_type == "CreateTime":
         check_not_ahead(max_timestamp, config, now_ms)
     if _changes(codecs, config):
-        for _ in admitted(chunk, config, now_ms, keeps_fitting=True):
+        for _ in validated(chunk, config, now_ms, keeps_fitting=True):
             pass
         return
     if config.is_compacted:
@@ -211,17 +211,17 @@ def _changes(codecs: int, config: LogConfig) -> bool:
 
 def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
     """Return the batches in the topic's form."""
-    if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
+    if not converts(config) or not _changes(survey_staged(chunk)[4], config):
         return chunk
-    stored = admitted(chunk, config, now_ms, keeps_fitting=True)
+    stored = validated(chunk, config, now_ms, keeps_fitting=True)
     return bytearray().join(each.data for each in stored)
 
 
-def _admitted(data: bytearray) -> Iterator[Admitted]:
+def _validated(data: bytearray) -> Iterator[ValidatedBatch]:
     """Yield each batch, whole and sound, on its own."""
     at = 0
     view = memoryview(data)
     while at < len(data):
         header = parse_header(data, at)
-        yield Admitted(view[at : at + header.size], header, None)
+        yield ValidatedBatch(view[at : at + header.size], header, None)
         at += header.size

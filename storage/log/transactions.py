@@ -71,7 +71,7 @@ class Transactions:
                 self._aborted = segments, aborted
         return aborted
 
-    def _remember_aborted(self, entry: TxnEntry) -> None:
+    def _add_aborted(self, entry: TxnEntry) -> None:
         """Add an entry of a transaction index.
 
         It comes after all others, unless another process writes the log: its file may have had
@@ -130,7 +130,7 @@ class Transactions:
     def store_producers(self, segment: Segment, position: int, update: ProducerUpdate) -> None:
         """Store the new state of producers: their batches are in `segment` at `position`."""
         for aborted in update.aborted:
-            self._remember_aborted(aborted)
+            self._add_aborted(aborted)
         for facts in update.batches:
             if facts.is_transactional_data:
                 self._undecided.setdefault(facts.base_offset, (segment, position + facts.position))

@@ -4,8 +4,8 @@ Rules, each from the topic's settings: the codec (compression.type), the source 
 (message.timestamp.type) and their bounds, keys in a compacted topic, the largest batch. All other
 fields are stored unchanged.
 
-`rewritten` is for batches that we have just made: uncompressed v2, sound, without a producer.
-`admitted` is for bytes from anywhere. It follows a follower's rules with new offsets: batches of
+`converted` is for batches that we have just made: uncompressed v2, sound, without a producer.
+`validated` is for bytes from anywhere. It follows a follower's rules with new offsets: batches of
 any format, of any codec, control batches, empty and sparse ones pass, but each must be whole and
 sound in every byte.
 
@@ -51,7 +51,7 @@ _LEVELS = {
 MAX_TOGETHER_BYTES = 256 << 20
 
 
-class Admitted(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """A batch of format v2 without its offset; `marker`, if it ends a transaction."""
 
     data: bytes | bytearray | memoryview
@@ -59,7 +59,7 @@ class Admitted(NamedTuple):
     marker: Marker | None
 
 
-def rewrites(config: LogConfig) -> bool:
+def converts(config: LogConfig) -> bool:
     """Return whether settings change batches without a producer."""
     return (
         config.compression_type not in ("producer", "uncompressed")
@@ -68,7 +68,7 @@ def rewrites(config: LogConfig) -> bool:
     )
 
 
-def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
+def converted(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
     """Return sound uncompressed batches, back to back, in the form of the topic's settings.
 
     A batch stays unchanged if only its compression would make it larger than max.message.bytes.
@@ -88,7 +88,7 @@ def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
     return stored
 
 
-def as_they_are(config: LogConfig) -> LogConfig:
+def without_conversion(config: LogConfig) -> LogConfig:
     """Return settings with which batches are stored unchanged: they keep their codecs and times."""
     return replace(
         config,
@@ -99,9 +99,9 @@ def as_they_are(config: LogConfig) -> LogConfig:
     )
 
 
-def admitted(
+def validated(
     batches: Buffer, config: LogConfig, now_ms: int, *, keeps_fitting: bool = False
-) -> Iterator[Admitted]:
+) -> Iterator[ValidatedBatch]:
     """Yield whole batches of any format, checked and in the form of the topic's settings.
 
     `keeps_fitting`: a batch that fits into max.message.bytes only unchanged keeps its codec; else
@@ -116,7 +116,7 @@ def admitted(
             batch, size = _whole_v2(batches, at)
             found = plain_forms.with_room(
                 decoded_sizes(batch, 0, len(batch)),
-                partial(_admit, batch, config, now_ms, keeps_fitting),
+                partial(_validate, batch, config, now_ms, keeps_fitting),
             )
         except CorruptRecord as error:
             raise InvalidRecord(
@@ -165,9 +165,9 @@ def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
     raise CorruptRecord("the batch is truncated")
 
 
-def _admit(
+def _validate(
     batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool, limit: int
-) -> Admitted:
+) -> ValidatedBatch:
     """Return the batch, which decompresses to at most `limit` bytes. Errors: TooLarge."""
     header = parse_header(batch)
     made, _ = plain(batch, 0, len(batch), limit)
@@ -183,7 +183,7 @@ def _admit(
         marker = None
         if header.records_count:
             marker = parse_marker(batch)
-        return Admitted(bytes(batch), header, marker if header.is_transactional else None)
+        return ValidatedBatch(bytes(batch), header, marker if header.is_transactional else None)
     _check_records(made, header, config)
     if not header.attributes & APPEND_TIME_BIT:
         _check_times(made, header, config, now_ms)
@@ -198,7 +198,7 @@ def _admit(
         raise RecordTooLarge(len(stored), config.max_message_bytes)
     if config.message_timestamp_type == "LogAppendTime":
         header = header._replace(max_timestamp=now_ms)
-    return Admitted(stored, header, None)
+    return ValidatedBatch(stored, header, None)
 
 
 def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None:

@@ -173,7 +173,7 @@ FAULTS = [
     Fault(
         "flush-after-one-that-failed-is-acknowledged",
         "storage/log/flush.py",
-        "            durability.check_trusted()\n            if self._number",
+        "            durability.check_no_flush_error()\n            if self._number",
         "            if self._number",
         "The kernel reports a failed write once: another fsync is answered with success.",
         (RESCUE,),

@@ -21,7 +21,7 @@ from storage.errors import StorageError
 from storage.index._search import entries_up_to
 from storage.kafka07._entries import append_records, complete, head, walk
 from storage.kafka07.entries import plain_07
-from storage.log.validator import admitted
+from storage.log.validator import validated
 from storage.record._batch import (
     Rebuild,
     assign_offsets,
@@ -139,7 +139,7 @@ def appended_batches(data: bytes) -> None:
         for config in CONFIGS:
             with contextlib.suppress(StorageError):
                 size, _ = whole_batches(batches, 1 << 20)
-                for found in admitted(batches[:size], config, NOW):
+                for found in validated(batches[:size], config, NOW):
                     assert parse_header(found.data).size == len(found.data)
 
 

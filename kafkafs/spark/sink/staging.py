@@ -32,7 +32,7 @@ from storage.adopt.staged import StagedFile, StagedName
 from storage.errors import InvalidRecord, StorageError
 from storage.files import Files
 from storage.log.partitioner import STAY_BYTES, next_sticky_partition
-from storage.log.validator import rewrites, rewritten
+from storage.log.validator import converted, converts
 from storage.record.columns._rows import RowEncoder
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.settings.settings import Settings
@@ -219,10 +219,10 @@ class _TopicRows:
         unchecked = replace(
             config, message_timestamp_type="CreateTime", message_timestamp_before_max_ms=LONG_MAX
         )
-        is_rewritten = rewrites(unchecked)
+        is_rewritten = converts(unchecked)
 
         def stage(partition: int, batches: memoryview) -> None:
-            stored = rewritten(batches, unchecked, clock_ms()) if is_rewritten else batches
+            stored = converted(batches, unchecked, clock_ms()) if is_rewritten else batches
             self.written[partition] = write(topic, partition, stored)
 
         self.encoder = RowEncoder(

@@ -21,7 +21,7 @@ from storage.log.append import append_batches, append_with_offsets
 from storage.log.append_queue import check_all_may_append
 from storage.log.assign import Assigned
 from storage.log.partitioner import Partitioner, Routed
-from storage.log.validator import Admitted, as_they_are
+from storage.log.validator import ValidatedBatch, without_conversion
 from storage.settings.config import LogConfig
 
 
@@ -76,7 +76,7 @@ class PartitionTarget:
         batches: bytes,
         now_ns: int,
         trusted: dict[int, int],
-        checked: list[Admitted] | None,
+        checked: list[ValidatedBatch] | None,
     ) -> None:
         """Append finished batches, as `append_batches` does."""
         partition = self.partition
@@ -136,14 +136,14 @@ class NewPartitionTarget(PartitionTarget):
         # The log's end behind them.
         self._end = 0
         self._config = self.partition.log.config
-        self._kept = as_they_are(self._config)
+        self._kept = without_conversion(self._config)
 
     @property
     def config(self) -> LogConfig:
         """The present settings, but those by which batches would be stored otherwise."""
         config = super().config
         if config is not self._config:
-            self._config, self._kept = config, as_they_are(config)
+            self._config, self._kept = config, without_conversion(config)
         return self._kept
 
     def check_order(self, position: int) -> None:
@@ -174,7 +174,7 @@ class NewPartitionTarget(PartitionTarget):
         batches: bytes,
         now_ns: int,
         trusted: dict[int, int],
-        checked: list[Admitted] | None,
+        checked: list[ValidatedBatch] | None,
     ) -> None:
         """Append finished batches, as `append_with_offsets` does."""
         partition = self.partition

@@ -22,7 +22,7 @@ from kafkafs.tree.append.append_target import PartitionTarget
 from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.unfinished import Rest
 from storage.errors import InvalidRecord, LogClosed, StorageError
-from storage.log.validator import Admitted, admitted
+from storage.log.validator import ValidatedBatch, validated
 from storage.plural import counted
 from storage.record.header import parse_header
 from storage.record.scan import whole_batches
@@ -48,7 +48,9 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         # The settings for `examine`, which runs next.
         self._to_examine: LogConfig | None = None
         # (batches, settings, result) of `examine`.
-        self._examined: tuple[bytes, LogConfig, list[Admitted] | StorageError | OSError] | None
+        self._examined: (
+            tuple[bytes, LogConfig, list[ValidatedBatch] | StorageError | OSError] | None
+        )
         self._examined = None
 
     def _take(self, data: bytes) -> bool:
@@ -78,7 +80,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._replace_kept(rest)
         return end
 
-    def _checked(self, batches: bytes, config: LogConfig) -> list[Admitted]:
+    def _checked(self, batches: bytes, config: LogConfig) -> list[ValidatedBatch]:
         """The result of `examine` for just these batches; NotExamined before it has run."""
         examined, self._examined = self._examined, None
         if examined is None or examined[:2] != (batches, config):
@@ -96,9 +98,9 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         batches = joined[: _whole_batches(joined, config)[0]]
         del joined
         now_ms = self._target.mount.clock_ns() // 1_000_000
-        found: list[Admitted] | StorageError | OSError
+        found: list[ValidatedBatch] | StorageError | OSError
         try:
-            found = list(admitted(batches, config, now_ms))
+            found = list(validated(batches, config, now_ms))
         except (StorageError, OSError) as error:
             found = error
         self._examined = batches, config, found

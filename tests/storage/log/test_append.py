@@ -18,7 +18,7 @@ from storage.errors import (
 )
 from storage.index.txn_index import TxnEntry
 from storage.log.append import append_as_follower, append_batches
-from storage.log.validator import admitted
+from storage.log.validator import validated
 from storage.record.compression import codec_number
 from storage.record.control import COMMIT
 from storage.record.header import pack, parse_header
@@ -89,7 +89,7 @@ def test_what_is_written_without_a_copy_leaves_duplicates_out_too(
             log,
             data,
             now_ns=NOW_NS,
-            checked=admitted(bytes(data), log.config, NOW_MS),
+            checked=validated(bytes(data), log.config, NOW_MS),
             in_place=True,
         )
         assert found == [Appended(0, 1, repeated), Appended(2, 2, False)]

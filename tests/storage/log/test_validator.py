@@ -11,7 +11,7 @@ import pytest
 from storage import Record, encode
 from storage.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
 from storage.log import validator
-from storage.log.validator import Admitted, admitted, check_not_ahead, rewrites, rewritten
+from storage.log.validator import ValidatedBatch, check_not_ahead, converted, converts, validated
 from storage.record._batch import CRC
 from storage.record.batch import decode
 from storage.record.compression import CODECS
@@ -47,30 +47,32 @@ def forged(position: int, layout: str, value: int, data: bytes = ENCODED) -> byt
     return bytes(changed)
 
 
-def admit(data: bytes | bytearray, config: LogConfig = CONFIG, **options: bool) -> list[Admitted]:
-    return list(admitted(data, config, NOW_MS, **options))
+def validate(
+    data: bytes | bytearray, config: LogConfig = CONFIG, **options: bool
+) -> list[ValidatedBatch]:
+    return list(validated(data, config, NOW_MS, **options))
 
 
 def test_by_default_everything_stays_as_it_is() -> None:
-    assert not rewrites(CONFIG)
-    assert rewritten(ENCODED * 2, CONFIG, NOW_MS) == ENCODED * 2
-    assert [found.data for found in admit(ENCODED * 2)] == [ENCODED, ENCODED]
-    assert [found.header for found in admit(ENCODED)] == [parse_header(ENCODED)]
-    assert admit(b"") == []
+    assert not converts(CONFIG)
+    assert converted(ENCODED * 2, CONFIG, NOW_MS) == ENCODED * 2
+    assert [found.data for found in validate(ENCODED * 2)] == [ENCODED, ENCODED]
+    assert [found.header for found in validate(ENCODED)] == [parse_header(ENCODED)]
+    assert validate(b"") == []
 
 
 @pytest.mark.parametrize("kind", ["uncompressed", *KINDS])
 def test_the_topics_codec(kind: str) -> None:
     config = replace(CONFIG, compression_type=kind)
-    made = bytes(rewritten(ENCODED, config, NOW_MS))
+    made = bytes(converted(ENCODED, config, NOW_MS))
     codec = 0 if kind == "uncompressed" else CODECS.index(kind)
     assert parse_header(made).codec == codec
     assert decode(made) == RECORDS
-    assert rewrites(config) == (codec != 0)
+    assert converts(config) == (codec != 0)
     # Whatever codec it comes in.
     for other in KINDS:
-        came = bytes(rewritten(ENCODED, replace(CONFIG, compression_type=other), NOW_MS))
-        (found,) = admit(came, config)
+        came = bytes(converted(ENCODED, replace(CONFIG, compression_type=other), NOW_MS))
+        (found,) = validate(came, config)
         assert parse_header(found.data).codec == codec
         assert decode(found.data) == RECORDS
 
@@ -79,7 +81,7 @@ def test_the_level_of_a_codec_is_the_topics() -> None:
     value = bytes(range(256)) * 40 + os.urandom(2000)
     data = batch([value] * 20)
     fast, best = (
-        rewritten(data, replace(CONFIG, compression_type="gzip", compression_gzip_level=n), NOW_MS)
+        converted(data, replace(CONFIG, compression_type="gzip", compression_gzip_level=n), NOW_MS)
         for n in (1, 9)
     )
     assert len(best) < len(fast)
@@ -89,60 +91,60 @@ def test_the_level_of_a_codec_is_the_topics() -> None:
 def test_what_compression_makes_larger_than_the_limit_stays_as_it_is() -> None:
     noise = batch([os.urandom(5000)])
     config = replace(CONFIG, compression_type="gzip", max_message_bytes=len(noise))
-    assert rewritten(noise, config, NOW_MS) == noise
+    assert converted(noise, config, NOW_MS) == noise
     with pytest.raises(RecordTooLarge):
-        admit(noise, config)
-    assert [found.data for found in admit(noise, config, keeps_fitting=True)] == [noise]
+        validate(noise, config)
+    assert [found.data for found in validate(noise, config, keeps_fitting=True)] == [noise]
     with pytest.raises(RecordTooLarge):
-        admit(noise, replace(config, max_message_bytes=len(noise) - 1), keeps_fitting=True)
+        validate(noise, replace(config, max_message_bytes=len(noise) - 1), keeps_fitting=True)
 
 
 def test_the_append_time() -> None:
     """The batch says so, and all of its records have that time; their deltas stay."""
     config = replace(CONFIG, message_timestamp_type="LogAppendTime")
-    assert rewrites(config)
-    made = bytes(rewritten(ENCODED, config, NOW_MS + 7))
+    assert converts(config)
+    made = bytes(converted(ENCODED, config, NOW_MS + 7))
     header = parse_header(made)
     assert header.attributes & APPEND_TIME_BIT
     assert header.max_timestamp == NOW_MS + 7
     assert decode(made) == [
         record._replace(timestamp=NOW_MS + 7, timestamp_type=LOG_APPEND_TIME) for record in RECORDS
     ]
-    (found,) = admit(ENCODED, config)
+    (found,) = validate(ENCODED, config)
     assert found.header.max_timestamp == NOW_MS
     # However old or far ahead its own times are.
     strict = replace(
         config, message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=1000
     )
     for off in (-1_000_000, 1_000_000):
-        (found,) = admit(batch([b"x"], NOW_MS + off), strict)
+        (found,) = validate(batch([b"x"], NOW_MS + off), strict)
         assert decode(found.data)[0].timestamp == NOW_MS
 
 
 @pytest.mark.parametrize("off", [0, 1])
 def test_how_old_a_record_may_be(off: int) -> None:
     config = replace(CONFIG, message_timestamp_before_max_ms=1000)
-    assert rewrites(config)
+    assert converts(config)
     young = Record(0, NOW_MS, 0, None, b"")
     data = bytes(encode([young, Record(1, NOW_MS - 1000 - off, 0, None, b"")]))
     if not off:
-        assert rewritten(data, config, NOW_MS) == data
-        assert len(admit(data, config)) == 1
+        assert converted(data, config, NOW_MS) == data
+        assert len(validate(data, config)) == 1
         return
-    for check in (rewritten, admit_now):
+    for check in (converted, validate_now):
         with pytest.raises(InvalidTimestamp, match="1001 ms old"):
             check(data, config, NOW_MS)
 
 
-def admit_now(data: bytes, config: LogConfig, now_ms: int) -> None:
-    list(admitted(data, config, now_ms))
+def validate_now(data: bytes, config: LogConfig, now_ms: int) -> None:
+    list(validated(data, config, now_ms))
 
 
 def test_a_record_without_a_time_is_not_too_old() -> None:
     config = replace(CONFIG, message_timestamp_before_max_ms=1000)
     data = bytes(encode([Record(0, -1, 0, None, b"x")]))
-    assert rewritten(data, config, NOW_MS) == data
-    assert len(admit(data, config)) == 1
+    assert converted(data, config, NOW_MS) == data
+    assert len(validate(data, config)) == 1
 
 
 def test_how_far_ahead_a_record_may_be() -> None:
@@ -150,16 +152,16 @@ def test_how_far_ahead_a_record_may_be() -> None:
     check_not_ahead(NOW_MS + 1000, config, NOW_MS)
     with pytest.raises(InvalidTimestamp, match="1001 ms in the future"):
         check_not_ahead(NOW_MS + 1001, config, NOW_MS)
-    assert len(admit(batch([b"x"], NOW_MS + 1000), config)) == 1
+    assert len(validate(batch([b"x"], NOW_MS + 1000), config)) == 1
     with pytest.raises(InvalidTimestamp):
-        admit(batch([b"x"], NOW_MS + 1001), config)
+        validate(batch([b"x"], NOW_MS + 1001), config)
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
     config = replace(CONFIG, cleanup_policy=("compact",))
-    assert len(admit(ENCODED, config)) == 1
+    assert len(validate(ENCODED, config)) == 1
     with pytest.raises(InvalidRecord, match="requires a key"):
-        admit(ENCODED + bytes(batch([b"x"])), config)
+        validate(ENCODED + bytes(batch([b"x"])), config)
 
 
 def test_what_ends_a_transaction_passes_as_it_is() -> None:
@@ -170,7 +172,7 @@ def test_what_ends_a_transaction_passes_as_it_is() -> None:
         message_timestamp_type="LogAppendTime",
     )
     data = bytes(marker(7, COMMIT, epoch=3, coordinator_epoch=5))
-    (found,) = admit(data, config)
+    (found,) = validate(data, config)
     assert found.data == data
     assert found.marker is not None
     assert found.marker == Marker(COMMIT, 5)
@@ -179,7 +181,7 @@ def test_what_ends_a_transaction_passes_as_it_is() -> None:
 @pytest.mark.parametrize("end", [1, 11, 60, len(ENCODED) - 1])
 def test_a_batch_that_is_cut_off(end: int) -> None:
     """Batches before it are given out; its own place is named."""
-    found = admitted(ENCODED + ENCODED[:end], CONFIG, NOW_MS)
+    found = validated(ENCODED + ENCODED[:end], CONFIG, NOW_MS)
     assert next(found).data == ENCODED
     with pytest.raises(InvalidRecord, match=f"batch 2, at byte {len(ENCODED)}") as raised:
         next(found)
@@ -192,10 +194,10 @@ def test_a_flipped_bit(position: int) -> None:
     changed = bytearray(ENCODED)
     changed[position] ^= 4
     if 12 <= position < 16:
-        assert len(admit(changed)) == 1
+        assert len(validate(changed)) == 1
     else:
         with pytest.raises(InvalidRecord):
-            admit(changed)
+            validate(changed)
 
 
 @pytest.mark.parametrize(
@@ -211,12 +213,12 @@ def test_a_flipped_bit(position: int) -> None:
 )
 def test_a_batch_that_breaks_a_rule(data: bytes, reason: str) -> None:
     with pytest.raises(InvalidRecord, match=reason):
-        admit(data)
+        validate(data)
 
 
 def test_a_producer_keeps_its_numbers() -> None:
     config = replace(CONFIG, compression_type="zstd")
-    (found,) = admit(produced([b"x"] * 9, 7, 3, epoch=2, transactional=True), config)
+    (found,) = validate(produced([b"x"] * 9, 7, 3, epoch=2, transactional=True), config)
     header = parse_header(found.data)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 3)
     assert header.is_transactional
@@ -225,9 +227,9 @@ def test_a_producer_keeps_its_numbers() -> None:
 def test_how_much_is_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what it has become: a small batch may be decompressed."""
     plain = batch([bytes(10_000)])
-    small = rewritten(plain, replace(CONFIG, compression_type="zstd"), NOW_MS)
+    small = converted(plain, replace(CONFIG, compression_type="zstd"), NOW_MS)
     monkeypatch.setattr(validator, "MAX_TOGETHER_BYTES", 2 * len(plain))
     config = replace(CONFIG, compression_type="uncompressed")
-    assert len(admit(small * 2, config)) == 2
+    assert len(validate(small * 2, config)) == 2
     with pytest.raises(InvalidRecord, match="append fewer at a time"):
-        admit(small * 3, config)
+        validate(small * 3, config)

@@ -491,7 +491,7 @@ def test_fsync_says_that_the_log_takes_nothing(tree: Tree, handle: Handle) -> No
     handle.write(0, b"line\n")
     durability = tree.log().durability
     durability.flush()
-    durability.distrust(OSError(errno.EIO, "an fsync that failed"))
+    durability.refuse_appends(OSError(errno.EIO, "an fsync that failed"))
     with pytest.raises(OSError, match="appends are refused"):
         handle.sync_plan()
     tree.manager.rescue(tree.log(), Task())
