@@ -6,8 +6,10 @@ log is slow, until `FAST` appends in a row were faster. An append to a slow log 
 another thread: the log thread does not wait for the disk (`off_log_thread`). While any call is
 queued, no call changes the log out of turn.
 
-The two checks raise MustQueue before anything has changed; the log thread then queues for the turn
-and calls again. A function that changes several logs checks all of them first.
+Both checks raise MustQueue; the log thread then queues for the turn and calls again. A call checks
+`check_may_append` before its first change, for all logs that it changes. Each change checks
+`check_not_queued` only: an earlier append of the same call may just have made the log slow, and a
+call that has changed something must not be repeated.
 
 A program that only appends waits for each append in any case: there no log is ever slow
 (`LogManager.take_turns`).

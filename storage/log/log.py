@@ -644,7 +644,7 @@ class Log:
         """
         first = (*new, *self.segments[len(old) :])[0].base_offset
         start = max(self.log_start_offset, first, log_start)
-        assert start <= self.log_end_offset, "the log start is not behind the log's end"
+        assert start <= self.log_end_offset, "the log start is above the log end"
         writers = [listener.preparing(self, old, new, start) for listener in self.listeners]
 
         def write_all() -> None:
