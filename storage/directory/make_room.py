@@ -172,7 +172,7 @@ def _newest_timestamp(files: Files, directory: str, base: int, following: int) -
     """Return a sealed segment's largest timestamp by its time index, or None."""
     path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
     index = Index.of_file(files, TIME, path, base)
-    last = index.last_entry if index.is_sound() else None
+    last = index.last_entry if index.is_sound else None
     # An index that was never trimmed ends in zeros.
     return last[0] if last is not None and last[0] > 0 and last[1] < following else None
 

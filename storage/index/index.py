@@ -101,11 +101,16 @@ class Index:
     after its last use. `max_bytes`: the size of the file while it is written. `is_active`: the
     file may be pre-sized: entries of zeros at its end do not count. `rebuild`: called if the file
     has lost entries. It loads them again and returns True, or False if that cannot be done now.
+    None: the file is another process's.
+
+    `is_sound`: whether the file could be a sound index when it was opened, by its length and its
+    ends. It is Kafka's `sanityCheck` of the index, and that the last entry is above the first,
+    which fails for an untrimmed index.
     """
 
     __slots__ = (
         *("layout", "count", "capacity", "fd", "_files", "_base_offset", "_open_file", "_rebuild"),
-        *("_last", "_memory", "_length"),
+        *("is_sound", "_last", "_memory", "_length"),
     )
 
     def __init__(
@@ -119,7 +124,7 @@ class Index:
         is_active: bool = False,
         rebuild: Callable[[], bool] | None = None,
     ) -> None:
-        """A missing file has no entries. Errors: OSError."""
+        """Make the file if it is missing and our active segment's. Errors: OSError."""
         self.layout = layout
         self.capacity = max_bytes // layout.entry.size
         # The file while it has entries that may not be on the disk.
@@ -132,12 +137,14 @@ class Index:
         self._memory = _Memory()
         # The file's length, if no other process changes it.
         self._length = self.count = 0
+        self.is_sound = False
         with contextlib.suppress(SegmentGone):
-            fd = self._file()
+            fd = self.open_to_write() if is_active and rebuild is not None else self._file()
             self._length = files.size(fd)
             self.count = self._length // layout.entry.size
             if is_active:
                 self.count = self._used(fd)
+            self.is_sound = self._has_sound_ends(fd)
 
     @classmethod
     def of_file(
@@ -180,6 +187,18 @@ class Index:
         if self.count and not is_zero(self.count - 1):
             return self.count
         return bisect.bisect_left(range(self.count), True, key=is_zero)
+
+    def _has_sound_ends(self, fd: int) -> bool:
+        if self._length % self.layout.entry.size or not self.count:
+            return not self._length % self.layout.entry.size
+        first, last = (
+            self._decoded(self._read(fd, number, 1), 0) for number in (0, self.count - 1)
+        )
+        self._last = last
+        rises = last[0] >= first[0]
+        if self.layout is OFFSET and self.count > 1:
+            rises = last[0] > first[0] and last[1] > first[1]
+        return rises and last[self.layout.offset_field] >= self._base_offset
 
     def sync(self) -> None:
         """Make the entries survive a power cut."""
@@ -260,12 +279,13 @@ class Index:
         """
         base, last = self._base_offset, self.last_entry
         if self.layout is OFFSET:
-            self.extend(self.layout.entry.pack(first - base, second))
-        elif first > (-1 if last is None else last[0]):
-            self.extend(self.layout.entry.pack(first, second - base))
+            assert last is None or (first > last[0] and second > last[1]), (first, second, last)
+            self._write(self.layout.entry.pack(first - base, second))
         else:
-            assert last is None or (first == last[0] and second >= last[1]), (first, second, last)
-            return
+            assert last is None or (first >= last[0] and second >= last[1]), (first, second, last)
+            if first <= (-1 if last is None else last[0]):
+                return
+            self._write(self.layout.entry.pack(first, second - base))
         self._last = first, second
 
     def extend(self, entries: bytes | bytearray) -> None:
@@ -273,12 +293,13 @@ class Index:
 
         More than `capacity` is no error. Errors: OSError; the count has not changed.
         """
-        size, last = self.layout.entry.size, self.last_entry
-        assert len(entries) % size == 0
-        if entries and last is not None:
-            first, second = self._decoded(entries, 0)
-            assert first > last[0], (first, last)
-            assert second >= last[1] + (self.layout is OFFSET), (second, last)
+        last = self.last_entry
+        assert len(entries) % self.layout.entry.size == 0
+        assert not entries or last is None or self._decoded(entries, 0)[0] > last[0]
+        self._write(entries)
+
+    def _write(self, entries: bytes | bytearray) -> None:
+        size = self.layout.entry.size
         position = self.count * size
         fd = self.open_to_write()
         self._files.pwrite(fd, entries, position)
@@ -395,23 +416,6 @@ class Index:
     def data(self) -> bytes:
         """Return all entries, packed. Errors: SegmentGone, OSError."""
         return self._read(self._file(), 0, self.count) if self.count else b""
-
-    def is_sound(self) -> bool:
-        """Return whether this can be a sound index; checks only its ends.
-
-        Kafka's `sanityCheck` of the index, and that the last entry is above the first, which fails
-        for an untrimmed index.
-        """
-        if self._length % self.layout.entry.size:
-            return False
-        last = self.last_entry
-        if last is None:
-            return True
-        first = self.entry(0)
-        rises = last[0] >= first[0]
-        if self.layout is OFFSET and self.count > 1:
-            rises = last[0] > first[0] and last[1] > first[1]
-        return rises and last[self.layout.offset_field] >= self._base_offset
 
     def _decoded(self, data: bytes | bytearray, at: int) -> Entry:
         first, second = self.layout.entry.unpack_from(data, at)

@@ -175,10 +175,11 @@ class Segment:
             segment.fd = fd = descriptors.open_for(segment, files, create)
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
-            for kind in (paths.INDEX, paths.TIMEINDEX):
-                files.close(files.open(segment.file_path(kind), os.O_WRONLY | os.O_CREAT))
             if for_append:
                 segment._open_for_append()
+            else:
+                for kind in (paths.INDEX, paths.TIMEINDEX):
+                    files.close(files.open(segment.file_path(kind), os.O_WRONLY | os.O_CREAT))
         except OSError:
             segment.discard()
             raise

@@ -150,7 +150,7 @@ def _parts(segment: Segment, start: int, end: int, is_whole: bool, room: _Room) 
 
 def _by_index(segment: Segment, start: int, end: int, room: _Room) -> Iterator[_Part]:
     index = segment.offset_index
-    if not index.count or not index.is_sound():
+    if not index.count or not index.is_sound:
         yield _Part(segment, 0, segment.size, start, end)
         return
     position = index.lookup(start)[1]

@@ -253,7 +253,7 @@ def test_of_an_active_segment_the_rest_is_searched_until_it_is_sealed(
     assert hole or asked
     index.trim()
     assert path.stat().st_size == 1, "no sound index has such a length"
-    assert not opened(tmp_path).is_sound()
+    assert not opened(tmp_path).is_sound
     # It is used again, after it was closed: the segment rolls, and the file stays unsound.
     index.presize()
     assert index.is_full
@@ -344,14 +344,15 @@ def test_the_bytes_of_offsets(tmp_path: Path) -> None:
 def test_lookups_of_offsets(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], queries: list[int]
 ) -> None:
-    entries = offsets_of(steps)
-    index = opened(tmp_path_factory.mktemp("i"), base=BASE, max_bytes=1024)
+    entries, directory = offsets_of(steps), tmp_path_factory.mktemp("i")
+    index = opened(directory, base=BASE, max_bytes=1024)
     index.presize()
     for entry in entries:
         index.append(*entry)
     assert entries_of(index) == entries
     assert index.last_entry == (entries[-1] if entries else None)
-    assert index.is_sound()
+    index.trim()
+    assert opened(directory, base=BASE).is_sound
     for offset in [*queries, *(offset for offset, _ in entries)]:
         expected = max((e for e in entries if e[0] <= offset), default=(BASE, 0))
         assert index.lookup(offset) == index.last_to_offset(offset) == expected
@@ -425,7 +426,7 @@ def test_offsets_and_positions_rise(tmp_path: Path) -> None:
 def test_soundness_of_offsets(tmp_path: Path, data: bytes, sound: bool) -> None:
     (tmp_path / "x.index").write_bytes(data)
     index = opened(tmp_path, base=BASE)
-    assert index.is_sound() == sound
+    assert index.is_sound == sound
     index.truncate_to_offset(BASE)
     assert (index.data(), index.last_entry) == (b"", None)
 
@@ -464,12 +465,14 @@ def test_the_bytes_of_times(tmp_path: Path) -> None:
 def test_lookups_of_times(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]
 ) -> None:
-    index = opened(tmp_path_factory.mktemp("i"), TIME, base=BASE, max_bytes=1200)
+    directory = tmp_path_factory.mktemp("i")
+    index = opened(directory, TIME, base=BASE, max_bytes=1200)
     index.presize()
     entries = fill_times(index, steps)
     assert entries_of(index) == entries
     assert index.last_entry == (entries[-1] if entries else None)
-    assert index.is_sound()
+    index.trim()
+    assert opened(directory, TIME, base=BASE).is_sound
     for timestamp in range(-2, 40):
         expected = max((e for e in entries if e[0] <= timestamp), default=(-1, BASE))
         assert index.lookup(timestamp) == expected
@@ -547,6 +550,6 @@ def test_timestamps_and_offsets_do_not_fall(tmp_path: Path) -> None:
 def test_soundness_of_times(tmp_path: Path, data: bytes, sound: bool) -> None:
     (tmp_path / "x.timeindex").write_bytes(data)
     index = opened(tmp_path, TIME, base=BASE)
-    assert index.is_sound() == sound
+    assert index.is_sound == sound
     index.truncate_to_offset(-1)
     assert index.data() == b""
