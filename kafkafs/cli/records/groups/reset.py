@@ -66,7 +66,7 @@ def command(
 
     The command fails and sets nothing if a consumer of the group is using one of the partitions, or
     if the new offset is outside the log of a partition. The command also works while DATA is
-    mounted. It fails if another process writes DATA, and in a broker's directory.
+    mounted. It fails in a broker's directory, or if another process writes DATA.
     """
     logs = resolve(context, words, needs="files")
     try:
