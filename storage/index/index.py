@@ -321,7 +321,7 @@ class Index:
         """Drop the entries with that offset or a higher one; all of them, whatever the file has, if
         `offset` is the base offset or lower.
         """
-        self.truncate_to(self._number_up_to(offset - 1) + 1 if offset > self._base_offset else 0)
+        self.truncate_to(self.count_to(offset - 1))
 
     def truncate_to(self, count: int) -> None:
         """Drop the entries from number `count` on.
@@ -345,8 +345,10 @@ class Index:
 
         Without one: (base offset, 0) in an offset index, (-1, base offset) in a time index.
         """
-        target = first - self._base_offset if self.layout is OFFSET else first
-        return self._find(0, target) or self._none
+        base = self._base_offset
+        if self.layout is OFFSET:
+            return self._find(0, first - base) or (base, 0)
+        return self._find(0, first) or (-1, base)
 
     def at_or_before(self, position: int) -> Entry | None:
         """Return the last (offset, position) at or before `position`, if there is one."""
@@ -361,33 +363,21 @@ class Index:
         entry = self.after(position)
         return None if entry is None else entry[1]
 
-    def last_to_offset(self, offset: int) -> Entry:
-        """Return the last whole entry with an offset ≤ `offset`; without one, as `lookup`."""
-        number = self._number_up_to(offset)
-        return self.entry(number) if number >= 0 else self._none
-
-    def entries_before(self, offset: int) -> bytes:
-        """Return the entries with a lower offset, packed."""
-        count = self._number_up_to(offset - 1) + 1 if offset > self._base_offset else 0
-        return self.data()[: count * self.layout.entry.size]
-
-    @property
-    def _none(self) -> Entry:
-        return (self._base_offset, 0) if self.layout is OFFSET else (-1, self._base_offset)
-
-    def _number_up_to(self, offset: int) -> int:
-        """Return the number of the last whole entry with an offset ≤ `offset`, or -1.
+    def count_to(self, offset: int) -> int:
+        """Return the number of whole entries with an offset ≤ `offset`.
 
         Entries of a time index may lie across pages: of one that was being written when the machine
         stopped the offset may be missing, so that it seems to be the base offset.
         """
+        if offset < self._base_offset:
+            return 0
         number, _, _ = self._search(self.layout.offset_field, offset - self._base_offset)
         while number > 0 and self.layout is TIME:
             (first, second), before = self.entry(number), self.entry(number - 1)
             if first > before[0] and second >= before[1]:
                 break
             number -= 1
-        return number
+        return number + 1
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -413,9 +403,10 @@ class Index:
             return self._decoded(data, at)
         return self._decoded(self._read(self._file(), number, 1), 0)
 
-    def data(self) -> bytes:
-        """Return all entries, packed. Errors: SegmentGone, OSError."""
-        return self._read(self._file(), 0, self.count) if self.count else b""
+    def data(self, count: int | None = None) -> bytes:
+        """Return the first `count` entries, or all, packed. Errors: SegmentGone, OSError."""
+        count = self.count if count is None else count
+        return self._read(self._file(), 0, count) if count else b""
 
     def _decoded(self, data: bytes | bytearray, at: int) -> Entry:
         first, second = self.layout.entry.unpack_from(data, at)

@@ -417,8 +417,9 @@ class _Loading:
         header = parse_header(head)
         if not header.base_offset <= offset <= header.last_offset:
             return None
-        times = segment.time_index
-        timestamp, timestamp_offset = times.last_to_offset(offset)
+        times, timestamp, timestamp_offset = segment.time_index, -1, segment.base_offset
+        if count := times.count_to(offset):
+            timestamp, timestamp_offset = times.entry(count - 1)
         if timestamp < 0 and self.first is not None and self.first.max_timestamp >= 0:
             return None
         return offset, position, timestamp, timestamp_offset
@@ -626,8 +627,10 @@ class _Loading:
         a kill in between rebuilds the indexes. Return the new content of the offset index.
         """
         segment, rebuild, first_untrusted = self.segment, self.rebuild, self._first_untrusted
-        # (Reading a missing one would make it.)
-        kept = b"" if first_untrusted < 0 else segment.offset_index.entries_before(first_untrusted)
+        kept = b""
+        if first_untrusted >= 0:  # Reading a missing index would make it.
+            index = segment.offset_index
+            kept = index.data(index.count_to(first_untrusted - 1))
         segment.close()
         self.files.replace_atomically(segment.file_path(paths.INDEX), BEGUN)
         times = segment.time_index

@@ -355,9 +355,9 @@ def test_lookups_of_offsets(
     assert opened(directory, base=BASE).is_sound
     for offset in [*queries, *(offset for offset, _ in entries)]:
         expected = max((e for e in entries if e[0] <= offset), default=(BASE, 0))
-        assert index.lookup(offset) == index.last_to_offset(offset) == expected
-        before = opened_with(index.entries_before(offset))
-        assert before == [e for e in entries if e[0] < offset]
+        assert index.lookup(offset) == expected
+        count = index.count_to(offset)
+        assert opened_with(index.data(count)) == [e for e in entries if e[0] <= offset]
     for position in range(0, 40_000, 4000):
         assert index.after(position) == next((e for e in entries if e[1] > position), None)
     index.close()
@@ -477,8 +477,7 @@ def test_lookups_of_times(
         expected = max((e for e in entries if e[0] <= timestamp), default=(-1, BASE))
         assert index.lookup(timestamp) == expected
     for offset in range(BASE - 2, BASE + 60):
-        expected = max((e for e in entries if e[1] <= offset), default=(-1, BASE))
-        assert index.last_to_offset(offset) == expected
+        assert index.count_to(offset) == len([e for e in entries if e[1] <= offset])
     index.close()
 
 
