@@ -25,6 +25,10 @@ class Body(bytes):
     """An answer without its size and its correlation id."""
 
 
+class Half(dict[str, Any]):
+    """An answer of which the first half is sent. Then the connection is closed."""
+
+
 def answer_frame(name: str, version: int, correlation_id: int, data: Mapping[str, Any]) -> bytes:
     message = schemas()[f"{name}Response"]
     body = bytearray(correlation_id.to_bytes(4, "big"))
@@ -110,7 +114,11 @@ class FakeBroker:
                 if isinstance(answer, Body):
                     answer = (len(answer) + 4).to_bytes(4, "big") + frame[4:8] + answer
                 if isinstance(answer, Mapping):
-                    answer = answer_frame(name, version, int.from_bytes(frame[4:8], "big"), answer)
+                    found = answer
+                    answer = answer_frame(name, version, int.from_bytes(frame[4:8], "big"), found)
+                    if isinstance(found, Half):
+                        connection.sendall(answer[: len(answer) // 2])
+                        return
                 for piece in [answer] if isinstance(answer, bytes) else answer:
                     connection.sendall(piece)
 

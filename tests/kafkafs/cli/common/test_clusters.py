@@ -24,7 +24,7 @@ from storage.record.header import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
 from storage.settings.messages import Struct
 from tests import oracle
-from tests.kafka_client.fake_broker import HANG_S, Answer, FakeBroker, answer_frame
+from tests.kafka_client.fake_broker import HANG_S, Answer, FakeBroker, Half, answer_frame
 from tests.kafkafs.cli.test_json import checked
 from tests.storage.logs import NOW_MS
 from tests.storage.old_logs import messages, wrapper
@@ -362,10 +362,10 @@ def test_a_batch_that_no_reader_can_decode(broker: OneBroker) -> None:
 
 
 def failing(broker: OneBroker, api: str, fault: str, ended: threading.Event) -> Answer:
-    """The answers of an API from now on: cut, cut in the middle, silence, or no answer at all."""
+    """The answers of an API from now on: none, a half, silence, or that to another request."""
     whole = broker.answers[api]
 
-    def answer(version: int, data: Struct) -> bytes | Iterator[bytes] | None:
+    def answer(version: int, data: Struct) -> bytes | Half | None:
         found = whole(version, data)
         assert isinstance(found, dict)
         if fault == "cut":
@@ -373,14 +373,7 @@ def failing(broker: OneBroker, api: str, fault: str, ended: threading.Event) -> 
         if fault == "stall":
             ended.wait(HANG_S)
             return None
-        frame = answer_frame(api, version, 0, found)
-        if fault == "other":
-            return frame
-        return part(frame)
-
-    def part(frame: bytes) -> Iterator[bytes]:
-        yield frame[: len(frame) // 2]
-        broker.hang_up()
+        return answer_frame(api, version, 0, found) if fault == "other" else Half(found)
 
     return answer
 
