@@ -198,10 +198,12 @@ def forget(holder: Holder) -> None:
 def _evict_one(wanting: Holder) -> bool:
     """Evict the holder that was not used for longest; return False if none could be evicted."""
     global _evictions
-    for _ in range(min(2 * len(_holders), _LOOKED_AT)):
+    tries = min(2 * len(_holders), _LOOKED_AT)
+    while tries and _holders:
         holder, _ = _holders.popitem(last=False)
-        if not holder.is_open:
+        if not holder.is_open:  # it was read by a descriptor that is closed again
             continue
+        tries -= 1
         if holder is not wanting and not holder.recently_used and holder.evict():
             _evictions += 1
             return True

@@ -19,6 +19,7 @@ import pytest
 from storage import Log, LogManager, descriptors
 from storage.files import Files
 from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values
 from tests.waits import HANG_S
 
@@ -100,6 +101,25 @@ def test_a_segment_lets_go_for_another_and_goes_on(tmp_path: Path) -> None:
             log.roll(NOW_MS)
         assert descriptors.count() <= descriptors.budget()
         assert descriptors.evictions() > before + 3 * len(logs)
+
+
+@with_few
+def test_segments_that_have_closed_their_files_are_in_nobodys_way(tmp_path: Path) -> None:
+    with many(tmp_path, 60) as logs:
+        for log in logs:
+            append(log, b"line")
+            log.flush()
+        crowd = [
+            Segment(Files(), log.directory, 0, log.config, writable=False)
+            for log in logs
+            for _ in range(20)
+        ]
+        for segment in crowd:
+            assert segment.offset_index.count == 0
+        for log in logs:
+            append(log, b"line")
+            log.flush()
+            assert descriptors.count() <= descriptors.budget()
 
 
 @with_few
