@@ -281,7 +281,9 @@ class _Loading:
         """Return whether the last entries are possible (stricter than Kafka's sanity check)."""
         segment, base, size = self.segment, self.segment.base_offset, self.size
         upper = base + 2**31 if self.following is None else self.following
-        if not (segment.offset_index.is_sound and segment.time_index.is_sound):
+        # Brokers before 0.10 made no time index.
+        has_times = self._has_file(paths.TIMEINDEX)
+        if not segment.offset_index.is_sound or (has_times and not segment.time_index.is_sound):
             return False
         if self._has_file(paths.TXNINDEX) and (
             segment.txn_index.odd_bytes

@@ -20,6 +20,7 @@ from storage.state import manifest_file
 from storage.state.checkpoint_file import read_offsets
 from storage.state.producer_state import EMPTY_SNAPSHOT
 from storage.verify.verify import verify
+from tests import oracle
 from tests.crash.disk import Crashed, SimulatedDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, values, write_topic_settings
 
@@ -681,8 +682,11 @@ def test_after_any_damage_the_log_opens_to_a_prefix(tmp_path: Path) -> None:
         }
 
 
-def test_segments_of_older_formats_are_not_read_for_producers(tmp_path: Path) -> None:
-    """A broker before 0.11 leaves no snapshots, and had no producers to speak of."""
+@pytest.mark.parametrize("magic", [0, 1])
+def test_segments_of_older_formats_are_not_read(tmp_path: Path, magic: int) -> None:
+    """A broker before 0.11 leaves no snapshots, and had no producers to speak of; before 0.10 it
+    leaves no time index, which a mount that only reads does not miss.
+    """
 
     class Counting(Files):
         bytes_read = 0
@@ -692,9 +696,7 @@ def test_segments_of_older_formats_are_not_read_for_producers(tmp_path: Path) ->
             Counting.bytes_read += count
             return count
 
-    message = bytes.fromhex(
-        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f"
-    )
+    message = oracle.put_message(oracle.Message(5, b"k", b"hello", NOW_MS), magic)
     (tmp_path / "t-0").mkdir()
     for base in (0, 1000, 2000):
         (tmp_path / "t-0" / f"{base:020d}.log").write_bytes(
@@ -702,9 +704,10 @@ def test_segments_of_older_formats_are_not_read_for_producers(tmp_path: Path) ->
         )
     with opened(tmp_path):
         pass
-    for path in (tmp_path / "t-0").glob("*.snapshot"):
+    missing = ["*.snapshot"] if magic else ["*.snapshot", "*.timeindex"]
+    for path in [path for each in missing for path in (tmp_path / "t-0").glob(each)]:
         path.unlink()
-    for read_only in (True, False):
+    for read_only in (True, False) if magic else (True,):
         Counting.bytes_read = 0
         with LogManager.open(str(tmp_path), read_only=read_only, files=Counting()) as manager:
             assert manager.log("t", 0).log_end_offset == 3000
