@@ -225,10 +225,6 @@ class Index:
         self.count = len(entries) // self.layout.entry.size
         self._memory.hold(0, entries)
 
-    def has_lost_entries(self) -> bool:
-        """Return whether loaded entries are missing in the file. Errors: OSError."""
-        return len(self._memory.held[1]) > 0 and self._left() < self.count
-
     def _left(self) -> int:
         """Return the number of whole entries that the file has."""
         with contextlib.suppress(SegmentGone):
@@ -311,7 +307,10 @@ class Index:
             if isinstance(held, bytes):
                 held = bytearray(held)
                 self._memory.held = low, held
-            held += entries
+            try:
+                held += entries
+            except BufferError:  # another thread is reading them
+                self._memory.evict()
             if len(held) % _PAGE_BYTES < len(entries):
                 _budget.admit(self._memory, len(held))
         self._last = None
@@ -439,15 +438,17 @@ class Index:
         one, and their bytes.
         """
         # The memory first: no entries that are dropped meanwhile may get into the next one.
-        memory, count = self._memory, self.count
+        memory, count, rebuild = self._memory, self.count, self._rebuild
         while count:
             try:
                 return self._search_in(memory, count, field, target)
             except SegmentGone:
-                if self._rebuild is not None and self._rebuild():
+                if rebuild is not None and rebuild():
                     memory, count = self._memory, self.count
                 else:
                     count = min(count - 1, self._left())
+                # Once: the segment may have another index meanwhile, which was rebuilt.
+                rebuild = None
         return -1, 0, b""
 
     def _search_in(
@@ -460,7 +461,7 @@ class Index:
         fd = -1
         data: bytes | bytearray
         low, data = memory.held
-        if len(data) < (count - low) * size:
+        if low >= count or len(data) < (count - low) * size:
             fd, low = self._file(), (count - 1) // most * most
             data = self._read(fd, low, count - low)
             memory.hold(low, data)

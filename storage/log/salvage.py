@@ -13,6 +13,7 @@ the log end); the `*.cut` files stay until `cut.purge`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -195,10 +196,10 @@ def _batches(
     log: Log, source: _CutBytes, log_end: int, salvaged: Salvaged
 ) -> Iterator[tuple[bytes, BatchHeader]]:
     """Yield the batches to append; count them, and list the parts that are left."""
-    with log.files.held_open(source.path) as source.fd:
+    index = Index.of_file(log.files, OFFSET, source.index, source.base_offset, is_active=True)
+    with log.files.held_open(source.path) as source.fd, contextlib.closing(index):
         end = source.size()
         largest = max(log.config.max_message_bytes, 1 << 20)
-        index = Index.of_file(log.files, OFFSET, source.index, source.base_offset, is_active=True)
         part = Part(
             *(source.base_offset, source.position, source.base_offset, end, largest),
             named=index.position_after,

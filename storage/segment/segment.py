@@ -439,12 +439,12 @@ class Segment:
 
     def close(self) -> None:
         """Close everything. A remaining lease keeps nothing open any more."""
-        self.close_descriptors(own_leases=self._leases)
         with contextlib.suppress(OSError):
             for index in self._made_indexes():
-                if self.writable and self.sealed and index.has_lost_entries():
+                if self.writable and self.sealed and self._has_lost_entries(index):
                     # The next start rebuilds it.
                     self.disk.unlink(self.file_path(index.layout.suffix))
+        self.close_descriptors(own_leases=self._leases)
         self.forget_indexes()
 
     # -- indexes -------------------------------------------------------------------------------
@@ -531,7 +531,7 @@ class Segment:
         return self.txn_index.entries
 
     def _rebuild_indexes(self) -> bool:
-        """Rebuild the indexes from the log, since another process has truncated or removed one.
+        """Load the entries of an index that another process has truncated or removed from the log.
 
         Thread-safe. Return False if that cannot be done now. For the active segment it is done once
         it is sealed, which `index_full` requests. Errors: BlockingIOError if the caller may not
@@ -547,8 +547,11 @@ class Segment:
             rebuild = Rebuild(self.base_offset, self.config.index_interval_bytes)
             made = sealed_indexes(self.disk, self.log_fd(), self.size, rebuild, self.damages)
             for index, entries in zip((self.offset_index, self.time_index), made, strict=True):
-                index.load(entries)
-                self._write_index(index.layout.suffix, entries)
+                if self._has_lost_entries(index):
+                    index.load(entries)
+                    # Damage that nobody knew of may have ended the entries.
+                    if rebuild.position == self.size:
+                        self._write_index(index.layout.suffix, entries)
             return True
         except (OSError, CorruptRecord) as error:
             _log.warning("%s: cannot rebuild its indexes: %s", self.log_path, error)
@@ -556,19 +559,24 @@ class Segment:
             self.release()
         return False
 
+    def _has_lost_entries(self, index: Index) -> bool:
+        """Return whether another process has removed entries from the file. Errors: OSError."""
+        return self.file_size(index.layout.suffix) < index.count * index.layout.entry.size
+
     def _write_index(self, suffix: str, entries: bytes) -> None:
         """Write an index again, in place, durably. Several threads write the same bytes."""
-        fd = self.open_one(suffix, os.O_CREAT | os.O_RDWR)
+        path, outcome = self.file_path(suffix), "has been rebuilt"
         try:
-            if self.disk.size(fd) == len(entries):
-                return
-            self.disk.pwrite(fd, entries, 0)
-            self.disk.ftruncate(fd, len(entries))
-            self.disk.fdatasync(fd)
-        finally:
-            self.disk.close(fd)
-        reason = "was truncated by another process and has been rebuilt"
-        _log.warning("%s %s", self.file_path(suffix), reason)
+            fd = self.open_one(suffix, os.O_CREAT | os.O_RDWR)
+            try:
+                self.disk.pwrite(fd, entries, 0)
+                self.disk.ftruncate(fd, len(entries))
+                self.disk.fdatasync(fd)
+            finally:
+                self.disk.close(fd)
+        except OSError as error:
+            outcome = f"cannot be written again: {error}"
+        _log.warning("%s was truncated by another process and %s", path, outcome)
 
     # -- loss ----------------------------------------------------------------------------------
 
@@ -840,7 +848,10 @@ class Segment:
             self._txn_index.sync()
         if self.sealed:
             self._sync_apart()
-            # No write error of an index is pending any more.
+            # A failure of `sync_early` is reported only to descriptors that were open before.
+            for fd in (self.fd, *(index.fd for index in self._made_indexes())):
+                if fd >= 0:
+                    self.disk.fdatasync(fd)
             for index in self._made_indexes():
                 index.fd = -1
         else:

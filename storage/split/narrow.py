@@ -83,8 +83,8 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
         else:
             largest, offset = segment.time_index.lookup(timestamp_ms - 1)
             following = offset + 1
-        if largest < 0:
-            # Records without timestamps are in no index.
+        if largest <= 0:
+            # Records without timestamps are in no index. An entry of zeros is a hole.
             return segment.base_offset
         if not segment.writable:
             # The index of a read-only directory was not checked: an entry counts only if its batch

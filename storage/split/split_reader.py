@@ -15,6 +15,7 @@ Works on any `Files` that can list a directory and read: no maps, no locks. Not 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -189,7 +190,8 @@ class _Reader:
         path = place.path.removesuffix(paths.LOG) + paths.INDEX
         try:
             index = Index.of_file(self._files, OFFSET, path, place.base_offset, is_active=True)
-            named, position = index.lookup(offset)
+            with contextlib.closing(index):
+                named, position = index.lookup(offset)
             return named, max(position, 0)
         except (OSError, SegmentGone):
             return 0, 0

@@ -71,10 +71,18 @@ FAULTS = [
     Fault(
         "flush-a-sealed-segments-files-are-not-synced",
         "storage/segment/segment.py",
-        "            self._sync_apart()\n            # No write error",
-        "            # No write error",
+        "            self._sync_apart()\n            # A failure",
+        "            # A failure",
         "Records before the last roll are gone after a power cut, though they were flushed.",
         (LOG_CRASH,),
+    ),
+    Fault(
+        "flush-does-not-ask-the-descriptors-that-know-of-a-failed-write",
+        "storage/segment/segment.py",
+        "                if fd >= 0:\n                    self.disk.fdatasync(fd)",
+        "                pass",
+        "A segment that was synced early in vain counts as flushed: its records are gone.",
+        ("tests/storage/segment/test_segment.py",),
     ),
     Fault(
         "flush-transaction-index-not-synced",

@@ -193,13 +193,16 @@ def test_only_a_written_file_stays_open(tmp_path: Path) -> None:
 # -- another process has truncated the file --------------------------------------------------------
 
 
+@pytest.mark.parametrize("searched", [False, True])
 @pytest.mark.parametrize("left", [0, 1, 5, 2000, None])
-def test_what_is_left_is_searched(tmp_path: Path, left: int | None) -> None:
+def test_what_is_left_is_searched(tmp_path: Path, left: int | None, searched: bool) -> None:
     count, path = 4000, tmp_path / "x.index"
-    for target in (-1, 0, 2, 2000, count - 1):
+    for target in (-1, 0, 2, 2000, 2047 if searched else count - 1):
         path.write_bytes(pack(*range(count)))
         index = opened(tmp_path)
         assert index.last_entry == (count - 1, count - 1)
+        if searched:  # the last page is in memory
+            assert index.lookup(count - 1) == (count - 1, count - 1)
         if left is None:
             path.unlink()
         else:
@@ -227,6 +230,14 @@ def test_it_is_rebuilt_before_it_is_searched(tmp_path: Path, left: int) -> None:
     for target in (MANY, 1, 1500):
         assert index.lookup(target) == (target, target)
     assert rebuilt == 1
+
+
+def test_an_index_that_the_segment_has_replaced_ends_its_search(tmp_path: Path) -> None:
+    """What is rebuilt is then another index."""
+    (tmp_path / "x.index").write_bytes(pack(*range(MANY)))
+    index = opened(tmp_path, rebuild=lambda: True)
+    os.truncate(tmp_path / "x.index", 5 * PAIR.size)
+    assert index.lookup(MANY) == (4, 4)
 
 
 @pytest.mark.parametrize("left", [0, 1, 5, 2000])

@@ -148,6 +148,58 @@ def test_a_sealed_index_is_rebuilt_where_a_thread_may_wait(
     assert (segment.offset_index.data(), segment.time_index.data()) == before
 
 
+def test_a_whole_index_is_not_written_again(segment: Segment, tmp_path: Path) -> None:
+    """The log is damaged, and nobody knows it: an index that is made from it would be shorter."""
+    starts = fill(segment, 12)
+    segment.seal()
+    segment.sync()
+    before = segment.time_index.data()
+    assert segment.offset_index.count
+    with open(segment.log_path, "r+b") as log:
+        log.seek(starts[5] + 30)
+        log.write(b"damage")
+    file = lose_index(tmp_path, paths.INDEX, 0)
+    assert 0 < segment.offset_index.lookup(1 << 60)[1] < starts[5]
+    assert file.stat().st_size == 0
+    assert segment.time_index.data() == before
+
+
+class OnlyRead(Files):
+    """A disk that is read-only from some moment on."""
+
+    is_read_only = False
+
+    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
+        if self.is_read_only and flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return super().open(path, flags, mode)
+
+
+def test_an_index_that_cannot_be_written_again_is_loaded(tmp_path: Path) -> None:
+    disk = OnlyRead()
+    segment = create(tmp_path, disk)
+    fill(segment, 12)
+    segment.seal()
+    segment.sync()
+    last = segment.time_index.last_entry
+    lose_index(tmp_path, paths.TIMEINDEX, 0)
+    disk.is_read_only = True
+    assert segment.time_index.lookup(1 << 60) == last
+    assert at_once(segment.time_index.lookup, 1 << 60) == last
+    segment.close()
+
+
+def test_the_end_removes_what_is_cut(segment: Segment, tmp_path: Path) -> None:
+    """The next start would take the rest for the whole index."""
+    fill(segment, 12)
+    segment.seal()
+    segment.sync()
+    file = lose_index(tmp_path, paths.TIMEINDEX, segment.time_index.layout.entry.size)
+    segment.close()
+    assert not file.exists()
+    assert (tmp_path / f"{BASE:020}{paths.INDEX}").exists()
+
+
 @pytest.mark.parametrize("left", [None, 0, 9])
 def test_in_a_directory_that_is_not_ours_nothing_is_rebuilt(
     segment: Segment, tmp_path: Path, left: int | None
@@ -191,6 +243,47 @@ def test_a_sealed_and_flushed_index_has_no_descriptor(segment: Segment) -> None:
     assert segment.position_before(segment.next_offset - 1) > 0
     assert segment.evict()
     assert not segment.is_open
+
+
+class Failing(Files):
+    """A disk on which a write fails later. Linux tells this to each descriptor that is open then,
+    once, and to nobody who opens the file after it was told.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed_inode = -1
+        self.was_told = False
+        # Descriptors that are not told any more.
+        self.know: set[int] = set()
+
+    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
+        fd = super().open(path, flags, mode)
+        self.know.discard(fd)
+        if self.was_told:
+            self.know.add(fd)
+        return fd
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)
+        if os.fstat(fd).st_ino == self.failed_inode and fd not in self.know:
+            self.know.add(fd)
+            self.was_told = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("suffix", [paths.LOG, paths.INDEX])
+def test_an_early_sync_that_fails_is_no_sync(tmp_path: Path, suffix: str) -> None:
+    disk = Failing()
+    segment = create(tmp_path, disk)
+    fill(segment, 12)
+    segment.seal()
+    disk.failed_inode = os.stat(segment.file_path(suffix)).st_ino
+    with pytest.raises(OSError, match="Input/output error"):
+        segment.sync_early()
+    with pytest.raises(OSError, match="Input/output error"):
+        segment.sync()
+    segment.close()
 
 
 # -- finding -------------------------------------------------------------------------------------
