@@ -30,6 +30,7 @@ from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
     PolicyViolation,
+    SegmentGone,
     StorageError,
     TaskCancelled,
 )
@@ -299,6 +300,8 @@ class _LogStartAdvance:
     def _prepare(self) -> Callable[[], None]:
         if self.log.closed:
             return lambda: None
+        if self.log.segments[: len(self.segments)] != self.segments:
+            raise SegmentGone("its segments were replaced meanwhile")
         return self.log.prepare_replacement(self.segments, (), log_start=self.log_start)
 
     def _intend(self) -> None:

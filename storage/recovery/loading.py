@@ -497,7 +497,7 @@ class _Loading:
 
     def _is_out_of_reach(self, following: int) -> bool:
         """Return whether no segment that begins at this one's end could have the first batch of the
-        segment `following`: then nothing needs to lie between (`Log.write`).
+        segment `following`: then nothing needs to lie between (`Log.append_assigned`).
         """
         try:
             with self.files.held_open(self.context.segment(following).log_path) as fd:

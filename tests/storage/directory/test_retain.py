@@ -362,6 +362,21 @@ def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
         assert [name for name in os.listdir(tmp_path) if name.startswith("t-0")] == []
 
 
+@pytest.mark.parametrize("turn", range(1, 8))
+def test_segments_that_are_replaced_meanwhile(tmp_path: Path, turn: int) -> None:
+    """As by a compaction, which is a job of its own."""
+    with opened(tmp_path) as manager:
+        log = segmented(manager, retention_bytes="1")
+        task = Task(Turns(turn, lambda: log.remove_head(2, log.monotonic_ms())))
+        assert run(manager, NOW_MS, task).notes in (
+            [],
+            ["t-0: its segments were replaced meanwhile"],
+        )
+        assert values(log)[-2:] == [b"a3", b"b3"]
+        assert run(manager, NOW_MS).notes == []
+        assert bases(log) == [6]
+
+
 def test_what_is_appended_while_it_is_being_planned_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, count=2, retention_ms="5", segment_ms=str(7 * DAY_MS))
