@@ -8,13 +8,15 @@ Appends use a descriptor that stays open until the entries are on the disk, beca
 failed write only to an open file or to the next opener. Any other access opens the file by its
 present name, and closes it.
 
-A search reads the last page first (Kafka's "warm section"), then bisects the file. Once searches
-have read a quarter of it, the index is loaded: its entries are in memory, within one budget of all
-indexes. Nothing is mapped: if another process truncated the file, SIGBUS would end this process.
+A search reads the last page first (Kafka's "warm section"), then bisects the entries before it.
+Once bisections have read a quarter as many bytes as these entries have, a search loads all entries.
+The last page and loaded entries stay in memory, within one budget for all indexes. No file is
+mapped: if another process truncated it, SIGBUS would end this process.
 
 Invariant: entries below `count` lie within the file. If another process has truncated or removed
-it, `rebuild` loads them again from the log. Without that, searches use what is left. They then lead
-to an earlier place than necessary, and so do entries of zeros, where an append has left a hole.
+the file, `rebuild` loads the entries again from the log. If it cannot, searches use the entries
+that are left, and return an earlier place than necessary. An append may leave a hole, which reads
+as entries of zeros. A search may return an earlier place than necessary in this case, too.
 
 One thread changes an index; others may search it meanwhile.
 
@@ -41,17 +43,18 @@ Entry = tuple[int, int]
 
 # Bytes that a search reads at once.
 _PAGE_BYTES = 16384
-# All entries are loaded once searches have read this part of their bytes.
+# A search loads all entries once bisections have read 1/_LOAD_AFTER of the bytes before the last
+# page.
 _LOAD_AFTER = 4
-# Of the indexes of all segments.
+# One budget for the indexes of all segments.
 _budget = ByteBudget(64 << 20)
 
 
 class Layout(NamedTuple):
     """One kind of index. `fields`: (place in the entry, bytes) of its two numbers.
 
-    `offset_field`: the number of the field that is an offset. `spare`: the entries that sealing the
-    segment may add.
+    `offset_field`: which of the two fields is the offset. `spare`: the number of entries that
+    sealing the segment may add.
     """
 
     suffix: str
@@ -74,11 +77,14 @@ TIME = Layout(paths.TIMEINDEX, Struct(">qi"), ((0, 8), (8, 4)), offset_field=1, 
 
 
 class _Memory:
-    """The entries of one index from number `held[0]` on, as bytes. `read`: the bytes that searches
-    have read besides.
+    """The entries of one index in memory: a cache of the `ByteBudget`.
+
+    `held`: the number of the first entry, and the bytes of all from there on. `bytes_read`: the
+    bytes that bisections have read from the file since the last eviction. `used`: see
+    `byte_budget.Cache`.
     """
 
-    __slots__ = ("held", "read", "used")
+    __slots__ = ("bytes_read", "held", "used")
 
     def __init__(self) -> None:
         self.evict()
@@ -87,7 +93,7 @@ class _Memory:
     def evict(self) -> None:
         # One assignment, because another thread may be searching.
         self.held: tuple[int, bytes | bytearray] = (0, b"")
-        self.read = 0
+        self.bytes_read = 0
 
     def hold(self, first: int, entries: bytes) -> None:
         self.held = first, entries
@@ -103,9 +109,9 @@ class Index:
     has lost entries. It loads them again and returns True, or False if that cannot be done now.
     None: the file is another process's.
 
-    `is_sound`: whether the file could be a sound index when it was opened, by its length and its
-    ends. It is Kafka's `sanityCheck` of the index, and that the last entry is above the first,
-    which fails for an untrimmed index.
+    `is_sound`: whether the file could be a sound index when it was opened. The checks are those of
+    Kafka's `sanityCheck`: of the length, and of the last entry. If an offset index has several
+    entries, the last one must also be above the first one; in an untrimmed index it is not.
     """
 
     __slots__ = (
@@ -124,10 +130,12 @@ class Index:
         is_active: bool = False,
         rebuild: Callable[[], bool] | None = None,
     ) -> None:
-        """Make the file if it is missing and our active segment's. Errors: OSError."""
+        """Create the file if it is missing and belongs to this process's active segment. Errors:
+        OSError.
+        """
         self.layout = layout
         self.capacity = max_bytes // layout.entry.size
-        # The file while it has entries that may not be on the disk.
+        # The open file while it has entries that may not be on the disk, else -1.
         self.fd = -1
         self._files = files
         self._base_offset = base_offset
@@ -135,7 +143,7 @@ class Index:
         self._rebuild = rebuild
         self._last: Entry | None = None
         self._memory = _Memory()
-        # The file's length, if no other process changes it.
+        # The length that the file must have. If it is shorter, another process has truncated it.
         self._length = self.count = 0
         self.is_sound = False
         with contextlib.suppress(SegmentGone):
@@ -143,7 +151,7 @@ class Index:
             self._length = files.size(fd)
             self.count = self._length // layout.entry.size
             if is_active:
-                self.count = self._used(fd)
+                self.count = self._nonzero_count(fd)
             self.is_sound = self._has_sound_ends(fd)
 
     @classmethod
@@ -170,14 +178,21 @@ class Index:
             raise SegmentGone("another process has removed an index") from None
 
     def open_to_write(self) -> int:
-        """Open the file, which stays open until `fd` is -1 again. Thread-safe. Errors: OSError."""
+        """Open the file, which stays open until `release`. Thread-safe. Errors: OSError."""
         fd = self.fd
         if fd < 0:
             self.fd = fd = self._open_file(self.layout.suffix, os.O_RDWR | os.O_CREAT)
         return fd
 
-    def _used(self, fd: int) -> int:
-        """Return the number of entries before those that are all zero."""
+    def release(self) -> None:
+        """Close the file after its last use. The entries stay in memory. Thread-safe."""
+        self.fd = -1
+
+    def _nonzero_count(self, fd: int) -> int:
+        """Return the number of entries before the zeros at the end of a pre-sized file.
+
+        If the last entry is not zero, all entries count. Otherwise the result may end at a hole.
+        """
         size = self.layout.entry.size
 
         def is_zero(number: int) -> bool:
@@ -189,8 +204,11 @@ class Index:
         return bisect.bisect_left(range(self.count), True, key=is_zero)
 
     def _has_sound_ends(self, fd: int) -> bool:
-        if self._length % self.layout.entry.size or not self.count:
-            return not self._length % self.layout.entry.size
+        """Return `is_sound`, and set `_last`. Errors: SegmentGone, OSError."""
+        if self._length % self.layout.entry.size:
+            return False
+        if not self.count:
+            return True
         first, last = (
             self._decoded(self._read(fd, number, 1), 0) for number in (0, self.count - 1)
         )
@@ -206,17 +224,18 @@ class Index:
 
     def close(self) -> None:
         """Close the file, and drop the entries from memory."""
-        self.fd = -1
+        self.release()
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the bytes in memory; a running search keeps them."""
+        """Drop the entries from memory. A running search still uses its own reference to them."""
         self._last = None
         memory, self._memory = self._memory, _Memory()
         _budget.dropped(memory)
 
-    def keep_loaded(self) -> None:
-        """Keep the loaded entries in memory: the file is about to be deleted."""
+    def pin(self) -> None:
+        """Keep the loaded entries in memory, because the file is about to be deleted."""
+        # The budget evicts only caches that it counts.
         _budget.dropped(self._memory)
 
     def load(self, entries: bytes) -> None:
@@ -225,164 +244,17 @@ class Index:
         self.count = len(entries) // self.layout.entry.size
         self._memory.hold(0, entries)
 
-    def _left(self) -> int:
-        """Return the number of whole entries that the file has."""
+    def _stored_count(self) -> int:
+        """Return the number of whole entries in the file; 0 if the file is missing."""
         with contextlib.suppress(SegmentGone):
             return self._files.size(self._file()) // self.layout.entry.size
         return 0
-
-    # -- changing ------------------------------------------------------------------------------
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the segment should roll before its next append."""
-        return self.count >= self.capacity - self.layout.spare
-
-    def presize(self) -> None:
-        """Extend the file to `capacity` entries, sparsely; entries are never cut off."""
-        size = self.layout.entry.size
-        length = max(self.capacity, self.count) * size
-        if self._files.size(self.open_to_write()) < self.count * size:
-            # Another process has truncated it: the segment rolls, and `trim` notices the length.
-            self.capacity = 0
-            self._length = length
-        else:
-            self._set_length(length)
-
-    def trim(self) -> None:
-        """Cut the file to its entries.
-
-        If another process has truncated it, it gets a length that no sound index has: then the next
-        search rebuilds it, or the next start.
-        """
-        length = self.count * self.layout.entry.size
-        if self._files.size(self.open_to_write()) < self._length:
-            self._set_length(1)
-        else:
-            self._set_length(length)
-        self._length = length
-
-    def _set_length(self, length: int) -> None:
-        if length != self._length:
-            self._files.ftruncate(self.open_to_write(), length)
-            self._length = length
-
-    def append(self, first: int, second: int) -> None:
-        """Add an entry. A time index takes only larger timestamps, of 0 or more.
-
-        A full index takes more: an append that was begun before that is indexed whole. Errors:
-        OSError from the disk; nothing has changed.
-        """
-        base, last = self._base_offset, self.last_entry
-        if self.layout is OFFSET:
-            assert last is None or (first > last[0] and second > last[1]), (first, second, last)
-            self._write(self.layout.entry.pack(first - base, second))
-        else:
-            assert last is None or (first >= last[0] and second >= last[1]), (first, second, last)
-            if first <= (-1 if last is None else last[0]):
-                return
-            self._write(self.layout.entry.pack(first, second - base))
-        self._last = first, second
-
-    def extend(self, entries: bytes | bytearray) -> None:
-        """Write packed ascending entries after the last one.
-
-        More than `capacity` is no error. Errors: OSError; the count has not changed.
-        """
-        last = self.last_entry
-        assert len(entries) % self.layout.entry.size == 0
-        assert not entries or last is None or self._decoded(entries, 0)[0] > last[0]
-        self._write(entries)
-
-    def _write(self, entries: bytes | bytearray) -> None:
-        size = self.layout.entry.size
-        position = self.count * size
-        fd = self.open_to_write()
-        self._files.pwrite(fd, entries, position)
-        # Another thread may have closed it before the bytes counted as written.
-        self.fd = fd
-        self._length = max(self._length, position + len(entries))
-        low, held = self._memory.held
-        if held and low * size + len(held) == position:
-            if isinstance(held, bytes):
-                held = bytearray(held)
-                self._memory.held = low, held
-            try:
-                held += entries
-            except BufferError:  # another thread is reading them
-                self._memory.evict()
-            if len(held) % _PAGE_BYTES < len(entries):
-                _budget.admit(self._memory, len(held))
-        self._last = None
-        self.count += len(entries) // size
-
-    def truncate_to_offset(self, offset: int) -> None:
-        """Drop the entries with that offset or a higher one; all of them, whatever the file has, if
-        `offset` is the base offset or lower.
-        """
-        self.truncate_to(self.count_to(offset - 1))
-
-    def truncate_to(self, count: int) -> None:
-        """Drop the entries from number `count` on.
-
-        In a pre-sized file they become zeros, so that a start does not find them after a crash; the
-        length stays, because another thread may be reading. Another file is cut.
-        """
-        assert 0 <= count <= self.count
-        size = self.layout.entry.size
-        dropped, self.count = (self.count - count) * size, count
-        self._forget()
-        if self._length <= count * size + dropped:
-            self._set_length(count * size)
-        elif dropped:
-            self._files.pwrite(self.open_to_write(), bytes(dropped), count * size)
-
-    # -- looking up ----------------------------------------------------------------------------
-
-    def lookup(self, first: int) -> Entry:
-        """Return the last entry whose first number is ≤ `first`.
-
-        Without one: (base offset, 0) in an offset index, (-1, base offset) in a time index.
-        """
-        base = self._base_offset
-        if self.layout is OFFSET:
-            return self._find(0, first - base) or (base, 0)
-        return self._find(0, first) or (-1, base)
-
-    def at_or_before(self, position: int) -> Entry | None:
-        """Return the last (offset, position) at or before `position`, if there is one."""
-        return self._find(1, position)
-
-    def after(self, position: int) -> Entry | None:
-        """Return the first (offset, position) after `position`, if there is one."""
-        return self._find(1, position, 1)
-
-    def position_after(self, position: int) -> int | None:
-        """Return the position of the entry `after`, if there is one."""
-        entry = self.after(position)
-        return None if entry is None else entry[1]
-
-    def count_to(self, offset: int) -> int:
-        """Return the number of whole entries with an offset ≤ `offset`.
-
-        Entries of a time index may lie across pages: of one that was being written when the machine
-        stopped the offset may be missing, so that it seems to be the base offset.
-        """
-        if offset < self._base_offset:
-            return 0
-        number, _, _ = self._search(self.layout.offset_field, offset - self._base_offset)
-        while number > 0 and self.layout is TIME:
-            (first, second), before = self.entry(number), self.entry(number - 1)
-            if first > before[0] and second >= before[1]:
-                break
-            number -= 1
-        return number + 1
 
     # -- reading -------------------------------------------------------------------------------
 
     @property
     def is_cold(self) -> bool:
-        """Whether a search has to open the file, and no search has read it before."""
+        """Whether the file is not open, and none of its entries are in memory."""
         return self.fd < 0 and self.count > 0 and not self._memory.held[1]
 
     @property
@@ -420,8 +292,166 @@ class Index:
             raise SegmentGone("another process has truncated an index")
         return data
 
+    # -- changing ------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the segment should roll before its next append."""
+        return self.count >= self.capacity - self.layout.spare
+
+    def presize(self) -> None:
+        """Extend the file to `capacity` entries, sparsely. No entry is cut off. Errors: OSError."""
+        size = self.layout.entry.size
+        length = max(self.capacity, self.count) * size
+        if self._files.size(self.open_to_write()) < self.count * size:
+            # Another process has truncated the file. Without capacity, the index is full, and the
+            # segment rolls. `trim` compares the file with `_length`.
+            self.capacity = 0
+            self._length = length
+        else:
+            self._set_length(length)
+
+    def trim(self) -> None:
+        """Cut the file to its entries. Errors: OSError.
+
+        If another process has truncated the file, make it one byte long: no sound index has this
+        length. The next search or the next start then rebuilds the index.
+        """
+        length = self.count * self.layout.entry.size
+        if self._files.size(self.open_to_write()) < self._length:
+            self._set_length(1)
+        else:
+            self._set_length(length)
+        # Not 1: the next `trim` must notice, too, that entries are missing.
+        self._length = length
+
+    def _set_length(self, length: int) -> None:
+        if length != self._length:
+            self._files.ftruncate(self.open_to_write(), length)
+            self._length = length
+
+    def append(self, first: int, second: int) -> None:
+        """Add an entry. A time index ignores a timestamp below 0, or not above the last one.
+
+        A full index takes the entry, too: the batches of an append that began before the index was
+        full are all indexed. Errors: OSError from the disk; nothing has changed.
+        """
+        base, last = self._base_offset, self.last_entry
+        if self.layout is OFFSET:
+            assert last is None or (first > last[0] and second > last[1]), (first, second, last)
+            self._write(self.layout.entry.pack(first - base, second))
+        else:
+            assert last is None or (first >= last[0] and second >= last[1]), (first, second, last)
+            if first <= (-1 if last is None else last[0]):
+                return
+            self._write(self.layout.entry.pack(first, second - base))
+        self._last = first, second
+
+    def extend(self, entries: bytes | bytearray) -> None:
+        """Write packed ascending entries after the last one.
+
+        More than `capacity` is no error. Errors: OSError; the count has not changed.
+        """
+        last = self.last_entry
+        assert len(entries) % self.layout.entry.size == 0
+        assert not entries or last is None or self._decoded(entries, 0)[0] > last[0]
+        self._write(entries)
+
+    def _write(self, entries: bytes | bytearray) -> None:
+        size = self.layout.entry.size
+        position = self.count * size
+        fd = self.open_to_write()
+        self._files.pwrite(fd, entries, position)
+        # Another thread may have released the file meanwhile. It has to stay open until the next
+        # sync: Linux reports a failed write to this descriptor.
+        self.fd = fd
+        self._length = max(self._length, position + len(entries))
+        low, held = self._memory.held
+        if held and low * size + len(held) == position:
+            if isinstance(held, bytes):
+                held = bytearray(held)
+                self._memory.held = low, held
+            try:
+                held += entries
+            except BufferError:  # another thread is reading them
+                self._memory.evict()
+            # Once a page, because `admit` takes a lock.
+            if len(held) % _PAGE_BYTES < len(entries):
+                _budget.admit(self._memory, len(held))
+        self._last = None
+        self.count += len(entries) // size
+
+    def truncate_to_offset(self, offset: int) -> None:
+        """Drop the entries with an offset ≥ `offset`.
+
+        If `offset` is the base offset or below it, drop all entries without reading the file.
+        """
+        self.truncate_to(self.count_to(offset - 1))
+
+    def truncate_to(self, count: int) -> None:
+        """Drop the entries from number `count` on.
+
+        In a pre-sized file they become zeros, so that a start does not find them after a crash; the
+        length stays, because another thread may be reading. Another file is cut.
+        """
+        assert 0 <= count <= self.count
+        size = self.layout.entry.size
+        dropped, self.count = (self.count - count) * size, count
+        self._forget()
+        if self._length <= count * size + dropped:
+            # No zeros follow the entries: the file is not pre-sized.
+            self._set_length(count * size)
+        elif dropped:
+            self._files.pwrite(self.open_to_write(), bytes(dropped), count * size)
+
+    # -- looking up ----------------------------------------------------------------------------
+
+    def lookup(self, first: int) -> Entry:
+        """Return the last entry whose first field is ≤ `first`.
+
+        Without one: (base offset, 0) in an offset index, (-1, base offset) in a time index.
+        """
+        base = self._base_offset
+        if self.layout is OFFSET:
+            return self._find(0, first - base) or (base, 0)
+        return self._find(0, first) or (-1, base)
+
+    def at_or_before(self, position: int) -> Entry | None:
+        """Return the last (offset, position) at or before `position`, if there is one."""
+        return self._find(1, position)
+
+    def after(self, position: int) -> Entry | None:
+        """Return the first (offset, position) after `position`, if there is one."""
+        return self._find(1, position, 1)
+
+    def position_after(self, position: int) -> int | None:
+        """Return the position of the entry `after`, if there is one."""
+        entry = self.after(position)
+        return None if entry is None else entry[1]
+
+    def count_to(self, offset: int) -> int:
+        """Return the number of whole entries with an offset ≤ `offset`. Errors: SegmentGone,
+        OSError.
+
+        An entry of a time index may lie across two pages. If the machine stopped while it was
+        written, its offset may be zero in the file, which reads as the base offset. Such an entry
+        is not whole.
+        """
+        if offset < self._base_offset:
+            return 0
+        number, _, _ = self._search(self.layout.offset_field, offset - self._base_offset)
+        while number > 0 and self.layout is TIME:
+            (first, second), before = self.entry(number), self.entry(number - 1)
+            if first > before[0] and second >= before[1]:
+                break
+            number -= 1
+        return number + 1
+
     def _find(self, field: int, target: int, step: int = 0) -> Entry | None:
-        """Return the entry `step` after the last one whose number `field` is ≤ `target`."""
+        """Return the entry `step` entries after the last one whose field `field` is ≤ `target`.
+
+        Return None if there is no such entry, or if another process has truncated the file.
+        """
         number, first, data = self._search(field, target)
         number += step
         at = (number - first) * self.layout.entry.size
@@ -432,12 +462,13 @@ class Index:
         return None
 
     def _search(self, field: int, target: int) -> tuple[int, int, bytes | bytearray]:
-        """Search the last entry whose number `field`, as it is in the file, is ≤ `target`.
+        """Find the last entry whose field `field`, as stored in the file, is ≤ `target`.
 
-        Return its number or -1, and the entries that were searched last: the number of the first
-        one, and their bytes.
+        Return its number, or -1. Also return the entries that were searched last: the number of the
+        first of them, and their bytes. Errors: OSError.
         """
-        # The memory first: no entries that are dropped meanwhile may get into the next one.
+        # The memory before the count: `_forget` replaces `_memory`, and a search that still reads
+        # dropped entries stores them in the old one.
         memory, count, rebuild = self._memory, self.count, self._rebuild
         while count:
             try:
@@ -446,23 +477,24 @@ class Index:
                 if rebuild is not None and rebuild():
                     memory, count = self._memory, self.count
                 else:
-                    count = min(count - 1, self._left())
-                # Once: the segment may have another index meanwhile, which was rebuilt.
+                    count = min(count - 1, self._stored_count())
+                # At most once: `rebuild` may have loaded another `Index` of this segment.
                 rebuild = None
         return -1, 0, b""
 
     def _search_in(
         self, memory: _Memory, count: int, field: int, target: int
     ) -> tuple[int, int, bytes | bytearray]:
-        """Search the first `count` entries."""
+        """Search the first `count` entries; return as `_search`. Errors: SegmentGone, OSError."""
         size, (place, width) = self.layout.entry.size, self.layout.fields[field]
-        most = _PAGE_BYTES // size
+        per_page = _PAGE_BYTES // size
         memory.used = True
         fd = -1
         data: bytes | bytearray
         low, data = memory.held
         if low >= count or len(data) < (count - low) * size:
-            fd, low = self._file(), (count - 1) // most * most
+            # The memory lacks the last entries: read the last page.
+            fd, low = self._file(), (count - 1) // per_page * per_page
             data = self._read(fd, low, count - low)
             memory.hold(low, data)
         found = entries_up_to(data, size, place, width, count - low, target)
@@ -471,12 +503,12 @@ class Index:
         if fd < 0:
             fd = self._file()
         low, high = 0, low
-        if memory.read * _LOAD_AFTER >= high * size:
+        if memory.bytes_read * _LOAD_AFTER >= high * size:
             data = self._read(fd, 0, count)
             memory.hold(0, data)
         else:
-            # The first steps read single numbers, the last step reads the rest at once.
-            while high - low > most:
+            # The first steps read single fields, the last step reads the rest at once.
+            while high - low > per_page:
                 middle = (low + high) // 2
                 key = self._files.pread(fd, width, middle * size + place)
                 if int.from_bytes(key, "big", signed=True) <= target:
@@ -484,5 +516,5 @@ class Index:
                 else:
                     high = middle
             data = self._read(fd, low, high - low)
-            memory.read += len(data)
+            memory.bytes_read += len(data)
         return low + entries_up_to(data, size, place, width, high - low, target) - 1, low, data

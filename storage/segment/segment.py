@@ -261,7 +261,7 @@ class Segment:
         self.suffix = suffix
         if suffix == paths.DELETED:
             for index in self._made_indexes():
-                index.keep_loaded()
+                index.pin()
 
     def set_mtime(self, mtime_ns: int) -> None:
         """Set the files' mtime: retention uses it for records without timestamps."""
@@ -503,7 +503,7 @@ class Segment:
 
     @property
     def is_offset_index_warm(self) -> bool:
-        """Whether a search need not open the offset index for the first time."""
+        """Whether the offset index is in use, and not cold (`Index.is_cold`)."""
         return self._offset_index is not None and not self._offset_index.is_cold
 
     def forget_indexes(self) -> None:
@@ -521,7 +521,7 @@ class Segment:
     def _release_indexes(self) -> None:
         """Close the files of the indexes. Errors: OSError from the disk."""
         for index in self._made_indexes():
-            index.fd = -1
+            index.release()
         if self._txn_index is not None:
             self._txn_index.close()
 
@@ -853,7 +853,7 @@ class Segment:
                 if fd >= 0:
                     self.disk.fdatasync(fd)
             for index in self._made_indexes():
-                index.fd = -1
+                index.release()
         else:
             self.disk.fdatasync(self.log_fd())
             self.check_whole()

@@ -317,7 +317,7 @@ def test_what_is_asked_for_often_is_read_once(tmp_path: Path) -> None:
 def test_loaded_entries_leave_the_memory_unless_their_file_is_deleted(tmp_path: Path) -> None:
     indexes = [opened(tmp_path) for _ in range(12)]
     indexes[0].load(bytes(8 << 20))
-    indexes[0].keep_loaded()
+    indexes[0].pin()
     for index in indexes[1:]:
         index.load(bytes(8 << 20))
     assert [indexes[number].is_cold for number in (0, 1, 11)] == [False, True, False]
