@@ -218,8 +218,8 @@ class TextReader:
         or about so many where they are read for the first time.
         """
         reader, position = self._lines.reader, self._cursor.position
-        reads = reader.segment.checked_ranges
-        if not (reads.whole or reads.covers(position, position + need)):
+        checked = reader.segment.checked_ranges
+        if not (checked.whole or checked.covers(position, position + need)):
             return self._read_first(need)
         window = _room(need)
         return window, position, position + reader.window(window, position)
@@ -229,9 +229,9 @@ class TextReader:
         on, as whole batches, whose CRCs this first read checks.
         """
         reader, cursor, shown = self._lines.reader, self._cursor, self._lines.end
-        reads, position = reader.segment.checked_ranges, cursor.position
-        if reads.checked_until(position) > position:
-            window = _room(min(reads.to_read(position, need), CHUNK, shown - position))
+        checked, position = reader.segment.checked_ranges, cursor.position
+        if checked.checked_until(position) > position:
+            window = _room(min(checked.to_read(position, need), CHUNK, shown - position))
             return window, position, position + reader.window(window, position)
         first = reader.start_before(self._batch if position < cursor.batch_end else position)
         start, end = first[0], position + need
@@ -241,7 +241,7 @@ class TextReader:
         if position - start >= CHUNK:
             reader.check(position, position + 1)
             return self._read_first(need)
-        end = cursor.batch_end + FRAME_SIZE if end <= cursor.batch_end else end + reads.batch_size
+        end = cursor.batch_end + FRAME_SIZE if end <= cursor.batch_end else end + checked.batch_size
         window = _room(min(end - start, CHUNK, shown - start))
         end = start + reader.window(window, start, first)
         return (window, start, end) if end > position else self._read_first(need)

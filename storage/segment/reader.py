@@ -1,8 +1,9 @@
 """Reads the batches of one segment.
 
-`window` and `read` return checked bytes: the first read of a batch checks it against its CRC, if
-possible in the buffer of this read. `Segment.checked_ranges` remembers the checked bytes, and
-`Segment.damages` the damaged ones. Reads stop before damage. `raw` returns the bytes unchecked.
+`window` and `read` return only checked bytes. The first read of a batch checks it against its CRC;
+`window` does so in the caller's buffer if it can, so that no byte is read twice.
+`Segment.checked_ranges` remembers the checked bytes, and `Segment.damages` the damaged ones. Reads
+end before damage. `raw` returns the bytes unchecked. `shared_form` decompresses a batch.
 
 A thread that must not wait (`storage.waiting`) gets BlockingIOError if the bytes are not in the
 page cache, or if checking them takes long. Thread-safe.
@@ -17,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from storage.errors import CorruptRecord
-from storage.plain_forms import AT_ONCE, KEY_BYTES, Form, Key, plain_forms
+from storage.plain_forms import AT_ONCE as AT_ONCE_FORM_BYTES
+from storage.plain_forms import KEY_BYTES, Form, Key, plain_forms
 from storage.record.compression import TooLarge
 from storage.record.header import (
     FRAME_SIZE,
@@ -36,15 +38,26 @@ from storage.waiting import before_waiting, may_wait
 
 T = TypeVar("T")
 
-_CHECKED_BYTES = 64 * 1024
+# `batches` checks so many bytes at a time.
+_STEP_BYTES = 64 * 1024
+# A check expects batches of this size, even if max.message.bytes is smaller.
+_MIN_LARGEST_BYTES = 64 * 1024
+# `shared_form` expands smaller batches without computing their decoded size first.
 _SMALL_BYTES = 16 * 1024
 
 Start = tuple[int, int, int]
-"""The start of a batch: its position, an offset that it is not below, and one that it reaches."""
+"""Where a batch starts: (position, next_offset, named).
+
+The batch's base offset is not below `next_offset`. Its last offset is not below `named`, the offset
+of its index entry. Without an index entry, `named` is `next_offset`.
+"""
 
 
 class SegmentReader:
-    """Reads a segment. It has no state of its own: a segment may have many readers."""
+    """Reads and checks a segment, and adds the damage that it finds to the segment.
+
+    All state is the segment's, so a segment may have many readers.
+    """
 
     __slots__ = ("segment",)
 
@@ -58,13 +71,14 @@ class SegmentReader:
     ) -> int:
         """Fill `buffer` with the sound bytes from `position` on; return their count.
 
-        If some have not been checked yet, the count ends with a checked batch. A caller that has
-        moved the window to a batch's start gives `start` (`start_before`). Errors: CorruptRecord if
-        `position` is damaged; BlockingIOError, SegmentGone, OSError.
+        If some have not been checked yet, the call checks whole batches, and the count may end with
+        the last of them. `start`: the result of `start_before`, if `position` is the start that it
+        has returned. Errors: CorruptRecord if `position` is damaged; BlockingIOError, SegmentGone,
+        OSError.
         """
         segment = self.segment
-        reads = segment.checked_ranges
-        if not reads.whole and not reads.covers(position, position + len(buffer)):
+        checked = segment.checked_ranges
+        if not checked.whole and not checked.covers(position, position + len(buffer)):
             return self._window_first(memoryview(buffer), position, start)
         if segment.damages:
             sound = sound_size(segment.damages, position, len(buffer), segment.log_path)
@@ -75,22 +89,28 @@ class SegmentReader:
         return count
 
     def _window_first(self, buffer: memoryview, position: int, start: Start | None) -> int:
-        """Fill a window, and check the whole batches in it there, so that no byte is read twice."""
+        """Fill a window, and check the whole batches in it there: they are not read twice.
+
+        If none is at its start, `check` reads the bytes again.
+        """
         segment = self.segment
-        reads = segment.checked_ranges
+        checked = segment.checked_ranges
         if start is None:
-            begin, next_offset = self._known_before(position)
+            begin, next_offset = self._checked_before(position)
             if begin < position:
+                # The batch at `position` may begin before the buffer: `check` reads it itself.
                 self.check(position, position + len(buffer))
-                begin, next_offset = self._known_before(position)
+                begin, next_offset = self._checked_before(position)
             start = begin, next_offset, next_offset
         count = self.raw(buffer, position)
         if position <= start[0] < position + count:
             data = buffer[start[0] - position : count]
-            reads.add_sound(data, start, segment.size, segment.base_offset, segment.next_offset)
-        known = reads.checked_until(position) - position
+            checked.add_sound(data, start, segment.size, segment.base_offset, segment.next_offset)
+        known = checked.checked_until(position) - position
         if not known:
-            reads.batch_size = self.check(position, position + count) - position
+            # No whole sound batch is at the start of the buffer. The next read is to have room for
+            # one (`CheckedRanges.to_read`).
+            checked.batch_size = self.check(position, position + count) - position
         elif known < count:
             count = known
         if segment.damages:
@@ -98,7 +118,11 @@ class SegmentReader:
         return count
 
     def _window_short(self, buffer: memoryview | bytearray, position: int) -> int:
-        """Mark the checked bytes that the file lacks as damage, and read up to it."""
+        """Mark the checked bytes that the file lacks as damage, and read up to it.
+
+        Nothing is marked if the segment is not writable, if another process may replace its file
+        (`Segment.identity`), or if the file has all bytes now.
+        """
         before_waiting()
         segment = self.segment
         size = segment.disk.size(segment.log_fd())
@@ -147,89 +171,12 @@ class SegmentReader:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def check(self, position: int, end: int) -> int:
-        """Check the batches in which the bytes `position` to `end` lie, unless that is done.
-
-        Add damage to the segment's damages. Return the start of a batch, at or after `end`, up to
-        which all is checked; the log's size if all of it is. Errors: BlockingIOError, SegmentGone,
-        OSError.
-        """
-        segment = self.segment
-        reads = segment.checked_ranges
-        end = min(end, segment.size)
-        if reads.whole:
-            return segment.size
-        segment.lease()
-        try:
-            while True:
-                reached = reads.checked_until(position)
-                if reached >= segment.size:
-                    return segment.size
-                if reached >= max(end, position + 1):
-                    return reached
-                try:
-                    self._check(reached, min(max(end, reached + 1), reads.written_from))
-                except CorruptRecord:
-                    if not segment.is_lost:
-                        raise
-                    return segment.size
-        finally:
-            segment.release()
-
-    def check_again(self, position: int, end: int) -> None:
-        """Check bytes that may have changed since they were checked. Errors: those of `check`.
-
-        From now on a first read checks all other bytes of the log again, too.
-        """
-        segment = self.segment
-        if segment.is_lost or not segment.holds_batches:
-            return
-        reads = CheckedRanges()
-        reads.forget_written(segment.size)
-        for place in segment.damages:
-            reads.add(place.start, place.end, place.next_offset)
-        segment.checked_ranges = reads
-        self.check(position, end)
-
-    def look_again(self, look: Callable[[], T]) -> T:
-        """Return `look()`. If it meets changed bytes, check them again, and call it once more."""
-        try:
-            return look()
-        except CorruptRecord as error:
-            self.check_again(error.position or 0, self.segment.size)
-            return look()
-
-    def _check(self, position: int, end: int) -> None:
-        """Check the batch of `position`, and on to `end` or to the end of one read."""
-        segment = self.segment
-        source = buffered(segment.disk, segment.log_fd())
-        reads, at = segment.checked_ranges, position
-        while True:
-            start = self.start_before(at)
-            if end - start[0] > AT_ONCE_BYTES:
-                before_waiting()
-            data = self._unchecked(source, start[0], end)
-            if reads.add_sound(data, start, segment.size, segment.base_offset, segment.next_offset):
-                return
-            if start[0] == self._known_before(at)[0]:
-                break
-            at = start[0] - 1
-        part = Part(
-            *(segment.base_offset, start[0], start[1], min(reads.written_from, segment.size)),
-            largest=max(segment.config.max_message_bytes, _CHECKED_BYTES),
-            limit=max(segment.next_offset, start[1]),
-            named=segment.index_behind,
-        )
-        check = Check(source, part)
-        check.to(end)
-        if check.damages:
-            self.add_damages(check.damages)
-        reads.add(start[0], check.position, check.next_offset)
-
     def start_before(self, position: int) -> Start:
-        """Return the start of a batch at or before `position`. Errors: those of `check`."""
+        """Return the start of a batch at or before `position`. If `position` lies in a checked
+        part, return the end of that part, which is after it. Errors: those of `check`.
+        """
         segment = self.segment
-        start, next_offset = self._known_before(position)
+        start, next_offset = self._checked_before(position)
         if start < position:
             segment.lease()
             try:
@@ -242,13 +189,114 @@ class SegmentReader:
                 return entry[1], next_offset, entry[0]
         return start, next_offset, next_offset
 
-    def _unchecked(self, source: Buffered, start: int, end: int) -> memoryview:
-        """Read the batches from `start` to `end`, or as many as one read takes: at least a whole
-        one, unless it is larger than `CHECKED_BYTES`.
+    def _checked_before(self, position: int) -> tuple[int, int]:
+        """Return the end of the last checked part that begins at or before `position`, and the
+        offset after it. Without such a part: 0 and the base offset.
         """
-        reads = self.segment.checked_ranges
-        left = min(reads.written_from, self.segment.size) - start
-        size = min(end - start + reads.batch_size, AT_ONCE_BYTES)
+        return self.segment.checked_ranges.end_before(position) or (0, self.segment.base_offset)
+
+    def check(self, position: int, end: int) -> int:
+        """Check the batches in which the bytes `position` to `end` lie, unless that is done.
+
+        Add damage to the segment's damages. Return the position up to which all bytes from
+        `position` on are checked: the start of a batch, at or after `end`, or the log's size.
+        Errors: BlockingIOError, SegmentGone, OSError; CorruptRecord if the file of an active
+        segment is missing.
+        """
+        segment = self.segment
+        checked = segment.checked_ranges
+        end = min(end, segment.size)
+        if checked.whole:
+            return segment.size
+        segment.lease()
+        try:
+            while True:
+                reached = checked.checked_until(position)
+                if reached >= segment.size:
+                    return segment.size
+                if reached >= max(end, position + 1):
+                    return reached
+                try:
+                    self._check_step(reached, min(max(end, reached + 1), checked.written_from))
+                except CorruptRecord:
+                    if not segment.is_lost:
+                        raise
+                    # The file of a sealed segment is missing: `log_fd` has made it all damage.
+                    return segment.size
+        finally:
+            segment.release()
+
+    def check_again(self, position: int, end: int) -> None:
+        """Check bytes that may have changed since they were checked. Errors: those of `check`.
+
+        From now on, a first read checks all other bytes of the log again, too.
+        """
+        segment = self.segment
+        if segment.is_lost or not segment.holds_batches:
+            return
+        checked = CheckedRanges()
+        # A new one counts all bytes as written by this process.
+        checked.forget_written(segment.size)
+        for place in segment.damages:
+            checked.add(place.start, place.end, place.next_offset)
+        segment.checked_ranges = checked
+        self.check(position, end)
+
+    def look_again(self, look: Callable[[], T]) -> T:
+        """Return `look()`. If it raises CorruptRecord, check again, and call it once more.
+
+        The check begins at the error's position, or at 0. Errors: those of `check` and of `look`.
+        """
+        try:
+            return look()
+        except CorruptRecord as error:
+            self.check_again(error.position or 0, self.segment.size)
+            return look()
+
+    def _check_step(self, position: int, end: int) -> None:
+        """Check the batch in which `position` lies, and on to `end` or to the end of a read."""
+        segment = self.segment
+        source = buffered(segment.disk, segment.log_fd())
+        checked, at = segment.checked_ranges, position
+        # If no sound batch begins at an index entry, try the entry before it, and at last the end
+        # of the checked part.
+        while True:
+            start = self.start_before(at)
+            if end - start[0] > AT_ONCE_BYTES:
+                before_waiting()
+            data = self._read_to_check(source, start[0], end)
+            if checked.add_sound(
+                data, start, segment.size, segment.base_offset, segment.next_offset
+            ):
+                return
+            if start[0] == self._checked_before(at)[0]:
+                break
+            at = start[0] - 1
+        part = Part(
+            base_offset=segment.base_offset,
+            position=start[0],
+            next_offset=start[1],
+            end=min(checked.written_from, segment.size),
+            largest=max(segment.config.max_message_bytes, _MIN_LARGEST_BYTES),
+            limit=max(segment.next_offset, start[1]),
+            named=segment.index_behind,
+        )
+        check = Check(source, part)
+        check.to(end)
+        if check.damages:
+            self.add_damages(check.damages)
+        checked.add(start[0], check.position, check.next_offset)
+
+    def _read_to_check(self, source: Buffered, start: int, end: int) -> memoryview:
+        """Read the batches from `start` to `end`, or as many as one read takes.
+
+        The result has at least one whole batch, unless the first one is larger than `CHECKED_BYTES`
+        or extends beyond the bytes to check.
+        """
+        checked = self.segment.checked_ranges
+        left = min(checked.written_from, self.segment.size) - start
+        # A batch may extend beyond `end`: read so much more as the last batch had bytes.
+        size = min(end - start + checked.batch_size, AT_ONCE_BYTES)
         data = source.read(start, min(max(size, HEADER_SIZE) + FRAME_SIZE, left))
         if len(data) > MAGIC_POSITION:
             size = min(size_at(data, 0) + FRAME_SIZE, left)
@@ -256,9 +304,7 @@ class SegmentReader:
                 data = source.read(start, size)
         return data
 
-    def _known_before(self, position: int) -> tuple[int, int]:
-        """Return the end of the last checked part before a position, and the next offset there."""
-        return self.segment.checked_ranges.end_before(position) or (0, self.segment.base_offset)
+    # -- damage --------------------------------------------------------------------------------
 
     def add_damages(self, found: Iterable[Damage]) -> None:
         """Add a check's findings to the segment's damages, and log new ones. Errors: OSError."""
@@ -271,12 +317,16 @@ class SegmentReader:
                 return
             segment.damages = places
             if segment.sealed and segment.writable and places[-1].end == segment.size:
+                # The file of a sealed segment may be too short (`Segment.lost`).
                 stored = segment.disk.size(segment.log_fd())
                 segment.lost_bytes = max(segment.size - stored, 0)
             report(segment.log_path, [place for place in places if place not in known])
 
     def _bounded(self, place: Damage) -> Damage:
-        """Fill in the next offset of damage that runs to the end of the checked range."""
+        """Return the damage with a next offset, which it lacks if the check ended in it.
+
+        That is the base offset of the batch after the damage, or the segment's next offset.
+        """
         segment = self.segment
         if place.next_offset >= 0:
             return place
@@ -287,7 +337,9 @@ class SegmentReader:
         return place._replace(next_offset=max(following, place.first_offset))
 
     def mark_end_missing(self, size: int) -> None:
-        """Mark the bytes that the file lacks as damage: this sealed segment had `size` bytes."""
+        """Mark the end of this sealed segment as damage: it had `size` bytes, and its file has only
+        those that the segment counts now.
+        """
         stored = self.segment.size
         self.segment.mark_missing(size, stored)
         self.check(stored, size)
@@ -295,10 +347,13 @@ class SegmentReader:
     # -- batches -------------------------------------------------------------------------------
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each sound batch from `position` on, where one begins."""
+        """Yield (position, header) of each sound batch from `position` on.
+
+        A batch or damage begins at `position`.
+        """
         segment, end = self.segment, self.segment.size
         while position < end:
-            until = min(self.check(position, min(position + _CHECKED_BYTES, end)), end)
+            until = min(self.check(position, min(position + _STEP_BYTES, end)), end)
             for place in segment.damages:
                 if place.end <= position or place.start >= until:
                     continue
@@ -310,11 +365,12 @@ class SegmentReader:
                 position = until
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return the first batch whose last offset is ≥ `offset`, and its position
+        """Return (position, header) of the first batch whose last offset is ≥ `offset`
         (`LogSegment.translateOffset`). Errors: CorruptRecord if it is damaged, those of `check`.
         """
         batches = self.batches(self.segment.position_before(offset))
         found = next((each for each in batches if each[1].last_offset >= offset), None)
+        # The walk has checked the batches: only now is their damage known.
         damage = self._damage_of(offset)
         if damage is not None:
             raise damage.error(self.segment.log_path)
@@ -339,39 +395,41 @@ class SegmentReader:
         return None if found is None else found[0]
 
     def last_batch(self) -> tuple[int, BatchHeader] | None:
-        """Return the last batch and its position. Errors: those of `locate`."""
+        """Return (position, header) of the last batch. Errors: those of `locate`."""
         last = deque(self.batches(self.segment.last_indexed_position()), maxlen=1)
         return last[0] if last else None
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """Return the start of a batch, at or before the first record with such a timestamp. Errors:
-        CorruptRecord if the file is missing; those of `locate`.
+        """Return the start of a batch, at or before the first record with at least this timestamp.
+        Errors: CorruptRecord if the file is missing; those of `locate`.
         """
         segment = self.segment
         if segment.is_lost:
             raise segment.damages[-1].error(segment.log_path)
         largest, offset = segment.time_index.lookup(timestamp_ms)
         if largest >= 0 and not segment.writable:
+            # In a directory that this process may not repair, the entry may be wrong.
             found = self.locate(offset)
             if found is None or found[1].max_timestamp != largest:
                 return 0
         return segment.position_before(offset)
 
     def shared_form(self, data: Buffer, at: int, end: int, position: int) -> Form:
-        """Return `Segment.expand` of a batch. Make a large form once for all readers.
+        """Return the plain form of the batch at `data[at:end]` (`Segment.expand`), which lies at
+        `position` in the log. Readers share a large form (`plain_forms`).
 
         Errors: BlockingIOError if it takes long; OSError (ENOMEM) if others use the room for too
         long; CorruptRecord.
         """
         segment = self.segment
         if end - at >= FRAME_SIZE and size_at(data, at) <= _SMALL_BYTES:
-            # For most batches, computing their bounds would cost as much as a few records.
+            # For a small batch, `decoded_sizes` would cost as much as decoding a few records.
             try:
-                return segment.expand(data, at, end, position, AT_ONCE)
+                return segment.expand(data, at, end, position, AT_ONCE_FORM_BYTES)
             except TooLarge:
                 pass
         sizes = segment.decoded_sizes(data, at, end)
-        if sizes[1] <= AT_ONCE:
+        if sizes[1] <= AT_ONCE_FORM_BYTES:
             return segment.expand(data, at, end, position)
         return plain_forms.make(
             Key(segment, position, size_at(data, at), bytes(data[at : at + KEY_BYTES])),

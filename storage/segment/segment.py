@@ -14,7 +14,7 @@ segment needs its descriptor (`storage.descriptors`). A thread that reads or flu
 *lease*. While there is a lease, descriptors are not closed by age, and the files of a deleted
 segment stay.
 
-Not here: reading batches (`reader`), assigning offsets (`log.append`), when to roll (`log`),
+Not here: reading batches (`reader`), assigning offsets (`log.assign`), when to roll (`log`),
 damaged files after a crash (`recovery`), the choice of deleted segments (`retention`,
 `compaction`).
 """
@@ -51,10 +51,13 @@ from storage.waiting import before_waiting, may_wait
 
 _log = logging.getLogger(__name__)
 
-# (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
+"""One batch of an append: (position in the appended bytes, size in bytes, last offset, largest
+timestamp in ms).
+"""
 
-# Of all segments. Reentrant: a thread that adds damage under it may find the file missing.
+# One lock for all segments. Reentrant: a thread that adds damage under it may find the file
+# missing.
 damages_lock = threading.RLock()
 
 MAX_SEGMENT_BYTES = 2**31 - 1

@@ -1,4 +1,4 @@
-"""The facts about a segment that a process has read from the segment's files."""
+"""The values of a segment that are computed from its files."""
 
 from __future__ import annotations
 
