@@ -328,7 +328,7 @@ class Loader:
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
             epochs=epochs,
-            clean=was_closed,
+            was_closed=was_closed,
             read_only=self.read_only,
             tiered=tiered,
             checkpointed_start=checkpointed_start if is_brokers else None,
@@ -525,7 +525,7 @@ class Loader:
             log_start=0,
             recovery_point=0,
             epochs=[],
-            clean=True,
+            was_closed=True,
             read_only=False,
         )
 

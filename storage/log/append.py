@@ -1,11 +1,11 @@
-"""Appends of batches from elsewhere: of producers, with their offsets, markers of transactions.
+"""Appends batches of producers, batches that keep their offsets, and markers that end transactions.
 
-Invariants: a refused append changes nothing; the offsets of one append are dense
+Invariants: a refused append changes nothing; the offsets of one append have no gap between batches
 (`UnifiedLog.append`), except in `append_as_follower` and `append_with_offsets`, which keep the
 offsets of the batches.
 
 Not here: the rules for batches (`validator`) and producers (`producer_state`), the append of
-batches that were made here (`Log.append`).
+batches that this process made (`Log.append`).
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ def append_batches(
 
     `validator.validated` has the rules for a batch, `producer_state` those for a producer's next
     one: a duplicate is not written again, an old epoch and a gap in the sequences are refused. A
-    gap is accepted if the producer's previous batch in the log came from the same caller: `trusted`
-    is the caller's memory, by producer id the last offset of the last batch that it appended; this
-    method updates it. `checked`: the result of `validated` for these batches and the current
-    settings, if the caller has it: that takes as long as decoding them, and is thread-safe.
-    `in_place`: `batches`, a bytearray, are as `checked` has them, and may be changed: they are
-    written without a copy. Errors: InvalidRecord and its kinds (OutOfOrderSequence,
-    InvalidProducerEpoch, InvalidTxnState, InvalidTimestamp), RecordTooLarge, OSError; nothing is
-    appended.
+    gap is accepted if the producer's previous batch in the log came from the same caller.
+    `trusted` is the caller's memory for that: by producer id, the last offset of the last batch
+    that the caller appended. It is updated.
+
+    `checked`: the result of `validated` for these batches and the current settings. A caller may
+    compute it in another thread, as it takes as long as decoding the batches. `in_place`: `batches`
+    is a bytearray with the bytes of `checked`, and may be changed: it is written without a copy.
+    Errors: InvalidRecord and its kinds (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
+    InvalidTimestamp), RecordTooLarge, OSError; nothing is appended.
     """
     log.check_writable()
     log.files.check_room()
@@ -64,7 +65,7 @@ def append_batches(
     parts: list[Buffer] = []
     size = 0
     update = ProducerUpdate(log.producers)
-    # The caller's memory if all is appended; without a memory no gap is accepted.
+    # Replaces the caller's memory if all is appended. Without a memory, no gap is accepted.
     memory = None if trusted is None else dict(trusted)
     if checked is None:
         checked = validated(batches, log.config, now_ns // 1_000_000)
@@ -72,7 +73,7 @@ def append_batches(
         written = update.batches
         next_offset = written[-1].last_offset + 1 if written else log.log_end_offset
         new = _producer_batch(batch.header, next_offset, size, batch.marker)
-        duplicate = _duplicate(update, new, memory)
+        duplicate = _check_producer(update, new, memory)
         outcome.append(duplicate or Appended(new.base_offset, new.last_offset, False))
         if duplicate is None:
             update.add(new)
@@ -97,28 +98,32 @@ def append_batches(
     return outcome
 
 
-def _duplicate(
-    update: ProducerUpdate, batch: ProducerBatch, trusted: dict[int, int] | None
+def _check_producer(
+    update: ProducerUpdate, batch: ProducerBatch, memory: dict[int, int] | None
 ) -> Appended | None:
-    """Return the earlier append of this batch, or None; check the producer's rules."""
+    """Check the rules for a producer's next batch, and update the caller's `memory`.
+
+    Return the earlier append if the batch is a duplicate, else None. Errors: those of
+    `Producer.check`.
+    """
     if not batch.counts:
         return None
     producer = update.get(batch.producer_id)
     follows = False
     if producer is not None:
         if batch.marker_type < 0 and (earlier := producer.duplicate(batch)) is not None:
-            if trusted is not None and earlier is producer.batches[-1]:
-                trusted[batch.producer_id] = earlier.last_offset
+            if memory is not None and earlier is producer.batches[-1]:
+                memory[batch.producer_id] = earlier.last_offset
             return Appended(earlier.first_offset, earlier.last_offset, True)
         # A batch of another caller, or one that only a snapshot has, breaks the chain.
-        follows = trusted is not None and trusted.get(batch.producer_id) == producer.last_offset
+        follows = memory is not None and memory.get(batch.producer_id) == producer.last_offset
         producer.check(batch, follows=follows)
-    if trusted is not None:
+    if memory is not None:
         if batch.marker_type < 0:
-            trusted[batch.producer_id] = batch.last_offset
+            memory[batch.producer_id] = batch.last_offset
         elif producer is None or (follows and batch.producer_epoch != producer.epoch):
             # The chain continues, though a new epoch has no batch yet.
-            trusted[batch.producer_id] = -1
+            memory[batch.producer_id] = -1
     return None
 
 
@@ -130,11 +135,14 @@ def abort_transaction(log: Log, producer_id: int, now_ns: int) -> int:
 
 
 def commit_transaction(log: Log, producer_id: int, now_ns: int) -> int:
-    """Write the COMMIT marker of an open transaction. Errors: those of `abort_transaction`."""
+    """Write the COMMIT marker of an open transaction; return its offset. Errors: those of
+    `abort_transaction`.
+    """
     return _end_transaction(log, producer_id, COMMIT, now_ns)
 
 
 def _end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
+    """Write a marker of `kind`; return its offset. The caller checks `flush_due`."""
     log.check_writable()
     producer = log.producers.by_id.get(producer_id)
     if producer is None or not producer.in_transaction:
@@ -159,9 +167,11 @@ def _end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
 def append_as_follower(
     log: Log, batches: bytearray, entries: list[BatchEntry], now_ns: int
 ) -> None:
-    """Append batches that keep their offsets, which must not lie below the log end.
+    """Append batches that keep their offsets. The first must not begin below the log end.
 
-    Gaps of offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). Errors: OSError.
+    Gaps of offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). The caller checks
+    the order of the batches, and `flush_due`. Errors: InvalidRecord for an offset below the log end
+    or above the largest one; those of `check_writable`; OSError. Nothing is appended.
     """
     log.check_writable()
     log.files.check_room()
@@ -180,6 +190,7 @@ def append_as_follower(
         update.add(_producer_batch(each, each.base_offset, at, marker))
     check_last_offset(header.base_offset, headers[-1].last_offset)
     log.append_assigned((batches, entries, header.base_offset, update), now_ns)
+    # A later epoch replaces the 0 that `append_assigned` has given to a log without epochs.
     log.epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
 
 
@@ -187,17 +198,17 @@ def append_with_offsets(
     log: Log, batches: Buffer, *, now_ns: int, checked: Iterable[ValidatedBatch] | None = None
 ) -> None:
     """Append whole batches from elsewhere with their offsets, epochs and producers. A new log
-    begins at the first one's.
+    begins at the first offset.
 
     `validator.validated` has the rules for a batch, with settings `without_conversion`; each must
     follow the previous one, gaps are allowed. `checked`: as in `append_batches`. The caller checks
     `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended. OSError: the batches
-    before a gap that one segment cannot have are appended.
+    before a gap that is too large for one segment may be appended.
     """
     log.check_writable()
     if checked is None:
         checked = validated(batches, without_conversion(log.config), now_ns // 1_000_000)
-    # Batches for one segment, each list with the base offset of a segment that can have it.
+    # For each segment: a base offset that it can have, the batches, their entries.
     parts: list[tuple[int, bytearray, list[BatchEntry]]] = []
     end = log.log_end_offset
     for data, header, _ in checked:
@@ -205,6 +216,7 @@ def append_with_offsets(
             reason = f"batch starts at offset {header.base_offset}"
             raise InvalidRecord(f"{reason}, but the previous batch ends at {end - 1}")
         if not parts or header.last_offset - parts[-1][0] > MAX_OFFSET_SPAN:
+            # The base offset that `Log._prepare_segment` chooses.
             is_near = header.last_offset - end <= MAX_OFFSET_SPAN
             parts.append((end if is_near else header.base_offset, bytearray(), []))
         end = header.last_offset + 1

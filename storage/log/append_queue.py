@@ -1,4 +1,4 @@
-"""Detects slow disks, and queues the appends to their logs.
+"""Detects slow disks, and makes callers queue for changes of their logs.
 
 An append waits for the disk if a page that it writes into has to be read back, or if too many pages
 are dirty already; this cannot be predicted. So after an append that took longer than `SLOW_NS` the

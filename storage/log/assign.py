@@ -1,7 +1,7 @@
 """Checks batches that are to be appended, and assigns their offsets.
 
-`assign` changes nothing except the bytes that it is given. So an append that is routed over
-partitions assigns the batches of all partitions before it writes any.
+These functions change nothing except the bytes that they are given. So an append that is routed
+over partitions assigns the batches of all partitions before it writes any.
 
 Not here: the form in which a topic stores batches (`validator`), the write (`log`).
 """
@@ -22,7 +22,7 @@ if they have any.
 """
 
 
-def assign(
+def with_checked_offsets(
     batches: bytearray, config: LogConfig, first: int, leader_epoch: int, now_ms: int
 ) -> Assigned:
     """Assign offsets to sound batches without producers; check their sizes and timestamps. Errors:
@@ -31,11 +31,12 @@ def assign(
     assigned = with_offsets(batches, first, leader_epoch)
     limit = config.max_message_bytes
     latest = now_ms + config.message_timestamp_after_max_ms
-    for entry in assigned[1]:
-        if entry[1] > limit:
-            raise RecordTooLarge(entry[1], limit)
-        if entry[3] > latest:
-            check_not_ahead(entry[3], config, now_ms)
+    _, entries, _, _ = assigned
+    for _, size, _, max_timestamp in entries:
+        if size > limit:
+            raise RecordTooLarge(size, limit)
+        if max_timestamp > latest:
+            check_not_ahead(max_timestamp, config, now_ms)
     return assigned
 
 
@@ -52,7 +53,7 @@ def with_offsets(
 
 def check_last_offset(first: int, last_offset: int) -> None:
     """Check that a log does not exceed the largest possible offset. Errors: InvalidRecord."""
-    # In 64 bits a larger offset is negative.
+    # `assign_offsets` adds in 64 bits: an offset that is too large has become negative.
     if not first <= last_offset < paths.MAX_OFFSET:
         raise InvalidRecord(
             f"no offsets left from offset {first} on: a log ends at {paths.MAX_OFFSET}"

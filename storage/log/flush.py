@@ -175,7 +175,7 @@ class Durability:
             raise
 
     def flush(self, on_log_thread: OnLogThread = directly) -> None:
-        """Sync the log from the recovery point on, and move it; in a worker with
+        """Sync the log from the recovery point on, and move the recovery point; in a worker with
         `on_log_thread`.
         """
         plan = on_log_thread(self.start_flush)

@@ -10,9 +10,9 @@ One thread owns a log: only it appends and changes the list of segments. Thread-
 `FlushPlan.run`, reads that hold a segment's lease, and methods whose docstrings say so.
 
 A log has parts, each in a module: `reader` (`read`), `transactions`, `snapshots` of its producers,
-`epochs`, `durability` (`flush`), `manifest`.
+`epochs`, `durability` (`flush`), `manifest`, `append_queue`.
 
-Not here: appends of batches from elsewhere (`append`), which segments are deleted (`retention`,
+Not here: appends of producers (`append`), which segments are deleted (`retention`,
 `compaction`), the state after a crash (`recovery`), other partitions (`manager`).
 """
 
@@ -30,7 +30,7 @@ from storage import paths
 from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
 from storage.files import Files
 from storage.log.append_queue import AppendQueue
-from storage.log.assign import Assigned, assign
+from storage.log.assign import Assigned, with_checked_offsets
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
 from storage.log.group import LogGroup
@@ -73,7 +73,7 @@ class Log:
         log_start: int,
         recovery_point: int,
         epochs: list[tuple[int, int]],
-        clean: bool,
+        was_closed: bool,
         read_only: bool,
         tiered: str | None = None,
         checkpointed_start: int | None = None,
@@ -91,7 +91,7 @@ class Log:
         self.topic_id = topic_id
         # When the partition was made, in ns since 1970.
         self.created_ns = created_ns
-        # Why nothing of a tiered topic's log is written.
+        # If the topic is tiered: the reason, for users, why the log is read-only; else None.
         self.tiered = tiered
         self.read_only = read_only = read_only or tiered is not None
         self.may_have_gaps = may_have_gaps or config.is_compacted
@@ -135,10 +135,13 @@ class Log:
         self.durability.directory_unsynced = recovered.directory_unsynced
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
-        self._recovered_clean = clean
-        # An incomplete batch of a killed writer was never shown.
+        # Whether the last writer closed the directory cleanly.
+        self._was_closed = was_closed
+        # Whether the log ends before its files do. The incomplete last write of a killed writer
+        # does not count: it was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
-        # Whether recovery has found that flushed records are missing at the end.
+        # Whether recovery has found that flushed records are missing at the end. Unlike `lost_end`,
+        # it stays after the loss is accepted.
         self._has_lost_end = False
         self.has_manifest = recovered.manifest is not None
         self.manifest = SegmentManifest(self, recovered.manifest)
@@ -164,7 +167,7 @@ class Log:
 
     @property
     def last_written(self) -> Segment:
-        """The newest segment with records, by default the active one."""
+        """The newest segment with records; the active one if none has any."""
         active = self.segments[-1]
         if active.size:
             return active
@@ -208,7 +211,7 @@ class Log:
         return self.log_end_offset == 0 and not self.lost_end
 
     def segments_from(self, offset: int) -> Sequence[Segment]:
-        """Return the segment of `offset`, existing or not, and all later ones."""
+        """Return the segment in which `offset` lies or would lie, and all later ones."""
         segments = self.segments
         number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         return segments[max(number, 0) :]
@@ -231,7 +234,7 @@ class Log:
                 self.directory,
                 self.segments,
                 writable=not self.read_only,
-                clean=self._recovered_clean,
+                clean=self._was_closed,
                 cut=self._was_cut,
                 lost_end=self._has_lost_end,
                 log_start=self.log_start_offset,
@@ -243,7 +246,10 @@ class Log:
 
     @property
     def retired(self) -> list[tuple[int, Segment]]:
-        """Segments that have left the log, each with the monotonic time of its release."""
+        """Segments that have left the log, each with the monotonic time of its release.
+
+        The log is in the group's `retiring` while it has any, unless it is closed.
+        """
         return self._retired
 
     @retired.setter
@@ -257,23 +263,15 @@ class Log:
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
 
-    def became_unflushed(self) -> None:
-        """Note that there is something to flush; called by `Durability`."""
-        self._group.unflushed.add(self)
-
-    def became_flushed(self) -> None:
-        """Note that all is flushed; called by `Durability`."""
-        self._group.unflushed.discard(self)
-
     # -- appending ----------------------------------------------------------------------------
 
     def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
-        """Append batches that were made here, with new offsets; return the first one.
+        """Append batches that this process made, with new offsets; return the first offset.
 
-        `batches`: uncompressed v2 batches without producers, back to back; base offsets and leader
-        epoch are written into them in place, unless the topic's compression.type and
-        message.timestamp.type change them. `now_ns`: wall time in ns. `defer_flush`: the caller
-        checks `flush_due` itself. Errors: those of `assign`, and OSError from the disk; nothing is
+        `batches`: uncompressed v2 batches without producers, back to back. Base offsets and leader
+        epoch are written into them in place, or into a copy if the topic is compacted or its
+        settings convert batches. `now_ns`: wall time in ns. `defer_flush`: the caller checks
+        `flush_due` itself. Errors: those of `Log.assign`, and OSError from the disk; nothing is
         appended.
         """
         first = self.append_assigned(self.assign(batches, now_ns=now_ns), now_ns)
@@ -284,8 +282,8 @@ class Log:
     def assign(self, batches: bytearray, *, now_ns: int) -> Assigned:
         """Check batches for `append`, and assign the offsets that follow the log end.
 
-        They stay valid until the next append. So the batches of several logs can be checked before
-        any is written. Errors: RecordTooLarge over max.message.bytes, InvalidTimestamp,
+        The offsets are valid until the next append. So the batches of several logs can be checked
+        before any is written. Errors: RecordTooLarge over max.message.bytes, InvalidTimestamp,
         InvalidRecord for a record without a key in a compacted topic; those of `check_writable`;
         OSError on a full disk.
         """
@@ -296,24 +294,26 @@ class Log:
             if config.is_compacted:
                 check_keys(batches, 0, len(batches))
             batches = converted(batches, config, now_ms)
-        return assign(batches, config, self.log_end_offset, self.epochs.latest, now_ms)
+        first = self.log_end_offset
+        return with_checked_offsets(batches, config, first, self.epochs.latest, now_ms)
 
     def append_assigned(self, assigned: Assigned, now_ns: int) -> int:
-        """Write batches that have their offsets at the log end; return the first offset.
+        """Write batches whose offsets begin at or above the log end; return the first offset.
 
-        The caller checks `flush_due`. Errors: OSError from the disk, CorruptRecord as in
-        `Transactions.append`; nothing is written.
+        The caller calls `check_writable` before, and checks `flush_due` after. Errors: OSError from
+        the disk, CorruptRecord as in `Transactions.append`, LogClosed if the topic was deleted
+        meanwhile. Then no batch is written, but the log may have rolled.
         """
         batches, entries, first, update = assigned
         last_offset = entries[-1][2]
         clock_ns = self._group.append_clock_ns
         started_ns = 0 if clock_ns is None else clock_ns()
         active = self.segments[-1]
-        # Batches that keep their offsets may lie too far above an empty segment's base, too.
+        # An empty segment, too: batches that keep their offsets may lie too far above its base.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
         rolls = is_far or (active.size and self._should_roll(active, batches, entries))
         if rolls or not active.size:
-            active = self._segment_for(first, last_offset, now_ns, rolls=bool(rolls))
+            active = self._prepare_segment(first, last_offset, now_ns, rolls=bool(rolls))
         undecided = self.producers.first_undecided_offset
         try:
             if update is not None:
@@ -328,6 +328,7 @@ class Log:
         finally:
             if clock_ns is not None:
                 self.append_queue.note_duration(clock_ns() - started_ns)
+        # No transaction was open before, and none is now: all bytes are stable.
         if undecided is None and (update is None or self.producers.first_undecided_offset is None):
             active.stable_size = active.size
         self.log_end_offset = last_offset + 1
@@ -337,13 +338,14 @@ class Log:
         counters.bytes_appended += len(batches)
         self.bytes_appended += len(batches)
         if not self.epochs.entries:
+            # Without epochs, new batches have epoch 0 (`LeaderEpochs.latest`).
             self.epochs.assign([(0, first)])
         if self.durability.unflushed_since_ms is None:
             self.durability.mark_unflushed()
         stabilized = False
         if update is not None:
             if update.aborted and len(update.aborted) == len(active.aborted):
-                # The append has made the segment's transaction index.
+                # The append has created the file of the transaction index.
                 self.durability.directory_unsynced = True
             stabilized = self.transactions.update_stable_sizes(undecided, first)
         for listener in self.listeners:
@@ -353,21 +355,49 @@ class Log:
                 listener.stabilized(self)
         return first
 
+    def off_log_thread(
+        self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts
+    ) -> T:
+        """Call a function that waits for the disk. In a turn, the log thread continues meanwhile
+        (`AppendQueue.off_log_thread`), and a lease keeps the files of `segment`.
+        """
+        if not self.append_queue.in_use:
+            return function(*arguments)
+        segment.lease()
+        try:
+            return self.append_queue.off_log_thread(function, *arguments)
+        finally:
+            segment.release()
+
+    # -- flushing, reading ---------------------------------------------------------------------
+
     def flush(self, on_log_thread: OnLogThread = directly) -> None:
-        """Sync the log from the recovery point on, and move it; see `Durability.flush`."""
+        """Sync the log from the recovery point on, and move the recovery point; see
+        `Durability.flush`.
+        """
         self.durability.flush(on_log_thread)
+
+    def became_unflushed(self) -> None:
+        """Note that there is something to flush; called by `Durability`."""
+        self._group.unflushed.add(self)
+
+    def became_flushed(self) -> None:
+        """Note that all is flushed; called by `Durability`."""
+        self._group.unflushed.discard(self)
 
     def read(
         self, offset: int, max_bytes: int, *, isolation: Isolation = "read_committed"
     ) -> bytes:
-        """Return whole segment bytes from the batch of `offset` on, see `Reader.read`."""
+        """Return the log's bytes from the batch of `offset` on; see `Reader.read`."""
         return self.reader.read(offset, max_bytes, isolation=isolation)
 
     def records(
         self, offset: int | None = None, isolation: Isolation = "read_committed"
     ) -> Iterator[Record]:
-        """Yield the records from `offset` on, see `Reader.records`."""
+        """Yield the records from `offset` on; see `Reader.records`."""
         return self.reader.records(offset, isolation)
+
+    # -- checks --------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
         """Check that the log may be changed. Errors: LogClosed, ReadOnlyLog; OSError if an fsync
@@ -398,22 +428,17 @@ class Log:
             self.durability.refuse_appends(error)
             raise
 
-    def off_log_thread(
-        self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts
-    ) -> T:
-        """Call a function that waits for the disk of `segment`, by `AppendQueue.off_log_thread`."""
-        if not self.append_queue.in_use:
-            return function(*arguments)
-        segment.lease()
-        try:
-            return self.append_queue.off_log_thread(function, *arguments)
-        finally:
-            segment.release()
-
     # -- rolling -------------------------------------------------------------------------------
 
-    def _segment_for(self, first: int, last_offset: int, now_ns: int, *, rolls: bool) -> Segment:
-        """Return the segment that batches from `first` to `last_offset` are about to begin."""
+    def _prepare_segment(
+        self, first: int, last_offset: int, now_ns: int, *, rolls: bool
+    ) -> Segment:
+        """Prepare the active segment for its first batches, `first` to `last_offset`; return it.
+
+        `rolls`: begin a new segment. If that cannot begin at the log end, it begins at `first`, and
+        the log end moves there, even if the append then fails. Errors: LogClosed, CorruptRecord,
+        OSError (CutShort).
+        """
         if rolls:
             self.check_active()
         if last_offset - self.durability.recovery_point > MAX_OFFSET_SPAN:
@@ -850,7 +875,7 @@ class Log:
         if self._history is not None:
             self._history.give_up_ahead()
             self._history.save(self.segments, self.log_start_offset)
-        elif not (self._recovered_clean or self.read_only) and self.files.exists(path):
+        elif not (self._was_closed or self.read_only) and self.files.exists(path):
             # The next start would not know that flushed records may have been lost.
             history = self.load_history()
             if history.is_marked:

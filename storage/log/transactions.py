@@ -144,10 +144,10 @@ class Transactions:
     def update_stable_sizes(self, undecided: int | None, log_end: int) -> bool:
         """Set the stable sizes after an append, if the first undecided offset has changed.
 
-        `undecided`, `log_end`: the first undecided offset and the log end before the append. Return
-        whether the append has made other bytes stable than those that `Log.append_assigned` marks:
-        an open transaction before them has ended, or they lie between `log_end` and a transaction
-        that the append has opened.
+        `undecided`: the first undecided offset before the append. `log_end`: the log end before it,
+        or its first offset. Return whether the append has made other bytes stable than those that
+        `Log.append_assigned` marks: an open transaction before them has ended, or they lie between
+        `log_end` and a transaction that the append has opened.
         """
         now = self._log.producers.first_undecided_offset
         if now == undecided:

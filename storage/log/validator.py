@@ -9,7 +9,7 @@ fields are stored unchanged.
 any format, of any codec, control batches, empty and sparse ones pass, but each must be whole and
 sound in every byte.
 
-Pure. Not here: offsets (`append`), producers' sequences and transactions (`state.producer_state`).
+Pure. Not here: offsets (`assign`), producers' sequences and transactions (`state.producer_state`).
 """
 
 from __future__ import annotations

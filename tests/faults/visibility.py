@@ -192,9 +192,9 @@ FAULTS = [
     Fault(
         "producer-trusted-by-another-handle",
         "storage/log/append.py",
-        "        follows = trusted is not None and"
-        " trusted.get(batch.producer_id) == producer.last_offset",
-        "        follows = trusted is not None",
+        "        follows = memory is not None and"
+        " memory.get(batch.producer_id) == producer.last_offset",
+        "        follows = memory is not None",
         "A gap in a producer's sequences is taken.",
         (APPEND, "tests/kafkafs/tree/append/test_batches_handle.py"),
     ),
