@@ -374,10 +374,11 @@ class Index:
             try:
                 held += entries
             except BufferError:  # another thread is reading them
-                self._memory.evict()
-            # Once a page, because `admit` takes a lock.
-            if len(held) % _PAGE_BYTES < len(entries):
-                _budget.admit(self._memory, len(held))
+                self._forget()
+            else:
+                # Once a page, because `admit` takes a lock.
+                if len(held) % _PAGE_BYTES < len(entries):
+                    _budget.admit(self._memory, len(held))
         self._last = None
         self.count += len(entries) // size
 
