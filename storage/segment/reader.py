@@ -38,7 +38,7 @@ from storage.waiting import before_waiting, may_wait
 
 T = TypeVar("T")
 
-# `batches` checks so many bytes at a time.
+# The bytes that `batches` checks at a time.
 _STEP_BYTES = 64 * 1024
 # A check expects batches of this size, even if max.message.bytes is smaller.
 _MIN_LARGEST_BYTES = 64 * 1024
@@ -295,7 +295,7 @@ class SegmentReader:
         """
         checked = self.segment.checked_ranges
         left = min(checked.written_from, self.segment.size) - start
-        # A batch may extend beyond `end`: read so much more as the last batch had bytes.
+        # A batch may extend beyond `end`. The size of the last batch is a guess for the rest.
         size = min(end - start + checked.batch_size, AT_ONCE_BYTES)
         data = source.read(start, min(max(size, HEADER_SIZE) + FRAME_SIZE, left))
         if len(data) > MAGIC_POSITION:

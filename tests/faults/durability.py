@@ -81,7 +81,7 @@ FAULTS = [
         "storage/segment/segment.py",
         "                if fd >= 0:\n                    self.disk.fdatasync(fd)",
         "                pass",
-        "A segment that was synced early in vain counts as flushed: its records are gone.",
+        "A segment whose early sync failed counts as flushed. A power cut removes its records.",
         ("tests/storage/segment/test_segment.py",),
     ),
     Fault(

@@ -26,7 +26,7 @@ class Body(bytes):
 
 
 class Half(dict[str, Any]):
-    """An answer of which the first half is sent. Then the connection is closed."""
+    """An answer that is cut: the broker sends the first half, and closes the connection."""
 
 
 def answer_frame(name: str, version: int, correlation_id: int, data: Mapping[str, Any]) -> bytes:

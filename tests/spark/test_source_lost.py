@@ -1,4 +1,4 @@
-"""What a log lacks by its manifest fails a query there: no row of it is left out in silence."""
+"""A query fails at records that a log lacks by its manifest: none is left out in silence."""
 
 from __future__ import annotations
 

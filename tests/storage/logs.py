@@ -84,5 +84,5 @@ def opened(data: Path, files: Files | None = None, **options: object) -> Iterato
 
 
 def entries_of(index: Index) -> list[tuple[int, int]]:
-    """What an index of offsets or times holds."""
+    """Return the entries of an offset index or a time index."""
     return [index.entry(number) for number in range(index.count)]

@@ -1,4 +1,4 @@
-"""What a log lacks by the manifest is no silent gap for a reader of splits, or at a handover."""
+"""Records that a log lacks by its manifest are no silent gap: in Spark's reader, at a handover."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ def test_a_log_that_others_have_shortened_begins_anew(own: Mount) -> None:
     own.stop()
     for path in (own.data / "orders-0").glob(f"{0:020}.*"):
         path.unlink()
-    # Who knows what there must be says so (storage/state/manifest_file.py).
+    # With the manifest, the start would report missing segments (storage/state/manifest_file.py).
     (own.data / "orders-0/kafkafs.segments").unlink()
     own.start()
     # The newest segment is still the one that it was.

@@ -233,7 +233,7 @@ def test_it_is_rebuilt_before_it_is_searched(tmp_path: Path, left: int) -> None:
 
 
 def test_an_index_that_the_segment_has_replaced_ends_its_search(tmp_path: Path) -> None:
-    """What is rebuilt is then another index."""
+    """The segment then rebuilds another index."""
     (tmp_path / "x.index").write_bytes(pack(*range(MANY)))
     index = opened(tmp_path, rebuild=lambda: True)
     os.truncate(tmp_path / "x.index", 5 * PAIR.size)
@@ -297,12 +297,12 @@ def test_what_is_asked_for_often_is_read_once(tmp_path: Path) -> None:
     for target in range(0, count, 7):
         assert index.lookup(target) == (target, target)
         assert index.entry(target) == (target, target)
-    # What is added later is in memory, too.
+    # Entries that are added later are in memory, too.
     index.extend(pack(*range(count, 3 * count)))
     for target in range(0, 3 * count, 50):
         assert index.lookup(target) == (target, target)
     assert files.reads == before
-    # What takes the place of other entries is found.
+    # Entries that replace others are found.
     for kept in (2 * count, 100, 0):
         index.truncate_to(kept)
         index.extend(pack(*range(4 * count, 7 * count - kept)))

@@ -22,6 +22,7 @@ from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_times
 from storage.settings.config import LogConfig
 from storage.waiting import at_once
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, entries_of
 
 BASE = 100
@@ -164,28 +165,18 @@ def test_a_whole_index_is_not_written_again(segment: Segment, tmp_path: Path) ->
     assert segment.time_index.data() == before
 
 
-class OnlyRead(Files):
-    """A disk that is read-only from some moment on."""
-
-    is_read_only = False
-
-    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
-        if self.is_read_only and flags & os.O_CREAT:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return super().open(path, flags, mode)
-
-
 def test_an_index_that_cannot_be_written_again_is_loaded(tmp_path: Path) -> None:
-    disk = OnlyRead()
+    disk = SimulatedDisk(str(tmp_path))
     segment = create(tmp_path, disk)
     fill(segment, 12)
     segment.seal()
     segment.sync()
     last = segment.time_index.last_entry
-    lose_index(tmp_path, paths.TIMEINDEX, 0)
-    disk.is_read_only = True
+    file = lose_index(tmp_path, paths.TIMEINDEX, 0)
+    disk.fail_next("pwrite", errno.ENOSPC, suffix=paths.TIMEINDEX)
     assert segment.time_index.lookup(1 << 60) == last
     assert at_once(segment.time_index.lookup, 1 << 60) == last
+    assert file.stat().st_size == 0
     segment.close()
 
 
@@ -246,8 +237,10 @@ def test_a_sealed_and_flushed_index_has_no_descriptor(segment: Segment) -> None:
 
 
 class Failing(Files):
-    """A disk on which a write fails later. Linux tells this to each descriptor that is open then,
-    once, and to nobody who opens the file after it was told.
+    """A disk on which a write fails after it has returned.
+
+    As in Linux, each descriptor that is open at that time reports the failure once. A descriptor
+    that is opened after the first report does not report it.
     """
 
     def __init__(self) -> None:
