@@ -92,7 +92,9 @@ def _reason(error: Exception, line: bytes) -> str:
     """The parser's error in plain words."""
     if not line.strip():
         return "the line is empty, not a JSON object"
-    if isinstance(error, UnicodeDecodeError):
+    try:
+        line.decode()  # msgspec says it in two ways, depending on its version
+    except UnicodeDecodeError:
         return "not UTF-8"
     if not isinstance(error, msgspec.ValidationError):
         return _malformed(str(error), line)
