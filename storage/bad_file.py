@@ -3,7 +3,7 @@
 The caller rebuilds the content from other files, or treats it as unknown. The file stays for
 inspection until `repair --purge --apply`. Brokers ignore the suffix.
 
-Not here: how each file is rebuilt (`checkpoints`, `loader`, `history`, `recovery`).
+Not here: how each file is rebuilt (`checkpoints`, `directory.partition`, `history`, `recovery`).
 """
 
 from __future__ import annotations

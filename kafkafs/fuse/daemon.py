@@ -51,7 +51,7 @@ from kafkafs.tree.permissions import exposed_text
 from storage import clock, paths
 from storage.directory.contents import Contents, contents_of
 from storage.directory.manager import LogManager
-from storage.directory.opening import Progress
+from storage.directory.open import Progress
 from storage.directory.top_level import closing_command, others_may_write, others_text
 from storage.errors import LogLocked, StorageError
 from storage.files import Files

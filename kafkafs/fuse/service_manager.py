@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from storage.directory.opening import Progress
+    from storage.directory.open import Progress
 
 #: How often the progress of the opening is told at most, in seconds.
 PROGRESS_S = 1.0

@@ -18,8 +18,8 @@ from typing import Protocol
 from storage import paths
 from storage.directory.checkpoints import Checkpoints
 from storage.directory.deleted import Deleted, remove_directory
-from storage.directory.loader import Loader
 from storage.directory.lock import DirectoryLock
+from storage.directory.partition import Loader
 from storage.directory.partition_modes import PartitionModes
 from storage.directory.topics import Topic, TopicPartition, Topics
 from storage.errors import InvalidTopic, PolicyViolation, TopicExists

@@ -3,13 +3,13 @@
 Layout: one directory per partition (`TOPIC-N`), and plain files beside them: `.lock`, the offset
 checkpoints, the clean-shutdown marker (`LogManager.java`, `LogLoader.java`) and the settings' file.
 
-Start: take the lock, free space on a full disk, open every log (`opening`), write the results of
+Start: take the lock, free space on a full disk, open every log (`open`), write the results of
 recovery. End: close every log, write the checkpoints, then the marker.
 
 Invariants: one writer per directory, also across processes; a checkpoint never exceeds the fsynced
 part of a log.
 
-Its parts: the `lock`, the `topics`, the offset `checkpoints`, the `loader` of partitions, the
+Its parts: the `lock`, the `topics`, the offset `checkpoints`, the loader (`partition`), the
 `modes` of their files, and the `deleted` files.
 
 It starts no background thread: the caller runs `due_flushes`, `checkpoint` and `sweep` often
@@ -34,10 +34,10 @@ from storage.directory.checkpoints import Checkpoints, RepairAnswers
 from storage.directory.creation import create_offsets_topic, create_partition, create_topic
 from storage.directory.deleted import Deleted
 from storage.directory.deletion import delete_topic, undelete_topic
-from storage.directory.loader import Loader
 from storage.directory.lock import DirectoryLock
 from storage.directory.make_room import make_room
-from storage.directory.opening import Progress, open_logs
+from storage.directory.open import Progress, open_logs
+from storage.directory.partition import Loader
 from storage.directory.partition_modes import PartitionModes
 from storage.directory.reserve import Reserve
 from storage.directory.topics import Topic, TopicPartition, Topics

@@ -2,8 +2,8 @@
 
 A partition that could not be opened is a fault of its topic and does not concern the others.
 
-Not here: finding and loading partitions (`loader`), making and deleting them (`creation`,
-`deletion`).
+Not here: finding and loading partitions (`open`, `partition`), making and deleting them
+(`creation`, `deletion`).
 """
 
 from __future__ import annotations

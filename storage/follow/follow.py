@@ -48,8 +48,8 @@ from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.files import Identity
 from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
-from storage.recovery.loading import LoadContext, load, missing_segment
-from storage.recovery.recovery import recover
+from storage.recovery.partition import recover
+from storage.recovery.segment import LoadContext, load, missing_segment
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment

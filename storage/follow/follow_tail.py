@@ -25,8 +25,8 @@ from storage.record.header import (
     MAGIC_POSITION,
     size_at,
 )
-from storage.recovery.loading import LoadContext, Loaded
-from storage.recovery.replay import replay
+from storage.recovery.producers import replay
+from storage.recovery.segment import LoadContext, Loaded
 from storage.segment.damage import sound_size
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment

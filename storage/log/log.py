@@ -40,7 +40,7 @@ from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
 from storage.log.validator import check_keys, converted, converts
 from storage.record.batch import Record
-from storage.recovery.recovery import Recovered
+from storage.recovery.partition import Recovered
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
@@ -442,7 +442,7 @@ class Log:
         if rolls:
             self.check_active()
         if last_offset - self.durability.recovery_point > MAX_OFFSET_SPAN:
-            # Recovery sees no loss in a gap of offsets that no segment can span (`loading`):
+            # Recovery sees no loss in a gap of offsets that no segment can span (`recovery`):
             # nothing before it may be lost once this batch is there. That takes two billion
             # unflushed offsets, so this may wait.
             self.off_log_thread(self.active, self.durability.sync_at_once)

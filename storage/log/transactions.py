@@ -7,8 +7,8 @@ module replaces the aborted transactions as a whole, so that another thread read
 Invariants: an aborted transaction is known before the last stable offset passes its records; a
 segment's stable size is never ahead of the last stable offset.
 
-Not here: the rules for producers (`producer_state`), the state after a restart (`replay`), the
-markers that end transactions (`append`).
+Not here: the rules for producers (`producer_state`), the state after a restart
+(`recovery.producers`), the markers that end transactions (`append`).
 """
 
 from __future__ import annotations

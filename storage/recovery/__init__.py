@@ -1,8 +1,8 @@
 """Loads a partition's directory, after any stop, into trusted segments and producers.
 
-`recovery` makes Kafka's numbered passes: `swap` finishes an interrupted cleaning, `loading` loads
-each segment and rebuilds its indexes if necessary, `misplaced` finds wrong base offsets, `replay`
-rebuilds the producers' state.
+`partition` makes Kafka's numbered passes: `swap` finishes an interrupted cleaning, `segment` loads
+each segment and rebuilds its indexes if necessary, `misplaced` finds wrong base offsets,
+`producers` rebuilds the producers' state.
 
 Records that were appended and acknowledged before a clean stop, or flushed before any, are never
 cut.

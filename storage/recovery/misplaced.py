@@ -10,7 +10,7 @@ place, also in an unflushed segment, where a batch with a wrong CRC ends the log
   it was flushed last, or at which the next segment begins. After the flushed part it is not
   detected.
 
-Not here: walking through the log (`loading`).
+Not here: walking through the log (`segment`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ has only the last batch of each producer.
 
 Producers and batches are immutable and their dictionary is read with one lookup, so that other
 threads may read. Not here: when snapshots are written and read (`log.snapshots`,
-`recovery.replay`), the reaction of an append (`log.append`).
+`recovery.producers`), the reaction of an append (`log.append`).
 """
 
 from __future__ import annotations

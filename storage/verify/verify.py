@@ -29,7 +29,7 @@ from storage import paths
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.kafka07.segment import entry_files
-from storage.recovery.loading import BEGUN
+from storage.recovery.segment import BEGUN
 from storage.recovery.swap import as_if_finished
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file, manifest_file, producer_state
@@ -367,7 +367,7 @@ class _Directory:
 
     def _is_rebuilt(self, place: SegmentPlace) -> bool:
         """Return whether the next start rebuilds a flushed segment's indexes, because a kill has
-        interrupted a swap of it, or a rebuild (`recovery.loading`).
+        interrupted a swap of it, or a rebuild (`recovery.segment`).
         """
         if place.is_swapping:
             return True

@@ -275,7 +275,7 @@ FAULTS = [
     ),
     Fault(
         "tiered-logs-are-opened-for-writing",
-        "storage/directory/loader.py",
+        "storage/directory/partition.py",
         "        writable = not self.read_only and tiered is None\n",
         "        writable = not self.read_only\n",
         "Recovery cuts a tiered topic's log and writes its indexes.",
@@ -283,7 +283,7 @@ FAULTS = [
     ),
     Fault(
         "epochs-are-cut-to-the-first-segment",
-        "storage/directory/loader.py",
+        "storage/directory/partition.py",
         "        epochs_start = log_start if is_brokers else start\n",
         "        epochs_start = start\n",
         "A broker no longer finds its remote segments, and deletes them.",
@@ -687,7 +687,7 @@ FAULTS = [
     ),
     Fault(
         "restored-log-start-dies-with-the-daemon",
-        "storage/directory/loader.py",
+        "storage/directory/partition.py",
         "            return max(log_start, written)\n",
         "            return log_start\n",
         "After a kill a partition that came back starts at 0, and its files are others.",
@@ -695,7 +695,7 @@ FAULTS = [
     ),
     Fault(
         "a-gap-that-was-restored-is-loss",
-        "storage/recovery/loading.py",
+        "storage/recovery/segment.py",
         "                    and not self._is_out_of_reach(following)\n",
         "                    and following\n",
         "A kill takes what lies behind a gap that no segment can have out of the log.",

@@ -145,7 +145,7 @@ FAULTS = [
     ),
     Fault(
         "links-as-partitions-are-loaded",
-        "storage/directory/loader.py",
+        "storage/directory/partition.py",
         "            if parsed is not None:\n                # Includes",
         '            if parsed is not None and kind == "directory":\n                # Includes',
         "A partition whose directory is a link is missing, instead of a fault by name.",
@@ -153,7 +153,7 @@ FAULTS = [
     ),
     Fault(
         "directories-of-others-are-swept",
-        "storage/directory/loader.py",
+        "storage/directory/partition.py",
         '            if aside is not None and aside.kind == "delete":\n',
         "            if aside is not None:\n",
         "-stray and -future directories are emptied.",

@@ -274,7 +274,7 @@ FAULTS = [
     ),
     Fault(
         "a-restored-partition-begins-at-its-first-record",
-        "storage/directory/loader.py",
+        "storage/directory/partition.py",
         "            return max(log_start, self._own_log_start(directory))\n",
         "            return log_start\n",
         "Deleted records are shown again in a partition that came from a backup.",

@@ -21,8 +21,8 @@ FOLLOW = "tests/storage/follow/test_follow.py"
 FOLLOW_DIRECTORY = "tests/storage/follow/test_follow_directory.py"
 FOLLOW_OPENING = "tests/storage/follow/test_follow_opening.py"
 CHECKED_RANGES = "tests/storage/segment/test_checked_ranges.py"
-RECOVERY = "tests/storage/recovery/test_recovery.py"
-REPLAY = "tests/storage/recovery/test_replay.py"
+RECOVERY = "tests/storage/recovery/test_partition.py"
+REPLAY = "tests/storage/recovery/test_producers.py"
 APPEND = "tests/storage/log/test_append.py"
 LOG = "tests/storage/log/test_log.py"
 OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
@@ -347,7 +347,7 @@ FAULTS = [
     ),
     Fault(
         "log-start-of-half-deleted-segments",
-        "storage/recovery/recovery.py",
+        "storage/recovery/partition.py",
         "    count = sum(base <= context.log_start for base in following)\n",
         "    count = sum(base < context.log_start for base in following)\n",
         "After a kill a segment without a visible record stays.",
@@ -355,7 +355,7 @@ FAULTS = [
     ),
     Fault(
         "log-start-positions-hang-on-what-is-removed",
-        "storage/recovery/recovery.py",
+        "storage/recovery/partition.py",
         "        count = sum(base <= kept_from for base in following[:count])\n",
         "        del kept_from\n",
         "The positions of .follow begin anew after a kill.",
@@ -363,7 +363,7 @@ FAULTS = [
     ),
     Fault(
         "sealed-segment-that-may-lack-its-end-is-trusted",
-        "storage/recovery/loading.py",
+        "storage/recovery/segment.py",
         " or not indexes_fit or self._may_lack_end():",
         " or not indexes_fit:",
         "A time index without its last entry is taken: a look-up begins a batch too late.",
@@ -371,7 +371,7 @@ FAULTS = [
     ),
     Fault(
         "recovered-log-ends-before-its-start",
-        "storage/recovery/recovery.py",
+        "storage/recovery/partition.py",
         "    if segments and segments[-1].next_offset < context.log_start:",
         "    if segments and segments[-1].next_offset < 0:",
         "Offsets are given out again that were deleted.",
@@ -379,7 +379,7 @@ FAULTS = [
     ),
     Fault(
         "replay-aborts-before-a-scan-are-dropped",
-        "storage/recovery/replay.py",
+        "storage/recovery/producers.py",
         "    entries = tuple(entry for entry in index.entries if base <= entry.last_offset"
         " < offset)",
         "    entries: tuple[TxnEntry, ...] = ()\n    _ = base, offset",
@@ -388,7 +388,7 @@ FAULTS = [
     ),
     Fault(
         "replay-snapshot-beyond-the-log-end",
-        "storage/recovery/replay.py",
+        "storage/recovery/producers.py",
         "            if offset is not None and log_start <= offset <= log_end:",
         "            if offset is not None and log_start <= offset:",
         "Sequences are known of records that are gone: a retry is a duplicate, and lost.",

@@ -15,7 +15,7 @@ from kafkafs.progress import Bar, on_stderr
 from storage.task import Task
 
 if TYPE_CHECKING:
-    from storage.directory.opening import Progress
+    from storage.directory.open import Progress
 
 
 @contextmanager

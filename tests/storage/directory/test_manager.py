@@ -15,7 +15,7 @@ import pytest
 
 from storage import LogManager, paths
 from storage.directory.deleted import SWEPT_AT_ONCE
-from storage.directory.opening import Progress
+from storage.directory.open import Progress
 from storage.errors import (
     CorruptCheckpoint,
     InvalidConfig,

@@ -14,7 +14,7 @@ from storage.record.plain import recompress
 from storage.segment.cut import cut_files, purge
 from storage.segment.reader import SegmentReader
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
-from tests.storage.recovery.test_recovery import fill
+from tests.storage.recovery.test_partition import fill
 from tests.storage.transactions import Client
 
 

@@ -19,7 +19,7 @@ from tests.broker_files import BrokerDirectory, start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.oracle import crc32c
 from tests.storage.logs import NOW_MS, append, batch, opened, values
-from tests.storage.recovery.test_recovery import fill, last_log
+from tests.storage.recovery.test_partition import fill, last_log
 from tests.storage.transactions import marker, produced
 
 

@@ -17,7 +17,7 @@ from storage.state.history import FILE_NAME as HISTORY
 from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.log.test_salvage import damage
 from tests.storage.logs import NOW_MS, append, opened, values
-from tests.storage.recovery.test_recovery import fill
+from tests.storage.recovery.test_partition import fill
 from tests.storage.state.test_segment_manifest import LINES, log_file
 from tests.storage.state.test_segment_manifest import fill as fill_flushed
 

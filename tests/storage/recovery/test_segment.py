@@ -9,7 +9,7 @@ import pytest
 
 from storage import Record, encode, paths
 from storage.files import Files
-from storage.recovery.loading import LoadContext, Loaded, finish_index, is_empty, load, reaches
+from storage.recovery.segment import LoadContext, Loaded, finish_index, is_empty, load, reaches
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig

@@ -1,6 +1,6 @@
 """Opens the logs of a data directory, once, in this order:
 
-1. find the partitions, and finish an interrupted deletion (`loader`);
+1. find the partitions, and finish an interrupted deletion (`partition`);
 2. read the checkpoints, and remove the marker of a clean stop: if the process is killed from now
    on, the next start recovers;
 3. leave out unneeded topics, if the caller named the needed ones and the last stop was clean;
@@ -9,7 +9,7 @@
 
 A partition that cannot be opened is an error, or with `keeps_faulty` a fault of its topic.
 
-Not here: taking the lock (`lock`), loading one partition (`loader`), writing the results
+Not here: taking the lock (`lock`), loading one partition (`partition`), writing the results
 (`manager`).
 """
 
@@ -24,8 +24,8 @@ from functools import partial
 from typing import NamedTuple
 
 from storage.adopt.adoptions import Adoptions, NeededTopics
-from storage.directory.loader import Loader, Scan
 from storage.directory.lock import DirectoryLock
+from storage.directory.partition import Loader, Scan
 from storage.directory.topics import TopicPartition
 from storage.errors import CorruptCheckpoint, ReadOnlyFormat
 from storage.log.log import Log

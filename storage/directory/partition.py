@@ -33,8 +33,8 @@ from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.log.salvage import count_behind
 from storage.plural import counted
-from storage.recovery.loading import header_at
-from storage.recovery.recovery import LoadContext, Recovered, recover
+from storage.recovery.partition import LoadContext, Recovered, recover
+from storage.recovery.segment import header_at
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
 from storage.settings.settings import Settings

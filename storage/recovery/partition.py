@@ -5,8 +5,8 @@ The passes are those of Kafka's `LogLoader`, with the same numbers:
 1. remove the rest of an interrupted cleaning or deletion (`.deleted`, `.cleaned`, late `.swap`);
 2. of a decided swap, remove the files that it replaces;
 3. finish that swap by renaming its files;
-4. load the segments in order of their base offsets (`loading`), and then the producers and
-   transactions (`replay`).
+4. load the segments in order of their base offsets (`segment`), and then the producers and
+   transactions (`producers`).
 
 The log ends at the first torn or damaged batch. Unlike in Kafka nothing is deleted: the bytes after
 it are copied to `BASE.log.POSITION.cut` and later segments are renamed to `….cut`; each is reported
@@ -31,7 +31,8 @@ from storage.bad_file import set_aside
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import unusable
 from storage.kafka07.segment import holds_entries, load_entries, refusal
-from storage.recovery.loading import (
+from storage.recovery.producers import Snapshots, replay
+from storage.recovery.segment import (
     LoadContext,
     Loaded,
     finish_index,
@@ -41,7 +42,6 @@ from storage.recovery.loading import (
     own_size,
     reaches,
 )
-from storage.recovery.replay import Snapshots, replay
 from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_swaps
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader

@@ -12,9 +12,9 @@ a whole batch with a wrong base offset (`misplaced`), and batches that a failed 
 (`rescue`).
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index has nothing from
-the offset on from which the log was read (`replay` adds that).
+the offset on from which the log was read (`producers` adds that).
 
-Not here: the other segments (`recovery`), producers (`replay`).
+Not here: the other segments (`partition`), producers (`producers`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ index of segments whose logs were read to load them. For that the walk begins at
 an existing newer one overrules the log, since a cleaner may have removed records that only the
 snapshot still has.
 
-Not here: CRCs and offset indexes (`loading`).
+Not here: CRCs and offset indexes (`segment`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC
-from storage.recovery.loading import LoadContext, Loaded, read_on
+from storage.recovery.segment import LoadContext, Loaded, read_on
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState, read

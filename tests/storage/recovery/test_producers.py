@@ -13,7 +13,7 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.log.append import abort_transaction
 from storage.record.control import ABORT, COMMIT
-from storage.recovery import loading
+from storage.recovery import segment
 from storage.state.producer_state import ProducerState
 from tests.crash.disk import SimulatedDisk
 from tests.log_check import check
@@ -210,7 +210,7 @@ def test_more_producers_than_are_remembered_are_read_again(
         path.unlink()
     for path in (tmp_path / "t-0").glob("*.txnindex"):
         path.unlink()
-    monkeypatch.setattr(loading, "_MOST_REMEMBERED", 4)
+    monkeypatch.setattr(segment, "_MOST_REMEMBERED", 4)
     with LogManager.open(str(tmp_path), read_only=read_only, clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
         found = (dict(log.producers.by_id), log.transactions.aborted(), log.last_stable_offset)
