@@ -98,13 +98,6 @@ class Checkpoints:
             self.set_aside(path, error)
             return {}, False
 
-    def readable(self, name: str) -> dict[TopicPartition, int]:
-        """Return an offset checkpoint, empty if it cannot be read; nothing is renamed."""
-        try:
-            return checkpoint_file.read_offsets(self._files, os.path.join(self._path, name))
-        except CorruptCheckpoint:
-            return {}
-
     def read_at_open(
         self, found: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:

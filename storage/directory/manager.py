@@ -35,7 +35,7 @@ from storage.directory.creation import create_offsets_topic, create_partition, c
 from storage.directory.deleted import Deleted
 from storage.directory.deletion import delete_topic, undelete_topic
 from storage.directory.lock import DirectoryLock
-from storage.directory.make_room import make_room
+from storage.directory.make_room import make_room, say_what_to_remove
 from storage.directory.open import Progress, open_logs
 from storage.directory.partition import Loader
 from storage.directory.partition_modes import PartitionModes
@@ -227,26 +227,18 @@ class LogManager:
             manager._made_files = made
             if not read_only:
                 files.room = manager.reserve
-                manager._make_room()
-            manager._open_logs(progress, needs, verify=verify)
-            if not read_only:
-                manager._end_what_was_stopped()
+                for each in make_room(files, path, manager.tiered):
+                    _log.warning("the disk is full; removed at startup: %s", each)
+            with say_what_to_remove(path):
+                manager._open_logs(progress, needs, verify=verify)
+                if not read_only:
+                    manager._end_what_was_stopped()
         except BaseException:
             if made:
                 files.close_root()
             lock.release()
             raise
         return manager
-
-    def _make_room(self) -> None:
-        """Remove files on a full disk."""
-        gone = make_room(
-            *(self.files, self.path, self.settings, self.checkpoints, self.tiered),
-            now_ms=self.clock_ms(),
-            has_reserve=self.reserve.is_there,
-        )
-        for each in gone:
-            _log.warning("the disk is full; removed at startup: %s", each)
 
     def _open_logs(
         self,

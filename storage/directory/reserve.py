@@ -78,11 +78,6 @@ class Reserve(Room):
         return self.restore()
 
     @property
-    def is_there(self) -> bool:
-        """Whether any part is left."""
-        return self.parts > 0
-
-    @property
     def parts(self) -> int:
         """The number of existing files, of `COUNT`."""
         return sum(self._allocated(path) >= 0 for path in self._paths())

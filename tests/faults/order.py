@@ -300,8 +300,9 @@ FAULTS = [
     Fault(
         "room-is-made-from-tiered-topics",
         "storage/directory/make_room.py",
-        "        if tiered.why(partition[0]) is not None:\n            continue\n        config",
-        "        config",
+        "        if partition is not None and tiered.why(partition[0]) is not None:\n"
+        "            continue\n",
+        "        _ = tiered\n",
         "A full disk costs a tiered topic's segments.",
         (TIERED,),
     ),

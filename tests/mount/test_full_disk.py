@@ -339,19 +339,24 @@ def test_an_unmounted_directory_is_compacted_when_there_is_room(
     assert len((mount / "keyed/.kv/0").read_text().splitlines()) == 300
 
 
-def test_without_a_reserve_what_may_go_goes_first(
-    mount: Mount, fill: Filler, disk: Path, tmp_path: Path
+def test_without_a_reserve_a_mount_says_what_to_delete(
+    mount: Mount, fill: Filler, disk: Path
 ) -> None:
-    tell(mount, "orders/.config", "retention.ms=1")
-    mount.stop()
-    for reserved in reserve_of(mount):
-        reserved.unlink()
-    fill(disk)
+    mount.kill()
+    for spare in [*reserve_of(mount), *mount.data.glob("*/*.lines")]:
+        spare.unlink()
+    filler = fill(disk)
+    done = subprocess.run(
+        [*KAFKAFS, "mount", mount.data, mount.path], capture_output=True, text=True
+    )
+    assert done.returncode
+    assert os.strerror(errno.ENOSPC) in done.stderr
+    assert "Delete other files on this disk" in done.stderr
+    assert "Traceback" not in done.stderr
+    remove(filler)
     mount.start()
-    assert numbers(mount / "other/0") == list(range(LINES))
-    kept = numbers(mount / "orders/0")
-    assert kept == list(range(kept[0], LINES))
-    assert kept[0] > 0
+    for topic in ("orders", "other"):
+        assert numbers(mount / topic / "0") == list(range(LINES))
 
 
 # (XFS and btrfs have no use for the room of a few small files at once.)

@@ -1,4 +1,4 @@
-"""The reserve, and what is unlinked on a disk that is found full without one."""
+"""The reserve, and what is unlinked on a disk that is found full."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import pytest
 from storage import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.files import Files
-from storage.state.manifest_file import FILE_NAME
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.waits import HANG_S
 
-DAY_MS = 86_400_000
 SIZE = COUNT * 4096
 
 
@@ -144,7 +142,7 @@ def test_what_may_spend_it_goes_on_until_nothing_is_left(tmp_path: Path, number:
     assert tries == [0, 1, 2]
     with pytest.raises(OSError, match=os.strerror(number)):
         files.with_reserve(lambda: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
-    assert not reserve.is_there
+    assert not reserve.parts
 
 
 def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,18 +316,13 @@ def test_a_topic_that_is_deleted_is_gone_whatever_cannot_be_written_down(tmp_pat
 
 @pytest.fixture
 def left_full(tmp_path: Path) -> tuple[Path, SmallDisk]:
-    """A directory of three topics that was closed: segments of a record, an hour apart."""
-    with opened(tmp_path) as manager:
-        for name in ("old", "new", "kept"):
-            log = manager.create_topic(name, 1).partitions[0]
-            for number in range(4):
-                stamp = NOW_MS - (0 if name == "new" else DAY_MS) + number * 3_600_000
-                append(log, f"{number}".encode() * 5000, timestamp_ms=stamp)
-                log.roll(NOW_MS)
-            manager.change_topic_settings(
-                name, {"retention.ms": "-1" if name == "kept" else "75600000"}
-            )
-        manager.checkpoint()
+    """A directory that was not closed, with a topic of several segments."""
+    manager = open_at(tmp_path, Files(str(tmp_path)))
+    log = manager.create_topic("old", 1).partitions[0]
+    for number in range(4):
+        append(log, f"{number}".encode() * 5000)
+        log.roll(NOW_MS)
+    manager.abandon()
     return tmp_path, SmallDisk(0)
 
 
@@ -337,37 +330,16 @@ def open_at(path: Path, files: Files) -> LogManager:
     return LogManager.open(str(path), files=files, clock_ms=lambda: NOW_MS)
 
 
-def test_segments_that_retention_lets_go_of_make_room(left_full: tuple[Path, SmallDisk]) -> None:
+def test_the_error_of_a_full_disk_names_files_to_delete(left_full: tuple[Path, SmallDisk]) -> None:
     path, files = left_full
+    files.inodes = -100
+    with pytest.raises(OSError, match=r"Delete other files .* or the oldest segments") as error:
+        open_at(path, files)
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(path))
+    assert "\n" not in str(error.value)
+    files.inodes = 100
     with open_at(path, files) as manager:
-        # 75,600,000 ms are 21 hours: of those 24, 23, 22 and 21 hours old the last one stays.
-        assert manager.log("old", 0).log_start_offset == 3
-        assert [value[:1] for value in values(manager.log("old", 0)) if value] == [b"3"]
-        for name in ("new", "kept"):
-            assert manager.log(name, 0).log_start_offset == 0
-            assert len(values(manager.log(name, 0))) == 4
         assert check(manager) == []
-
-
-def test_only_as_much_goes_as_makes_room(left_full: tuple[Path, SmallDisk]) -> None:
-    path, files = left_full
-    files.blocks = 255  # a block less than it takes
-    with open_at(path, files) as manager:
-        assert manager.log("old", 0).log_start_offset == 1
-
-
-def test_a_disk_with_room_loses_nothing(left_full: tuple[Path, SmallDisk]) -> None:
-    path, files = left_full
-    files.blocks = 1000
-    with open_at(path, files) as manager:
-        assert manager.log("old", 0).log_start_offset == 0
-
-
-def test_a_reserve_goes_before_segments(left_full: tuple[Path, SmallDisk]) -> None:
-    path, files = left_full
-    (path / "kafkafs.reserve.0").write_bytes(b"")
-    with open_at(path, files) as manager:
-        assert manager.log("old", 0).log_start_offset == 0
 
 
 def test_what_was_deleted_goes_first(left_full: tuple[Path, SmallDisk]) -> None:
@@ -395,53 +367,6 @@ def test_what_was_deleted_goes_before_a_reserve(left_full: tuple[Path, SmallDisk
     assert (path / "kafkafs.reserve.0").exists()
 
 
-@pytest.mark.parametrize("what", ["zeros", "missing", "odd", "behind the recovery point"])
-def test_what_is_not_known_stays(left_full: tuple[Path, SmallDisk], what: str) -> None:
-    path, files = left_full
-    index = path / "old-0" / "00000000000000000000.timeindex"
-    if what == "zeros":
-        index.write_bytes(index.read_bytes() + bytes(120))
-    elif what == "missing":
-        index.unlink()
-    elif what == "odd":
-        index.write_bytes(index.read_bytes() + b"x")
-    else:
-        checkpoint = path / "recovery-point-offset-checkpoint"
-        checkpoint.write_text(checkpoint.read_text().replace("old 0 4", "old 0 1"))
-    with open_at(path, files) as manager:
-        assert manager.log("old", 0).log_start_offset == 0
-
-
-@pytest.mark.parametrize("bad", ["link", "directory"])
-@pytest.mark.parametrize(
-    "name", ["partition.metadata", "00000000000000000000.timeindex", FILE_NAME]
-)
-def test_a_partition_with_a_bad_small_file_is_passed_over(
-    left_full: tuple[Path, SmallDisk], name: str, bad: str
-) -> None:
-    """Opening says what is wrong with it; the others make room."""
-    path, files = left_full
-    with opened(path) as manager:
-        # Looked at before the one that lets go of segments, and would do so too.
-        log = manager.create_topic("first", 1).partitions[0]
-        for number in range(4):
-            append(log, b"%d" % number, timestamp_ms=NOW_MS - DAY_MS)
-            log.roll(NOW_MS)
-        manager.change_topic_settings("first", {"retention.ms": "1000"})
-    small = path / "first-0" / name
-    small.unlink(missing_ok=True)
-    if bad == "link":
-        small.symlink_to("elsewhere")
-    else:
-        small.mkdir()
-    with LogManager.open(
-        str(path), files=files, clock_ms=lambda: NOW_MS, keeps_faulty=True
-    ) as manager:
-        assert manager.log("old", 0).log_start_offset == 3
-        # (The manifest goes before segments do.)
-        assert name == FILE_NAME or any(str(small) in fault for fault in manager.faults)
-
-
 def test_what_was_removed_may_be_room_only_later(tmp_path: Path) -> None:
     """As on btrfs: when nothing is left each operation waits for it, once."""
 
@@ -462,7 +387,7 @@ def test_what_was_removed_may_be_room_only_later(tmp_path: Path) -> None:
         return "done"
 
     assert files.with_reserve(lambda: full(1)) == "done"
-    assert not reserve.is_there
+    assert not reserve.parts
     # Others have removed something meanwhile.
     assert files.with_reserve(lambda: full(2)) == "done"
     with pytest.raises(OSError, match="full"):
