@@ -100,7 +100,7 @@ class Housekeeping:
                 if self._flushes_again.waits(log):
                     continue
                 left_ms = log.durability.unflushed_since_ms + log.config.flush_ms - now_ms
-                if left_ms > 0 and log.durability.flush_error is None:
+                if left_ms > 0 and log.flush_error is None:
                     pause_ms = min(pause_ms, left_ms)
                 else:
                     self._flushing.add(log)
@@ -110,7 +110,7 @@ class Housekeeping:
     async def _flush(self, log: Log) -> None:
         try:
             async with self._flushers:
-                if log.durability.flush_error is not None:
+                if log.flush_error is not None:
                     await self._operations.rescue(log)
                 elif not log.closed:
                     plan = await self._operations.turns.call(log.durability.start_flush)

@@ -661,7 +661,7 @@ class LogManager:
 
     def _rescue(self, log: Log) -> None:
         """Rescue a log after a failed fsync; if that fails, the next flush tries again."""
-        if log.durability.flush_error is not None:
+        if log.flush_error is not None:
             with self.duties.attempt("flush", log.name):
                 self.rescue(log, Task())
 

@@ -431,7 +431,7 @@ class Groups(LogListener[Log]):
         """
         lines: list[str] = []
         for log in self.logs:
-            if log.closed or (log.lost_end and not plan) or log.durability.flush_error is not None:
+            if log.closed or (log.lost_end and not plan) or log.flush_error is not None:
                 continue
             start = log.log_start_offset if whole else log.durability.recovery_point
             if start < log.log_end_offset:

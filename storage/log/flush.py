@@ -23,10 +23,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from storage import paths
-from storage.errors import CorruptRecord, CutShort
-from storage.log.core import LogCore
+from storage.errors import CorruptRecord
 from storage.log.epochs import LeaderEpochs
 from storage.log.snapshots import ProducerSnapshots
+from storage.log.state import LogState
 from storage.segment.segment import Segment
 from storage.task import OnLogThread, directly
 
@@ -39,12 +39,12 @@ class Durability:
     a gap between segments above it as loss. A log that came without such a line, or that is checked
     as a whole, may have gaps that a cleaner left: no checkpoint has its recovery point until this
     process has flushed the log. `unflushed_since_ms`: since when there is something to flush, by
-    the monotonic clock, or None. `flush_error`: why the files cannot be trusted, or None.
+    the monotonic clock, or None.
     """
 
     def __init__(
         self,
-        log: LogCore,
+        log: LogState,
         epochs: LeaderEpochs,
         snapshots: ProducerSnapshots,
         recovery_point: int,
@@ -59,7 +59,6 @@ class Durability:
             recovery_point_is_reliable or recovery_point == log.log_end_offset
         )
         self.unflushed_since_ms: int | None = None
-        self.flush_error: OSError | None = None
         # The offsets up to which other logs have to be flushed before this one (`require_flushed`).
         self._after: dict[Durability, int] = {}
         # Held by a worker thread while it runs a plan; the log thread never waits for it.
@@ -95,14 +94,14 @@ class Durability:
         """
         since_ms = self.unflushed_since_ms
         return since_ms is not None and (
-            self.flush_error is not None or now_ms - since_ms >= self._log.config.flush_ms
+            self._log.flush_error is not None or now_ms - since_ms >= self._log.config.flush_ms
         )
 
     def mark_unflushed(self) -> None:
         """Let the next flush write, even if nothing was appended."""
         if self.unflushed_since_ms is None and not self._log.closed:
-            self.unflushed_since_ms = self._log.monotonic_ms()
-            self._log.became_unflushed()
+            self.unflushed_since_ms = self._log.group.monotonic_ms()
+            self._log.group.unflushed.add(self._log)
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -190,13 +189,13 @@ class Durability:
         Does nothing after a failed fsync: `rescue` begins at the recovery point.
         """
         assert offset <= self._log.log_end_offset
-        if self.flush_error is not None:
+        if self._log.flush_error is not None:
             return
         self.recovery_point = max(self.recovery_point, offset)
         self.recovery_point_is_reliable = True
         if self.recovery_point == self._log.log_end_offset:
             self.unflushed_since_ms = None
-            self._log.became_flushed()
+            self._log.group.unflushed.discard(self._log)
 
     # -- flush errors --------------------------------------------------------------------------
 
@@ -205,7 +204,7 @@ class Durability:
 
         Thread-safe; then call `mark_unflushed` on the log thread.
         """
-        self.flush_error = error
+        self._log.flush_error = error
         path = os.path.join(self._log.directory, paths.UNSYNCED)
         files = self._log.files
         with contextlib.suppress(OSError):
@@ -220,23 +219,9 @@ class Durability:
         """Refuse appends: an fsync had failed before the last start, and no rescue was finished."""
         log = self._log
         reason = "an fsync failed before the last start"
-        self.flush_error = OSError(errno.EIO, reason, log.directory)
+        log.flush_error = OSError(errno.EIO, reason, log.directory)
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
         self.mark_unflushed()
-
-    @property
-    def flush_error_text(self) -> str:
-        """`flush_error` for users."""
-        error = self.flush_error
-        if isinstance(error, CutShort):
-            return f"{error.strerror} ({error.filename})"
-        return f"fsync failed ({error})"
-
-    def check_no_flush_error(self) -> None:
-        """Check that no fsync has failed. Errors: OSError."""
-        if self.flush_error is not None:
-            reason = f"{self.flush_error_text}; appends are refused until the data is on the disk"
-            raise OSError(errno.EIO, reason, self._log.directory)
 
 
 class FlushPlan:
@@ -244,7 +229,7 @@ class FlushPlan:
 
     def __init__(
         self,
-        log: LogCore,
+        log: LogState,
         durability: Durability,
         segments: list[Segment],
         before: Sequence[FlushPlan],
@@ -284,7 +269,7 @@ class FlushPlan:
             plan.run()
         durability = self._durability
         with durability.running:
-            durability.check_no_flush_error()
+            self._log.check_no_flush_error()
             if self._number < durability.newest_synced:
                 self.done = True
                 return
@@ -338,10 +323,10 @@ class FlushPlan:
         self._segments = []
         log, durability = self._log, self._durability
         if not self.done:
-            log.counters.flush_failures += 1
+            log.group.counters.flush_failures += 1
             durability.mark_unflushed()
             return
-        log.counters.flushes.add(self._ns)
+        log.group.counters.flushes.add(self._ns)
         if self._directory is not None and self._directory_changes == durability.directory_changes:
             durability.directory_unsynced = False
         if self._epochs is not None:

@@ -19,17 +19,14 @@ Not here: appends of producers (`append`), which segments are deleted (`retentio
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar, TypeVarTuple
 
 from storage import paths
-from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
+from storage.errors import CorruptRecord, CutShort, LogClosed
 from storage.files import Files
-from storage.log.append_queue import AppendQueue
 from storage.log.assign import Assigned, with_checked_offsets
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
@@ -37,6 +34,7 @@ from storage.log.group import LogGroup
 from storage.log.manifest import SegmentManifest
 from storage.log.read import Isolation, Reader
 from storage.log.snapshots import ProducerSnapshots
+from storage.log.state import LogState
 from storage.log.transactions import Transactions
 from storage.log.validator import check_keys, converted, converts
 from storage.record.batch import Record
@@ -55,8 +53,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class Log:
-    """One partition's log. Offsets count records, sizes are in bytes, times in ms since 1970."""
+class Log(LogState):
+    """One partition's log."""
 
     def __init__(
         self,
@@ -80,46 +78,34 @@ class Log:
         may_have_gaps: bool = False,
         recovery_point_is_reliable: bool = True,
     ) -> None:
-        self.config = config
+        super().__init__(
+            *(files, directory, topic, partition, config),
+            *(recovered.segments, recovered.producers, group),
+            log_start=log_start,
+            read_only=read_only,
+            tiered=tiered,
+        )
         self.monotonic_ms = group.monotonic_ms
         self.counters = group.counters
-        self._group = group
-        self.files = files
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        self.listeners = group.listeners
         self.topic_id = topic_id
         # When the partition was made, in ns since 1970.
         self.created_ns = created_ns
-        # If the topic is tiered: the reason, for users, why the log is read-only; else None.
-        self.tiered = tiered
-        self.read_only = read_only = read_only or tiered is not None
         self.may_have_gaps = may_have_gaps or config.is_compacted
-        self.closed = False
         # Whether a deletion is renaming the directory: other threads may find no files there.
         self.deleting = False
         # By appends, since the log was opened.
         self.bytes_appended = 0
-        self.append_queue = AppendQueue(f"{topic}/{partition}")
         # Whether a cleaner is running: the segments that it may replace stay until it is done.
         self.cleaning = False
-        self.listeners = group.listeners
-        self.segments: tuple[Segment, ...] = tuple(recovered.segments)
-        self._retired: list[tuple[int, Segment]] = []
-        self.log_start_offset = max(log_start, self.segments[0].base_offset)
         # A broker's topic: the log's line in the checkpoint of log starts; None: it has none.
         self.checkpointed_start = checkpointed_start
         # Offsets to which the log start is about to move.
         self.pending_log_starts: list[int] = []
-        self.log_end_offset = self.segments[-1].next_offset
-        # If flushed records are missing at the end: the offset up to which the log was flushed;
-        # else 0.
-        self.lost_end = 0
         self._active_since_ms = self.monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
         # Whether the settings ask for more than the common checks of an append.
         self._converts = config.is_compacted or converts(config)
-        self.producers = recovered.producers
         self.epochs = LeaderEpochs(epochs)
         self.snapshots = ProducerSnapshots(
             self, recovered.snapshot_offset, recovered.unsynced_snapshots
@@ -150,28 +136,10 @@ class Log:
         self.history_directory: str | None = None
         if self.producers.first_undecided_offset is not None:
             self.transactions.stabilize()
-        if point < self.log_end_offset and not read_only:
+        if point < self.log_end_offset and not self.read_only:
             self.durability.mark_unflushed()
 
     # -- facts ---------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """`topic/partition`."""
-        return f"{self.topic}/{self.partition}"
-
-    @property
-    def active(self) -> Segment:
-        """The segment of new appends."""
-        return self.segments[-1]
-
-    @property
-    def last_written(self) -> Segment:
-        """The newest segment with records; the active one if none has any."""
-        active = self.segments[-1]
-        if active.size:
-            return active
-        return next((segment for segment in reversed(self.segments) if segment.size), active)
 
     @property
     def remote_log_start(self) -> int | None:
@@ -187,39 +155,6 @@ class Log:
     def may_be_cleaned(self) -> bool:
         """Whether a cleaner may rewrite the log; False for a tiered topic."""
         return self.tiered is None and self.config.may_be_cleaned
-
-    @property
-    def high_watermark(self) -> int:
-        """The log end, since there are no replicas."""
-        return self.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction; without any, the log end."""
-        first = self.producers.first_undecided_offset
-        return self.log_end_offset if first is None else max(first, self.log_start_offset)
-
-    @property
-    def is_start_decided(self) -> bool:
-        """Whether no open transaction has begun before the log start."""
-        first = self.producers.first_undecided_offset
-        return first is None or first >= self.log_start_offset
-
-    @property
-    def is_new(self) -> bool:
-        """Whether it never had a record: an offset is never assigned twice."""
-        return self.log_end_offset == 0 and not self.lost_end
-
-    def segments_from(self, offset: int) -> Sequence[Segment]:
-        """Return the segment in which `offset` lies or would lie, and all later ones."""
-        segments = self.segments
-        number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-        return segments[max(number, 0) :]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all `.log` files."""
-        return sum(segment.size for segment in self.segments)
 
     @property
     def history(self) -> History:
@@ -243,25 +178,6 @@ class Log:
                 stable_end=lambda: self.last_stable_offset,
             )
         return self._history
-
-    @property
-    def retired(self) -> list[tuple[int, Segment]]:
-        """Segments that have left the log, each with the monotonic time of its release.
-
-        The log is in the group's `retiring` while it has any, unless it is closed.
-        """
-        return self._retired
-
-    @retired.setter
-    def retired(self, retired: list[tuple[int, Segment]]) -> None:
-        self._retired = retired
-        if retired and not self.closed:
-            self._group.retiring.add(self)
-        else:
-            self._group.retiring.discard(self)
-
-    def __repr__(self) -> str:
-        return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -306,7 +222,7 @@ class Log:
         """
         batches, entries, first, update = assigned
         last_offset = entries[-1][2]
-        clock_ns = self._group.append_clock_ns
+        clock_ns = self.group.append_clock_ns
         started_ns = 0 if clock_ns is None else clock_ns()
         active = self.segments[-1]
         # An empty segment, too: batches that keep their offsets may lie too far above its base.
@@ -355,20 +271,6 @@ class Log:
                 listener.stabilized(self)
         return first
 
-    def off_log_thread(
-        self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts
-    ) -> T:
-        """Call a function that waits for the disk. In a turn, the log thread continues meanwhile
-        (`AppendQueue.off_log_thread`), and a lease keeps the files of `segment`.
-        """
-        if not self.append_queue.in_use:
-            return function(*arguments)
-        segment.lease()
-        try:
-            return self.append_queue.off_log_thread(function, *arguments)
-        finally:
-            segment.release()
-
     # -- flushing, reading ---------------------------------------------------------------------
 
     def flush(self, on_log_thread: OnLogThread = directly) -> None:
@@ -376,14 +278,6 @@ class Log:
         `Durability.flush`.
         """
         self.durability.flush(on_log_thread)
-
-    def became_unflushed(self) -> None:
-        """Note that there is something to flush; called by `Durability`."""
-        self._group.unflushed.add(self)
-
-    def became_flushed(self) -> None:
-        """Note that all is flushed; called by `Durability`."""
-        self._group.unflushed.discard(self)
 
     def read(
         self, offset: int, max_bytes: int, *, isolation: Isolation = "read_committed"
@@ -398,27 +292,6 @@ class Log:
         return self.reader.records(offset, isolation)
 
     # -- checks --------------------------------------------------------------------------------
-
-    def check_writable(self) -> None:
-        """Check that the log may be changed. Errors: LogClosed, ReadOnlyLog; OSError if an fsync
-        has failed, or the log's end was lost; MustQueue as in `AppendQueue.check_not_queued`.
-        """
-        if self.append_queue.in_use:
-            self.append_queue.check_not_queued()
-        if self.closed:
-            raise LogClosed("this log has been closed", path=self.directory)
-        if self.read_only:
-            self.check_not_read_only()
-        if self.durability.flush_error is not None:
-            self.durability.check_no_flush_error()
-        if self.lost_end:
-            raise OSError(errno.EIO, self.what_is_lost, self.directory)
-
-    def check_not_read_only(self) -> None:
-        """Check that the log is not read-only. Errors: ReadOnlyLog, with the reason."""
-        if self.read_only:
-            reason = self.tiered or "this log was opened read-only"
-            raise ReadOnlyLog(reason, path=self.directory)
 
     def check_active(self) -> None:
         """Check the active segment's file. Errors: CutShort if it was truncated; OSError."""
@@ -564,16 +437,6 @@ class Log:
         self.lost_end = flushed_end
         self._has_lost_end = True
         self._was_cut = True
-
-    @property
-    def what_is_lost(self) -> str:
-        """A text for users about the lost offsets at the log's end, with a remedy."""
-        return (
-            f"offsets {self.log_end_offset} to {self.lost_end - 1} had been flushed but are "
-            "missing; appends are refused so that these offsets are not reused. To restore "
-            "them: kafkafs repair --salvage --apply, or a backup. To accept the loss: kafkafs "
-            "repair --accept-loss --apply"
-        )
 
     @property
     def _lost(self) -> list[tuple[Segment, Damage]]:

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from storage.log.core import LogCore
+from storage.log.state import LogState
 from storage.room import FULL
 from storage.segment.segment import Segment
 from storage.state import manifest_file
@@ -21,7 +21,7 @@ from storage.state.manifest_file import ManifestContent, ManifestEntry
 class SegmentManifest:
     """The manifest of an open log. Thread-safe."""
 
-    def __init__(self, log: LogCore, recorded: ManifestContent | None) -> None:
+    def __init__(self, log: LogState, recorded: ManifestContent | None) -> None:
         """`recorded`: the file's content; None: there is no manifest."""
         self._log = log
         self._is_used = recorded is not None and not log.read_only

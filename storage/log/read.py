@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from storage.errors import CorruptRecord, OffsetOutOfRange
-from storage.log.core import LogCore
+from storage.log.state import LogState
 from storage.log.transactions import Transactions
 from storage.record._seek import find_record
 from storage.record.batch import Record, decode_plain
@@ -28,7 +28,7 @@ _WINDOW_BYTES = 64 * 1024
 class Reader:
     """Reads one log. Offsets count records, timestamps are in ms since 1970."""
 
-    def __init__(self, log: LogCore, transactions: Transactions) -> None:
+    def __init__(self, log: LogState, transactions: Transactions) -> None:
         self._log = log
         self._transactions = transactions
 

@@ -122,7 +122,7 @@ def finish(files: Files, directory: str, names: Iterable[str]) -> None:
 
 def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
     """Seal the active segment; return the untrusted segments, or None: nothing to do."""
-    if log.closed or log.durability.flush_error is None:
+    if log.closed or log.flush_error is None:
         return None
     if log.cleaning:
         raise OSError(errno.EBUSY, "it is being compacted", log.directory)
@@ -155,9 +155,9 @@ def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
             last = max(place.next_offset - 1, place.first_offset)
             _log.warning(
                 "%s: offsets %d to %d are lost: %s, and they could not be read back",
-                *(log.name, place.first_offset, last, log.durability.flush_error_text),
+                *(log.name, place.first_offset, last, log.flush_error_text),
             )
-    log.durability.flush_error = None
+    log.flush_error = None
 
 
 # -- new files -----------------------------------------------------------------------------------

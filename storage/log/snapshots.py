@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection
 
 from storage import paths
-from storage.log.core import LogCore
+from storage.log.state import LogState
 
 
 class ProducerSnapshots:
@@ -21,7 +21,7 @@ class ProducerSnapshots:
     `unsynced`: the offsets of snapshots that the next flush makes durable.
     """
 
-    def __init__(self, log: LogCore, newest_offset: int, unsynced: Collection[int]) -> None:
+    def __init__(self, log: LogState, newest_offset: int, unsynced: Collection[int]) -> None:
         self._log = log
         self.newest_offset = newest_offset
         self.unsynced = set(unsynced)

@@ -17,7 +17,7 @@ import threading
 from bisect import bisect_left, bisect_right
 
 from storage.index.txn_index import TxnEntry
-from storage.log.core import LogCore
+from storage.log.state import LogState
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import BatchEntry, Segment
 from storage.state.producer_state import ProducerUpdate
@@ -26,7 +26,7 @@ from storage.state.producer_state import ProducerUpdate
 class Transactions:
     """The transactions of one log. Offsets count records."""
 
-    def __init__(self, log: LogCore) -> None:
+    def __init__(self, log: LogState) -> None:
         self._log = log
         # A cache: (segments, aborted). `aborted` has (first, last offset) of every aborted
         # transaction, by producer, in rising order; it is valid while the log's tuple of segments

@@ -71,7 +71,7 @@ class Attempt:
         names = [each.name for each in (self.life.data / "t-0").iterdir()]
         if got == self.before and not self.disk.failed.startswith("unlink"):
             assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
-        if log.durability.flush_error is None:
+        if log.flush_error is None:
             self.life.send((b"later", b"1"))
             assert content(log) == (*got, self.life.history[-1])
 

@@ -89,7 +89,7 @@ def test_the_start_is_the_old_one_or_the_new_one(
         assert values(log) == [*rest_from(start), tail], disk.failed
         assert check_log(log) == [], disk.failed
         assert not done or start > 0
-        if log.durability.flush_error is None:
+        if log.flush_error is None:
             append(log, b"later")
         found = values(log)
         disk.kill()

@@ -123,7 +123,7 @@ FAULTS = [
     Fault(
         "flush-failed-fsync-not-remembered",
         "storage/log/flush.py",
-        "        self.flush_error = error\n        path",
+        "        self._log.flush_error = error\n        path",
         "        path",
         "Appends go on over pages that the kernel has dropped.",
         (RESCUE,),
@@ -139,8 +139,9 @@ FAULTS = [
     Fault(
         "flush-not-tried-again-after-a-failure",
         "storage/log/flush.py",
-        "            log.counters.flush_failures += 1\n            durability.mark_unflushed()\n",
-        "            log.counters.flush_failures += 1\n",
+        "            log.group.counters.flush_failures += 1\n"
+        "            durability.mark_unflushed()\n",
+        "            log.group.counters.flush_failures += 1\n",
         "Where nothing was new, a partition whose fsync has failed takes nothing for ever.",
         (RESCUE,),
     ),
@@ -181,7 +182,7 @@ FAULTS = [
     Fault(
         "flush-after-one-that-failed-is-acknowledged",
         "storage/log/flush.py",
-        "            durability.check_no_flush_error()\n            if self._number",
+        "            self._log.check_no_flush_error()\n            if self._number",
         "            if self._number",
         "The kernel reports a failed write once: another fsync is answered with success.",
         (RESCUE,),
@@ -189,7 +190,7 @@ FAULTS = [
     Fault(
         "flush-that-succeeded-before-one-that-failed-forgets-it",
         "storage/log/flush.py",
-        "        if self.flush_error is not None:\n            return\n",
+        "        if self._log.flush_error is not None:\n            return\n",
         "        if offset < 0:\n            return\n",
         "A partition whose fsync has failed takes nothing until a remount.",
         (RESCUE,),
@@ -229,7 +230,7 @@ FAULTS = [
     Fault(
         "failed-flush-not-counted",
         "storage/log/flush.py",
-        "            log.counters.flush_failures += 1\n",
+        "            log.group.counters.flush_failures += 1\n",
         "            pass\n",
         "The metric of failed flushes stays 0.",
         (FLUSH, LOG, DELETION),

@@ -499,7 +499,7 @@ FAULTS = [
     # -- turns ---------------------------------------------------------------------------------
     Fault(
         "turn-not-checked",
-        "storage/log/log.py",
+        "storage/log/state.py",
         "            self.append_queue.check_not_queued()\n",
         "            pass\n",
         "What is appended while a slow append waits for the disk gets its offset, and its bytes.",
@@ -515,7 +515,7 @@ FAULTS = [
     ),
     Fault(
         "files-closed-while-an-append-waits",
-        "storage/log/log.py",
+        "storage/log/state.py",
         "        segment.lease()\n"
         "        try:\n"
         "            return self.append_queue.off_log_thread(function, *arguments)\n"

@@ -41,7 +41,7 @@ FAULTS = [
     Fault(
         "rescue-never-tried",
         "kafkafs/fuse/housekeeping.py",
-        "                if log.durability.flush_error is not None:\n"
+        "                if log.flush_error is not None:\n"
         "                    await self._operations.rescue(log)\n"
         "                elif not log.closed:",
         "                if not log.closed:",

@@ -34,7 +34,7 @@ FAULTS = [
     # -- transactions --------------------------------------------------------------------------
     Fault(
         "last-stable-offset-one-too-far",
-        "storage/log/log.py",
+        "storage/log/state.py",
         "        return self.log_end_offset if first is None else max(first,",
         "        return self.log_end_offset if first is None else max(first + 1,",
         "The first record of an open transaction is stable.",
@@ -42,7 +42,7 @@ FAULTS = [
     ),
     Fault(
         "last-stable-offset-below-the-log-start",
-        "storage/log/log.py",
+        "storage/log/state.py",
         "first is None else max(first, self.log_start_offset)",
         "first is None else first",
         "An offset that is no longer there is the last stable one.",

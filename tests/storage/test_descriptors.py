@@ -190,7 +190,7 @@ def test_what_cannot_be_synced_stays_open(tmp_path: Path) -> None:
             write_to_all()
         assert len(written) > 5
         assert all(log.active.fd >= 0 for log in written)
-        assert all(log.durability.flush_error is None for log in written)
+        assert all(log.flush_error is None for log in written)
         disk.broken = False
         append(logs[-1], b"line")
         assert values(logs[-1]) == [b"line"]

@@ -408,7 +408,7 @@ class Partition:
             return None
         log.append_queue.check_may_append()
         is_flushed = durability.recovery_point == log.log_end_offset
-        if is_flushed and durability.flush_error is None and not durability.directory_unsynced:
+        if is_flushed and log.flush_error is None and not durability.directory_unsynced:
             return None
         return durability.start_flush()
 

@@ -213,7 +213,7 @@ def test_flushes_side_by_side(tmp_path: Path) -> None:
     for thread, plan in zip(threads, plans, strict=True):
         thread.join()
         plan.finish()
-    assert log.durability.flush_error is None
+    assert log.flush_error is None
     assert log.durability.recovery_point == 1
     manager.close()
 

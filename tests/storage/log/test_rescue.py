@@ -176,7 +176,7 @@ def test_a_second_fsync_alone_proves_nothing(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     _, log = a_log(tmp_path, disk)
     fail(log, disk)
-    log.durability.flush_error = None
+    log.flush_error = None
     log.flush()
     disk.materialise(0)
     with opened(tmp_path) as again:
@@ -265,7 +265,7 @@ def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, l
                     continue
                 assert [cut for cut in again.cuts if not cut.path.endswith("4.log")] == []
                 assert [readable(log, n) for n in range(4)] == expected
-                assert log.durability.flush_error is None
+                assert log.flush_error is None
                 assert values(log, 4) in ([b"e"], list(found.expected))
 
     stops.judge(check, tmp_path / "found")
@@ -309,7 +309,7 @@ def test_a_start_behind_a_failed_fsync_does_not_trust_the_files_either(tmp_path:
     disk.kill()
     with opened(tmp_path) as again:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d"]
-        assert again.log("t", 0).durability.flush_error is None
+        assert again.log("t", 0).flush_error is None
         after = [os.stat(path).st_ino for path in paths_of]
         assert not set(before).intersection(after)
         assert not (tmp_path / "t-0" / paths.UNSYNCED).exists()
@@ -332,7 +332,7 @@ def test_it_can_be_tried_again_wherever_it_fails(tmp_path: Path, error: int) -> 
         except OSError:
             disk.fail_from_now(0, 0)
             assert values(log) == [b"a", b"b", b"c", b"d"], disk.failed
-            if log.durability.flush_error is not None:
+            if log.flush_error is not None:
                 rescue(log, Task(), NOW_MS)
             else:
                 log.flush()
@@ -495,7 +495,7 @@ def test_no_flush_moves_the_recovery_point_past_one_that_failed(
                 assert which < failing, order
                 acknowledged = log.log_end_offset
         durability = log.durability
-        assert durability.flush_error is not None
+        assert log.flush_error is not None
         assert durability.recovery_point <= acknowledged, order
         assert manager.due_flushes(NOW_MS) == [log], order
         with pytest.raises(OSError, match="fsync failed"):

@@ -468,7 +468,7 @@ def test_an_fsync_that_fails_leaves_the_others_flushed(tmp_path: Path) -> None:
             handle.sync_plan()
         handle.write(0, keys_of(2, 1)[0] + b"\tv\n")
         files.broken = ""
-        tree.log(partition=1).durability.flush_error = None
+        tree.log(partition=1).flush_error = None
 
 
 # -- what else happens to a topic ----------------------------------------------------------------

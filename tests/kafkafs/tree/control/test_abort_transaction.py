@@ -167,12 +167,12 @@ def test_the_producer_goes_on(tree: Tree) -> None:
 
 
 def test_what_the_disk_refuses_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree.log().durability.flush_error = OSError(errno.EIO, "an fsync that failed")
+    tree.log().flush_error = OSError(errno.EIO, "an fsync that failed")
     with pytest.raises(OSError, match="fsync failed"):
         tree.open(F, APPEND).write(0, b"0 7\n")
     assert state(tree)[0] == f"{tree.clock.ms()} failed partition 0 producer 7"
     assert "t/.control/abort-transaction: fsync failed" in tree.events()
-    tree.log().durability.flush_error = None
+    tree.log().flush_error = None
 
 
 def test_nothing_is_done_while_stopping_or_after_deletion(tree: Tree) -> None:
