@@ -33,7 +33,7 @@ from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.log.salvage import count_behind
 from storage.plural import counted
-from storage.recovery.partition import LoadContext, Recovered, recover
+from storage.recovery.partition import PartitionFiles, Promises, Recovered, recover
 from storage.recovery.segment import header_at
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
@@ -263,47 +263,21 @@ class Loader:
         config = settings.log_config(topic)
         tiered = self.tiered.line(topic)
         writable = not self.read_only and tiered is None
-        is_ours, is_brokers = self._is_ours, settings.is_brokers_topic(topic)
-        checkpointed_start, log_start = log_start, log_start or 0
-        if is_ours and not is_new:
-            log_start = self._log_start(directory, recovery_point, log_start, clean=clean)
-        if not (clean or is_new) and writable:
-            recovery_point = self._finish_rescue(directory, recovery_point)
-        point = recovery_point or 0
-        may_have_gaps = self._may_have_gaps(item)
-        gaps_allowed_below = self._gaps_allowed_below(item, directory, recovery_point)
-        manifest_valid_below = flushed_end = None
-        if is_ours:
-            manifest_valid_below = paths.MAX_OFFSET if self.stopped_clean else point
-            # A recovery point at the log start was raised with it: the log may end anywhere.
-            flushed_end = recovery_point if point > log_start else None
-        flushed_to = 0 if verify else point
-        context = LoadContext(
-            *(files, directory, config),
-            clean=clean,
-            # Recovery reads nothing below the log start: a deletion may be half done there.
-            recovery_point=max(flushed_to, log_start),
-            log_start=log_start,
-            writable=writable,
-            now_ms=now_ms,
-            may_have_gaps=may_have_gaps,
-            gaps_allowed_below=gaps_allowed_below,
-            manifest_valid_below=manifest_valid_below,
-            flushed_end=flushed_end,
-            producer_expiration_ms=settings.broker.producer_id_expiration_ms,
-            progress=advance,
-            may_end=(
-                not verify or self.answers is None or self.answers.may_hide or tiered is not None
-            ),
+        is_brokers = settings.is_brokers_topic(topic)
+        promises = self._promises(
+            item, recovery_point, log_start, clean=clean, verify=verify, is_new=is_new
         )
+        if verify and self.answers is not None and not self.answers.may_hide and tiered is None:
+            promises = replace(promises, may_end=False)
+        place = PartitionFiles(files, directory, config, writable, advance)
         try:
-            recovered = files.with_reserve(lambda: recover(context))
+            recovered = files.with_reserve(lambda: recover(place, promises, now_ms))
         except LogWouldEnd as damage:
             log = self.load_partition(
                 item,
                 clean=self.stopped_clean,
-                recovery_point=recovery_point,
-                log_start=checkpointed_start,
+                recovery_point=promises.recovery_point,
+                log_start=log_start,
                 now_ms=now_ms,
             )
             if log.log_end_offset > (damage.offset or 0):
@@ -311,13 +285,15 @@ class Loader:
                 return log
             # A mount ends the log there, too.
             log.abandon()
-            recovered = files.with_reserve(lambda: recover(replace(context, may_end=True)))
+            promises = replace(promises, may_end=True)
+            recovered = files.with_reserve(lambda: recover(place, promises, now_ms))
+        recovered.producers.expire(now_ms, settings.broker.producer_id_expiration_ms)
         self.cuts.extend(recovered.cuts)
         self.faults.extend(recovered.faults)
-        start = max(log_start, recovered.segments[0].base_offset)
+        start = max(promises.log_start, recovered.segments[0].base_offset)
         end = recovered.segments[-1].next_offset
         # A broker finds remote segments by the epochs below the first local one.
-        epochs_start = log_start if is_brokers else start
+        epochs_start = promises.log_start if is_brokers else start
         epochs = list[tuple[int, int]]()
         if not is_new:
             epochs = self._load_epochs(directory, epochs_start, end, recovered, writable=writable)
@@ -325,19 +301,17 @@ class Loader:
             *(files, directory, topic, partition, topic_id, config, recovered, self.log_group),
             # (`find_topic_id` sets it when it writes the file that has this time.)
             created_ns=0 if is_new and writable else self._created_ns(directory),
-            log_start=log_start,
-            recovery_point=end if clean and not recovered.damaged else flushed_to,
+            log_start=promises.log_start,
+            recovery_point=end if clean and not recovered.damaged else promises.flushed_to,
             epochs=epochs,
             was_closed=was_closed,
             read_only=self.read_only,
             tiered=tiered,
-            checkpointed_start=checkpointed_start if is_brokers else None,
-            may_have_gaps=may_have_gaps,
-            recovery_point_is_reliable=gaps_allowed_below <= flushed_to
-            or (recovery_point is not None and not verify),
+            checkpointed_start=log_start if is_brokers else None,
+            may_have_gaps=promises.may_have_gaps,
+            recovery_point_is_reliable=promises.recovery_point_is_reliable,
         )
-        unsynced = os.path.join(directory, paths.UNSYNCED)
-        if not (clean or is_new) and writable and files.exists(unsynced):
+        if promises.unsynced and writable and not clean:
             log.durability.restore_flush_error()
         return log
 
@@ -392,17 +366,64 @@ class Loader:
             log.note_lost_end(flushed_end)
             self.faults.append(f"{log.directory}: {log.what_is_lost}")
 
-    # -- which recorded values count -----------------------------------------------------------
+    # -- what was promised ---------------------------------------------------------------------
 
-    @property
-    def _is_ours(self) -> bool:
-        """Whether the directory is ours, not a broker's or a copy whose files appear in any order.
+    def _promises(
+        self,
+        item: TopicPartition,
+        recovery_point: int | None,
+        checkpointed_start: int | None,
+        *,
+        clean: bool,
+        verify: bool,
+        is_new: bool,
+    ) -> Promises:
+        """Return the promises about a log, by the checkpoints and its own small files.
 
-        Only in ours do a partition's own files count: the log start and the entries of the
-        manifest, and the recovery point as a flushed end. A broker deletes and cleans without these
-        records. The end of a copy is known to the cluster that writes the original.
+        `recovery_point`, `checkpointed_start`: its lines in the checkpoints, or None. `is_new`: it
+        has no files. An interrupted rescue is finished first, as that moves the recovery point.
+
+        A partition's own files count only if the directory is ours, not a broker's or a copy whose
+        files appear in any order: the log start and the entries of the manifest, and the recovery
+        point as a flushed end. A broker deletes and cleans without these records. The end of a copy
+        is known to the cluster that writes the original.
+
+        Our cleaner leaves gaps between segments only below a durable recovery point. A broker's
+        cleaner may have left gaps anywhere; for a copy, the copied checkpoint decides. Any gap is
+        possible, too, if the cleaner's checkpoint is ahead of the recovery point, or if the log was
+        copied without its checkpoints.
         """
-        return self.files.in_order and not self.settings.is_brokers
+        files, settings, directory = self.files, self.settings, self._directory(item)
+        is_ours = files.in_order and not settings.is_brokers
+        log_start = checkpointed_start or 0
+        if is_ours and not is_new:
+            log_start = self._log_start(directory, recovery_point, log_start, clean=clean)
+        if not (clean or is_new or self.read_only) and self.tiered.line(item[0]) is None:
+            rescued_to = decided(files, directory)
+            if rescued_to:
+                finish(files, directory, [name for name, _ in files.scan(directory)])
+                recovery_point = max(recovery_point or 0, rescued_to)
+        point = recovery_point or 0
+        cleaned_to = self.checkpoints.cleaned_before.get(item)
+        may_have_gaps = cleaned_to is not None or (
+            files.in_order and settings.is_brokers_topic(item[0])
+        )
+        has_gaps_anywhere = (
+            settings.is_brokers
+            or (cleaned_to or 0) > point
+            or (recovery_point is None and not manifest_file.is_blank(files, directory))
+        )
+        manifest_below = paths.MAX_OFFSET if self.stopped_clean else point
+        return Promises(
+            clean,
+            recovery_point,
+            verify,
+            log_start,
+            manifest_below=manifest_below if is_ours else None,
+            gaps_below=paths.MAX_OFFSET if has_gaps_anywhere else point,
+            may_have_gaps=may_have_gaps,
+            unsynced=not is_new and files.exists(os.path.join(directory, paths.UNSYNCED)),
+        )
 
     def _log_start(
         self, directory: str, recovery_point: int | None, log_start: int, *, clean: bool
@@ -416,42 +437,6 @@ class Loader:
             written = min(self._own_log_start(directory), self._first_offset(directory))
             return max(log_start, written)
         return log_start
-
-    def _finish_rescue(self, directory: str, recovery_point: int | None) -> int | None:
-        """Finish a rescue that was interrupted; return the valid recovery point."""
-        rescued_to = decided(self.files, directory)
-        if not rescued_to:
-            return recovery_point
-        finish(self.files, directory, [name for name, _ in self.files.scan(directory)])
-        return max(recovery_point or 0, rescued_to)
-
-    def _may_have_gaps(self, item: TopicPartition) -> bool:
-        """Return whether a cleaner may have left gaps of offsets, whatever the present settings of
-        the topic are.
-
-        Any topic of a broker may have been cleaned; for a copy, the copied checkpoint decides.
-        """
-        return item in self.checkpoints.cleaned_before or (
-            self.files.in_order and self.settings.is_brokers_topic(item[0])
-        )
-
-    def _gaps_allowed_below(
-        self, item: TopicPartition, directory: str, recovery_point: int | None
-    ) -> int:
-        """Return the offset below which a cleaner may have left gaps between segments.
-
-        Our cleaner leaves gaps only below a durable recovery point. A broker's cleaner may have
-        left gaps anywhere. Any gap is possible, too, if the cleaner's checkpoint is ahead of the
-        recovery point, or if the log was copied without its checkpoints.
-        """
-        point = recovery_point or 0
-        if (
-            self.settings.is_brokers
-            or self.checkpoints.cleaned_before.get(item, 0) > point
-            or (recovery_point is None and not manifest_file.is_blank(self.files, directory))
-        ):
-            return paths.MAX_OFFSET
-        return point
 
     # -- adding and creating -------------------------------------------------------------------
 
@@ -508,16 +493,8 @@ class Loader:
         epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         checkpoint_file.write_epochs(files, epochs, [])
         manifest_file.begin(files, directory)
-        context = LoadContext(
-            *(files, directory, config),
-            clean=True,
-            recovery_point=0,
-            log_start=0,
-            writable=True,
-            now_ms=now_ms,
-            manifest_valid_below=0,
-        )
-        recovered = recover(context)
+        place = PartitionFiles(files, directory, config, writable=True)
+        recovered = recover(place, Promises(clean=True, manifest_below=0), now_ms)
         files.sync_directory(directory)
         return Log(
             *(files, directory, topic.name, partition, topic.id, config, recovered, self.log_group),

@@ -37,7 +37,6 @@ Not here: reading at the end (`follow_tail`), the list of partitions (`follow_di
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +48,7 @@ from storage.files import Identity
 from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
 from storage.recovery.partition import recover
-from storage.recovery.segment import LoadContext, load, missing_segment
+from storage.recovery.segment import load, missing_segment
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -648,28 +647,25 @@ class LogFollower:
             name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in found.swapped else name
             for name, _ in self.log.files.scan(self.log.directory)
         }
-        context = dataclasses.replace(self._tail.load_context(), swapped=found.swapped)
         new: list[Segment] = []
         for base, following in zip(bases, [*bases[1:], end], strict=True):
             segment = known.get(base)
             if segment is None or not self._is_kept(segment, found):
-                segment = self._load(context, base, following, present, found)
+                segment = self._load(base, following, present, found)
                 if not self._is_kept(segment, found):
                     raise FileReplaced
             new.append(segment)
         return new
 
-    def _load(
-        self, context: LoadContext, base: int, following: int, present: set[str], found: Listing
-    ) -> Segment:
+    def _load(self, base: int, following: int, present: set[str], found: Listing) -> Segment:
         """Load a segment, which may be shorter than its entry in the manifest."""
-        log = self.log
+        files = self._tail.files_of_log(found.swapped)
         entry = self._entries.get(base)
         segment: Segment
         if entry is not None and base not in found.logs:
-            segment = missing_segment(log.files, log.directory, entry, log.config)
+            segment = missing_segment(files, entry)
         else:
-            segment = load(context, base, following, present).segment
+            segment = load(files, self._tail.promises(), base, following, present).segment
             if entry is not None and segment.size < entry.size:
                 SegmentReader(segment).mark_end_missing(entry.size)
         if segment.lost:
@@ -679,7 +675,7 @@ class LogFollower:
     def _take_over(self, found: Listing) -> None:
         """Load the end of the log again, as far as it has changed."""
         log = self.log
-        recovered = recover(self._tail.load_context())
+        recovered = recover(self._tail.files_of_log(), self._tail.promises(), 0)
         fresh = recovered.segments
         if not all(self._is_kept(segment, found) for segment in fresh):
             raise FileReplaced

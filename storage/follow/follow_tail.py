@@ -26,7 +26,7 @@ from storage.record.header import (
     size_at,
 )
 from storage.recovery.producers import replay
-from storage.recovery.segment import LoadContext, Loaded
+from storage.recovery.segment import Loaded, PartitionFiles, Promises
 from storage.segment.damage import sound_size
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -253,22 +253,22 @@ class LogTail:
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
         """Return the state of the producers at the end of `segments`, the first ones of the log."""
         names = {name for name, _ in self.log.files.scan(self.log.directory)}
-        return replay(self.load_context(), [Loaded(each) for each in segments], names)[0]
+        loaded = [Loaded(each) for each in segments]
+        return replay(self.files_of_log(), self.promises(), loaded, names)[0]
 
-    def load_context(self) -> LoadContext:
-        """Return the context for loading segments. Their writer is running: it trusts indexes."""
+    def files_of_log(self, swapped: frozenset[int] = frozenset()) -> PartitionFiles:
+        """Return the files for loading segments; `swapped`: see `PartitionFiles`."""
         log = self.log
-        return LoadContext(
-            log.files,
-            log.directory,
-            log.config,
+        return PartitionFiles(log.files, log.directory, log.config, False, swapped=swapped)
+
+    def promises(self) -> Promises:
+        """Return the promises of the writer: it is running, so it trusts indexes."""
+        log = self.log
+        return Promises(
             clean=True,
-            recovery_point=0,
-            log_start=0,
-            writable=False,
-            now_ms=self._clock_ns() // 1_000_000,
+            manifest_below=paths.MAX_OFFSET if log.has_manifest else None,
             may_have_gaps=log.may_have_gaps,
-            manifest_valid_below=paths.MAX_OFFSET if log.has_manifest else None,
+            unsynced=log.files.exists(os.path.join(log.directory, paths.UNSYNCED)),
         )
 
 

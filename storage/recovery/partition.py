@@ -20,11 +20,10 @@ Not here: recovering valid batches after damage (`log.salvage`), other partition
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage import paths
 from storage.bad_file import set_aside
@@ -33,8 +32,9 @@ from storage.files import unusable
 from storage.kafka07.segment import holds_entries, load_entries, refusal
 from storage.recovery.producers import Snapshots, replay
 from storage.recovery.segment import (
-    LoadContext,
     Loaded,
+    PartitionFiles,
+    Promises,
     finish_index,
     is_empty,
     load,
@@ -52,7 +52,7 @@ from storage.state.manifest_file import ManifestContent, ManifestEntry
 from storage.state.producer_state import ProducerState
 from storage.threads import side_by_side
 
-__all__ = ["LoadContext", "Recovered", "recover"]
+__all__ = ["PartitionFiles", "Promises", "Recovered", "recover"]
 
 
 @dataclass(slots=True)
@@ -79,86 +79,80 @@ class Recovered:
     manifest: ManifestContent | None = None
 
 
-def recover(context: LoadContext) -> Recovered:
+def recover(partition: PartitionFiles, promises: Promises, now_ms: int) -> Recovered:
     """Load one partition's directory.
 
     With `writable` false nothing on disk changes: the parts that a writable load would cut or
     rebuild are not shown. Errors: ReadOnlyFormat for a partition of Kafka 0.7 that is opened for
     writing; OSError from the disk.
     """
-    names, bad = _files_of(context)
-    if context.writable and not (names or bad):
-        return _begin(context)
+    files, directory = partition.files, partition.directory
+    names, bad = _files_of(partition)
+    if partition.writable and not (names or bad):
+        return _begin(partition, promises, now_ms)
     if holds_entries(names):
-        return _load_old(context, names)
-    if paths.UNSYNCED in names:
-        context = dataclasses.replace(context, is_unsynced=True)
-    if context.writable:
-        names = finish_swaps(context.files, context.directory, names)
+        return _load_old(partition, promises, names)
+    if partition.writable:
+        names = finish_swaps(files, directory, names)
     else:
-        names, swapped = as_if_finished(context.files, context.directory, names)
-        context = dataclasses.replace(context, swapped=swapped)
+        names, swapped = as_if_finished(files, directory, names)
+        partition = replace(partition, swapped=swapped)
     bases = paths.log_bases(names)
-    if context.swapped:
+    if partition.swapped:
         # A segment that a cleaner has just made may have gaps up to the next one.
-        behind = next((base for base in bases if base > max(context.swapped)), -1)
-        context = dataclasses.replace(
-            context, gaps_allowed_below=max(context.gaps_allowed_below, behind)
-        )
-    bases, names = _without_half_rolled(context, bases, names)
+        behind = next((base for base in bases if base > max(partition.swapped)), -1)
+        promises = replace(promises, gaps_below=max(promises.gaps_below, behind))
+    bases, names = _without_half_rolled(partition, bases, names)
     result = Recovered([])
     for name in bad:
         fault = "not a regular file; it is rebuilt from the log"
-        path = os.path.join(context.directory, name)
-        result.faults.append(_kept_aside(context, name, f"{path}: {fault}"))
-    result.manifest, entries = _read_manifest(context, names, result)
-    gone, entries = _missing(context, entries, bases, set(names))
+        path = os.path.join(directory, name)
+        result.faults.append(_kept_aside(partition, name, f"{path}: {fault}"))
+    result.manifest, entries = _read_manifest(partition, promises, names, result)
+    gone, entries = _missing(partition, promises, entries, bases, set(names))
     if result.manifest is not None and not bases:
-        context = dataclasses.replace(
-            context, log_start=max(context.log_start, result.manifest.log_start)
-        )
-    if context.writable:
+        log_start = max(promises.log_start, result.manifest.log_start)
+        promises = replace(promises, log_start=log_start)
+    if partition.writable:
         known = {*bases, *(each.base_offset for each in gone)}
-        names = drop_orphan_indexes(context.files, context.directory, names, known)
+        names = drop_orphan_indexes(files, directory, names, known)
     present = set(names)
     loaded: list[Loaded] = []
-    for number, item in enumerate(_load_all(context, bases, present, entries)):
+    for number, item in enumerate(_load_all(partition, promises, bases, present, entries)):
         loaded.append(item)
         result.epochs += item.epochs
         result.cuts += item.cuts
         result.faults += item.faults
         if item.damaged:
             result.damaged, result.torn = True, item.torn
-            _cut_off(context, result, bases[number + 1 :])
+            _cut_off(partition, result, bases[number + 1 :])
             break
-    loaded = _with_missing(context, result, loaded, gone)
-    _expect_all(context, result, loaded, entries)
+    loaded = _with_missing(partition, result, loaded, gone)
+    _expect_all(result, loaded, entries)
     result.segments = [item.segment for item in loaded]
-    if _starts_anew(context, result, names):
+    if _starts_anew(partition, promises, result, names, now_ms):
         loaded = [Loaded(result.segments[0])]
-    loaded = _without_deleted(context, loaded)
+    loaded = _without_deleted(partition, promises, loaded)
     result.segments = [item.segment for item in loaded]
-    if context.writable:
+    if partition.writable:
         result.segments[-1].sealed = False
-    result.producers, snapshots = replay(context, loaded, set(names))
-    _note_snapshots(context, result, snapshots)
+    result.producers, snapshots = replay(partition, promises, loaded, set(names))
+    _note_snapshots(partition, promises, result, snapshots)
     for item in loaded:
-        finish_index(context.files, item)
+        finish_index(files, item)
     return result
 
 
-def _begin(context: LoadContext) -> Recovered:
+def _begin(partition: PartitionFiles, promises: Promises, now_ms: int) -> Recovered:
     """Begin the log of a directory without files."""
-    result = Recovered(
-        [], manifest=None if context.manifest_valid_below is None else ManifestContent()
-    )
-    _starts_anew(context, result, [])
-    result.directory_unsynced = not context.clean
+    result = Recovered([], manifest=None if promises.manifest_below is None else ManifestContent())
+    _starts_anew(partition, promises, result, [], now_ms)
+    result.directory_unsynced = not promises.clean
     return result
 
 
 def _without_half_rolled(
-    context: LoadContext, bases: list[int], names: list[str]
+    partition: PartitionFiles, bases: list[int], names: list[str]
 ) -> tuple[list[int], list[str]]:
     """Leave out empty segments that begin inside of the previous one, and remove their files.
 
@@ -167,17 +161,17 @@ def _without_half_rolled(
     """
     left = bases[:1]
     for base in bases[1:]:
-        segment, before = context.segment(base), context.segment(left[-1])
-        if not is_empty(context, segment) or not reaches(context, before, base):
+        segment, before = partition.segment(base), partition.segment(left[-1])
+        if not is_empty(segment) or not reaches(before, base):
             left.append(base)
-        elif context.writable:
+        elif partition.writable:
             segment.discard()
             removed = {paths.file_name(base, kind) for kind in (paths.LOG, *paths.INDEX_SUFFIXES)}
             names = [name for name in names if name not in removed]
     return left, names
 
 
-def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
+def _files_of(partition: PartitionFiles) -> tuple[list[str], list[str]]:
     """Return the names of the directory's files, and of other entries in the place of files that
     can be rebuilt (a link, a pipe, a directory).
 
@@ -185,13 +179,13 @@ def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
     """
     names: list[str] = []
     bad: list[str] = []
-    for name, kind in context.files.listing(context.directory):
+    for name, kind in partition.files.listing(partition.directory):
         if kind == "file":
             names.append(name)
         elif paths.base_offset_of(name) is not None:
-            path = os.path.join(context.directory, name)
+            path = os.path.join(partition.directory, name)
             if name.endswith(paths.LOG):
-                raise unusable(path, context.files.file_stat(path).st_mode)
+                raise unusable(path, partition.files.file_stat(path).st_mode)
             if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
                 bad.append(name)
         elif name == manifest_file.FILE_NAME:
@@ -199,87 +193,90 @@ def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
     return names, bad
 
 
-def _kept_aside(context: LoadContext, name: str, fault: str) -> str:
+def _kept_aside(partition: PartitionFiles, name: str, fault: str) -> str:
     """Rename a file that cannot be read, if that is allowed; return the fault's line."""
-    if not context.writable:
+    if not partition.writable:
         return fault
-    return f"{fault}; kept as {set_aside(context.files, os.path.join(context.directory, name))}"
+    return f"{fault}; kept as {set_aside(partition.files, os.path.join(partition.directory, name))}"
 
 
 # -- the manifest --------------------------------------------------------------------------------
 
 
 def _read_manifest(
-    context: LoadContext, names: list[str], result: Recovered
+    partition: PartitionFiles, promises: Promises, names: list[str], result: Recovered
 ) -> tuple[ManifestContent | None, list[ManifestEntry]]:
     """Return the manifest, or None, and its valid entries; rename a damaged one."""
     is_there = manifest_file.FILE_NAME in names
-    if context.manifest_valid_below is None:
-        if is_there and context.writable:
+    if promises.manifest_below is None:
+        if is_there and partition.writable:
             # The manifest is older than the broker in the directory.
-            context.files.unlink(os.path.join(context.directory, manifest_file.FILE_NAME))
+            partition.files.unlink(os.path.join(partition.directory, manifest_file.FILE_NAME))
         return None, []
     recorded = ManifestContent()
     if is_there:
         try:
-            recorded = manifest_file.read(context.files, context.directory)
+            recorded = manifest_file.read(partition.files, partition.directory)
         except CorruptCheckpoint as error:
             line = f"{error}: missing segments may not be noticed"
-            result.faults.append(_kept_aside(context, manifest_file.FILE_NAME, line))
-    entries = [
-        entry for entry in recorded.entries if entry.next_offset <= context.manifest_valid_below
-    ]
-    return recorded, entries
+            result.faults.append(_kept_aside(partition, manifest_file.FILE_NAME, line))
+    below = promises.manifest_below
+    return recorded, [entry for entry in recorded.entries if entry.next_offset <= below]
 
 
 def _missing(
-    context: LoadContext, entries: list[ManifestEntry], bases: list[int], present: set[str]
+    partition: PartitionFiles,
+    promises: Promises,
+    entries: list[ManifestEntry],
+    bases: list[int],
+    present: set[str],
 ) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
     """Return the listed segments that are not among `bases`, ascending; and the valid entries: none
     if another program has rewritten the log.
     """
     if not bases or {entry.base_offset for entry in entries}.issubset(bases):
         return [], entries
-    sizes = _sizes(context, bases, entries, present)
+    sizes = _sizes(partition, promises, bases, entries, present)
     if not manifest_file.fits(entries, sizes):
         return [], []
-    gone = manifest_file.missing(entries, sizes, context.log_start)
+    gone = manifest_file.missing(entries, sizes, promises.log_start)
     for entry in gone:
         before = [base for base in bases if base < entry.base_offset]
-        if before and reaches(context, context.segment(before[-1]), entry.base_offset):
+        if before and reaches(partition.segment(before[-1]), entry.base_offset):
             return [], []
     return gone, entries
 
 
 def _sizes(
-    context: LoadContext, bases: list[int], entries: list[ManifestEntry], present: set[str]
+    partition: PartitionFiles,
+    promises: Promises,
+    bases: list[int],
+    entries: list[ManifestEntry],
+    present: set[str],
 ) -> dict[int, int]:
     """Return the bytes of these segments' logs; if longer than listed, up to the last batch."""
-    sizes = {
-        base: context.files.file_stat(context.segment(base).log_path).st_size for base in bases
-    }
+    files = partition.files
+    sizes = {base: files.file_stat(partition.segment(base).log_path).st_size for base in bases}
     for base, end, size, _ in entries:
         if sizes.get(base, 0) > size:
-            sizes[base] = own_size(context, base, end, present, size)
+            sizes[base] = own_size(partition, promises, base, end, present, size)
     return sizes
 
 
 def _with_missing(
-    context: LoadContext, result: Recovered, loaded: list[Loaded], gone: list[ManifestEntry]
+    partition: PartitionFiles, result: Recovered, loaded: list[Loaded], gone: list[ManifestEntry]
 ) -> list[Loaded]:
     """Add a segment in the place of each missing one, and a fault."""
     made = list(loaded)
     for entry in gone:
         if entry.base_offset < loaded[-1].segment.base_offset:
-            segment = missing_segment(context.files, context.directory, entry, context.config)
+            segment = missing_segment(partition, entry)
             result.faults.append(segment.loss)
             made.append(Loaded(segment))
     return sorted(made, key=lambda item: item.segment.base_offset)
 
 
-def _expect_all(
-    context: LoadContext, result: Recovered, loaded: list[Loaded], entries: list[ManifestEntry]
-) -> None:
+def _expect_all(result: Recovered, loaded: list[Loaded], entries: list[ManifestEntry]) -> None:
     """Mark bytes missing from segments that are shorter than the manifest says."""
     sealed = {item.segment.base_offset: item for item in loaded[:-1]}
     sizes = {base: item.segment.size for base, item in sealed.items()}
@@ -294,7 +291,11 @@ def _expect_all(
 
 
 def _load_all(
-    context: LoadContext, bases: list[int], present: set[str], entries: list[ManifestEntry]
+    partition: PartitionFiles,
+    promises: Promises,
+    bases: list[int],
+    present: set[str],
+    entries: list[ManifestEntry],
 ) -> Iterable[Loaded]:
     """Load the segments, several at a time if that pays; return them in order.
 
@@ -304,72 +305,72 @@ def _load_all(
     """
     listed = {entry.base_offset: entry for entry in entries}
     shorter: set[int] = set()
-    if entries and not context.clean:
-        sizes = _sizes(context, bases, entries, present)
+    if entries and not promises.clean:
+        sizes = _sizes(partition, promises, bases, entries, present)
         shorter = {entry.base_offset for entry in manifest_file.short(entries, sizes)}
 
     def load_one(pair: tuple[int, int | None]) -> Loaded:
         base, following = pair
-        if following is None:
-            return load(context, base, None, present)
         entry = listed.get(base)
-        if entry is not None:
-            following = min(following, entry.next_offset)
-        point = max(context.recovery_point, following if base in shorter else 0)
-        there = dataclasses.replace(context, recovery_point=point)
-        return load(there, base, following, present, None if entry is None else entry.size)
+        if following is None or entry is None:
+            return load(partition, promises, base, following, present)
+        end = min(following, entry.next_offset)
+        is_short = base in shorter
+        return load(partition, promises, base, end, present, entry.size, was_flushed=is_short)
 
     pairs = itertools.zip_longest(bases, bases[1:])
-    if context.writable or context.files.parallel == 1 or len(bases) < 2:
+    if partition.writable or partition.files.parallel == 1 or len(bases) < 2:
         return map(load_one, pairs)
-    return side_by_side(load_one, pairs, context.files.parallel, "segments")
+    return side_by_side(load_one, pairs, partition.files.parallel, "segments")
 
 
-def _load_old(context: LoadContext, names: list[str]) -> Recovered:
+def _load_old(partition: PartitionFiles, promises: Promises, names: list[str]) -> Recovered:
     """Load a partition of Kafka 0.7. Errors: ReadOnlyFormat if it was opened for writing."""
-    if context.writable:
-        raise refusal(context.directory)
+    if partition.writable:
+        raise refusal(partition.directory)
     segments, faults = load_entries(
-        context.files,
-        context.directory,
+        partition.files,
+        partition.directory,
         names,
-        context.config,
-        progress=None if context.clean else context.progress,
+        partition.config,
+        progress=None if promises.clean else partition.progress,
     )
     return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
 
 
-def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
+def _cut_off(partition: PartitionFiles, result: Recovered, bases: list[int]) -> None:
     """Take segments after a damaged one out of the log."""
-    if not context.writable:
+    if not partition.writable:
         return
     for base in bases:
-        segment = context.segment(base)
+        segment = partition.segment(base)
         path = segment.log_path
-        size = context.files.file_stat(path).st_size
+        size = partition.files.file_stat(path).st_size
         segment.leave(paths.CUT)
         result.cuts.append(
             Cut(path, 0, size, "the records before it are missing", segment.log_path)
         )
     if bases:
         # The log will grow over them: they must not return.
-        context.files.sync_directory(context.directory)
+        partition.files.sync_directory(partition.directory)
 
 
-def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]:
+def _without_deleted(
+    partition: PartitionFiles, promises: Promises, loaded: list[Loaded]
+) -> list[Loaded]:
     """Discard the segments below the log start after a crash: their deletion may be half done.
 
     Segments from the first base on in the history stay. A deletion moves the history's bases,
     durably, before it removes a file, so no deletion of these segments has begun. Retention moves
     the bases and then deletes the segments.
     """
-    if not context.writable or context.clean:
+    if not partition.writable or promises.clean:
         return loaded
     following = [item.segment.base_offset for item in loaded[1:]]
-    count = sum(base <= context.log_start for base in following)
+    count = sum(base <= promises.log_start for base in following)
     if count:
         try:
-            bases = read_history(context.files, context.directory).bases
+            bases = read_history(partition.files, partition.directory).bases
         except CorruptCheckpoint:
             bases = {}
         kept_from = min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
@@ -379,41 +380,45 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
     if count:
         # The checkpoint has no log start if it is the first segment's
         # (`Log.log_start_for_checkpoint`): they must not return.
-        context.files.sync_directory(context.directory)
+        partition.files.sync_directory(partition.directory)
     return loaded[count:]
 
 
-def _note_snapshots(context: LoadContext, result: Recovered, snapshots: Snapshots) -> None:
+def _note_snapshots(
+    partition: PartitionFiles, promises: Promises, result: Recovered, snapshots: Snapshots
+) -> None:
     """Note the newest snapshot, and which changes of the start are not durable yet."""
     result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
-    if context.writable:
+    if partition.writable:
         result.unsynced_snapshots = snapshots.unsynced
         # The index of transactions that are cut off may be removed, too.
-        result.directory_unsynced = not context.clean or bool(snapshots.unsynced)
+        result.directory_unsynced = not promises.clean or bool(snapshots.unsynced)
 
 
-def _starts_anew(context: LoadContext, result: Recovered, names: list[str]) -> bool:
+def _starts_anew(
+    partition: PartitionFiles, promises: Promises, result: Recovered, names: list[str], now_ms: int
+) -> bool:
     """If the log is empty or ends before its log start, start a segment there (`LogLoader`)."""
     segments = result.segments
-    if segments and segments[-1].next_offset < context.log_start:
-        if not context.writable:
+    if segments and segments[-1].next_offset < promises.log_start:
+        if not partition.writable:
             raise CorruptRecord(
                 f"the log ends at offset {segments[-1].next_offset}, before its start offset "
-                f"{context.log_start}",
-                path=context.directory,
+                f"{promises.log_start}",
+                path=partition.directory,
             )
-        _cut_off(context, result, [segment.base_offset for segment in segments])
+        _cut_off(partition, result, [segment.base_offset for segment in segments])
         segments.clear()
     if segments:
         return False
-    where = (context.files, context.directory, context.log_start, context.config)
-    if context.writable:
-        is_unused = all(paths.base_offset_of(name) != context.log_start for name in names)
-        made = Segment.create(*where, now_ms=context.now_ms, is_unused=is_unused, for_append=False)
+    where = (partition.files, partition.directory, promises.log_start, partition.config)
+    if partition.writable:
+        is_unused = all(paths.base_offset_of(name) != promises.log_start for name in names)
+        made = Segment.create(*where, now_ms=now_ms, is_unused=is_unused, for_append=False)
         segments.append(made)
         segments[0].close_descriptors()
         # A flush syncs the directory after a segment was made since the start.
-        context.files.sync_directory(context.directory)
+        partition.files.sync_directory(partition.directory)
     else:
         segments.append(Segment(*where, writable=False))
     return True

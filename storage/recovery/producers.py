@@ -24,14 +24,17 @@ from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC
-from storage.recovery.segment import LoadContext, Loaded, read_on
+from storage.recovery.segment import Loaded, PartitionFiles, Promises, read_on
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState, read
 
 
 def replay(
-    context: LoadContext, loaded: Sequence[Loaded], names: Collection[str]
+    partition: PartitionFiles,
+    promises: Promises,
+    loaded: Sequence[Loaded],
+    names: Collection[str],
 ) -> tuple[ProducerState, Snapshots]:
     """Return the producers at the log's end, and the snapshots.
 
@@ -39,9 +42,9 @@ def replay(
     corrected on disk, else in memory only. Errors: OSError from the disk.
     """
     first, last = loaded[0].segment, loaded[-1].segment
-    snapshots = Snapshots(context, names, first.base_offset, last.next_offset)
+    snapshots = Snapshots(partition, promises, names, first.base_offset, last.next_offset)
     bases = [item.segment.base_offset for item in loaded]
-    missing = [base for base in bases[1:] if context.writable and base not in snapshots]
+    missing = [base for base in bases[1:] if partition.writable and base not in snapshots]
     aborts = [
         item.scan.first_abort
         for item in loaded
@@ -57,16 +60,17 @@ def replay(
             else:
                 snapshots.write(base, state)
         begins = max(start, base)
-        rebuilt = _walk(context, item, begins, state) if end > start else []
+        rebuilt = _walk(partition, item, begins, state) if end > start else []
         if item.scan is not None:
-            offset = item.scan.offset if context.files.in_order else min(item.scan.offset, begins)
-            _put_transactions(context, item.segment, offset, rebuilt, names)
+            offset = item.scan.offset if partition.files.in_order else min(item.scan.offset, begins)
+            _put_transactions(partition, promises, item.segment, offset, rebuilt, names)
     snapshots.drop_others(bases)
-    state.expire(context.now_ms, context.producer_expiration_ms)
     return state, snapshots
 
 
-def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
+def _walk(
+    partition: PartitionFiles, item: Loaded, start: int, state: ProducerState
+) -> list[TxnEntry]:
     """Add a segment's batches from `start` on; return its aborted transactions, if it was read."""
     rebuilt: list[TxnEntry] = []
     if item.segment.is_lost:
@@ -82,14 +86,14 @@ def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) 
     segment, scan = item.segment, item.scan
     scanned_from = segment.size if scan is None else scan.position
     # An index that was copied before its log has fewer entries.
-    rebuilt_from = scanned_from if context.files.in_order else 0
+    rebuilt_from = scanned_from if partition.files.in_order else 0
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
     try:
         reader = SegmentReader(segment)
         position = reader.position_of(start) if start > segment.base_offset else 0
         if position is not None and position < read_to and not _is_before_producers(segment):
-            _read_headers(context, segment, position, read_to, take)
+            _read_headers(partition, segment, position, read_to, take)
     finally:
         segment.close_descriptors()
     take(known or [])
@@ -110,23 +114,24 @@ def _is_before_producers(segment: Segment) -> bool:
 
 
 def _read_headers(
-    context: LoadContext,
+    partition: PartitionFiles,
     segment: Segment,
     position: int,
     end: int,
     take: Callable[[list[tuple[int, ...]]], None],
 ) -> None:
     """Read batches of producers in a part of a log, without checking CRCs, up to any damage."""
-    rebuild = Rebuild(segment.base_offset, context.config.index_interval_bytes, position=position)
+    rebuild = Rebuild(segment.base_offset, partition.config.index_interval_bytes, position=position)
     fd = segment.open_apart()
     try:
-        read_on(context, rebuild, fd, end, take, check_crc=False)
+        read_on(partition, rebuild, fd, end, take, check_crc=False)
     finally:
-        context.files.close(fd)
+        partition.files.close(fd)
 
 
 def _put_transactions(
-    context: LoadContext,
+    partition: PartitionFiles,
+    promises: Promises,
     segment: Segment,
     offset: int,
     rebuilt: list[TxnEntry],
@@ -139,13 +144,13 @@ def _put_transactions(
     base = segment.base_offset
     entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
     entries += tuple(rebuilt)
-    if not context.writable:
+    if not partition.writable:
         index.entries = entries
     elif entries != index.entries or index.odd_bytes:
         index.replace(entries)
         if not entries:
-            context.files.unlink(segment.file_path(paths.TXNINDEX))
-    if context.writable and not context.clean:
+            partition.files.unlink(segment.file_path(paths.TXNINDEX))
+    if partition.writable and not promises.clean:
         index.mark_unsynced()
     index.close()
 
@@ -157,13 +162,22 @@ class Snapshots:
     """
 
     def __init__(
-        self, context: LoadContext, names: Iterable[str], log_start: int, log_end: int
+        self,
+        partition: PartitionFiles,
+        promises: Promises,
+        names: Iterable[str],
+        log_start: int,
+        log_end: int,
     ) -> None:
         """Take the snapshots between the first segment's base and the log's end.
 
         A writable load removes the others, and later unreadable ones.
         """
-        self._context = context
+        self._files = partition.files
+        self._directory = partition.directory
+        self._writable = partition.writable
+        # A roll right after a flush leaves one at the recovery point.
+        self._flushed_below = promises.trusted_below
         self._states: dict[int, bytes | None] = {}
         self._made: set[int] = set()
         is_ahead = False
@@ -173,12 +187,12 @@ class Snapshots:
             offset = paths.base_offset_of(name)
             if offset is not None and log_start <= offset <= log_end:
                 self._states[offset] = None
-            elif context.writable:
-                context.files.unlink(os.path.join(context.directory, name))
+            elif partition.writable:
+                partition.files.unlink(os.path.join(partition.directory, name))
                 is_ahead = is_ahead or (offset or 0) > log_end
         if is_ahead:
             # The log will grow over it with other records: it must not return.
-            context.files.sync_directory(context.directory)
+            partition.files.sync_directory(partition.directory)
 
     def __contains__(self, offset: int) -> bool:
         if offset not in self._states:
@@ -186,23 +200,21 @@ class Snapshots:
         if self._states[offset] is not None:
             return True
         path = self._path(offset)
-        data, excess = read(self._context.files, path)
+        data, excess = read(self._files, path)
         if _is_snapshot(data, path):
             self._states[offset] = data
-            if excess and self._context.writable:
+            if excess and self._writable:
                 self._replace(offset, data)
             return True
         del self._states[offset]
-        if self._context.writable:
-            self._context.files.unlink(path)
+        if self._writable:
+            self._files.unlink(path)
         return False
 
     @property
     def unsynced(self) -> frozenset[int]:
-        context = self._context
-        # A roll right after a flush leaves one at the recovery point.
-        flushed = paths.MAX_OFFSET if context.clean else context.recovery_point
-        return frozenset(self._made | {each for each in self._states if each >= flushed})
+        unflushed = {each for each in self._states if each >= self._flushed_below}
+        return frozenset(self._made | unflushed)
 
     def newest_up_to(self, offset: int) -> int:
         """Return the offset of the newest one at or below `offset`, or -1."""
@@ -219,25 +231,25 @@ class Snapshots:
 
     def write(self, offset: int, state: ProducerState) -> None:
         """Make a snapshot again in a writable load."""
-        if self._context.writable:
+        if self._writable:
             data = self._states[offset] = state.encode()
             self._replace(offset, data)
 
     def _replace(self, offset: int, data: bytes) -> None:
         self._made.add(offset)
-        self._context.files.replace_atomically(self._path(offset), data, sync=False)
+        self._files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:
         """Remove all except those at a segment's base and the newest, and unreadable ones."""
-        if self._context.writable:
+        if self._writable:
             for offset in self._states.keys() - {*bases, self.newest_up_to(paths.MAX_OFFSET)}:
                 del self._states[offset]
-                self._context.files.unlink(self._path(offset))
+                self._files.unlink(self._path(offset))
             # The first segment's was not read if there is a newer one.
             _ = bases[0] in self
 
     def _path(self, offset: int) -> str:
-        return os.path.join(self._context.directory, paths.file_name(offset, paths.SNAPSHOT))
+        return os.path.join(self._directory, paths.file_name(offset, paths.SNAPSHOT))
 
 
 def _is_snapshot(data: bytes, path: str) -> bool:

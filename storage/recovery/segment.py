@@ -59,33 +59,70 @@ _MOST_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class LoadContext:
-    """The context of a partition's load. Offsets count records; `now_ms` is wall time."""
+class Promises:
+    """The state of a log that was promised before it is loaded; loading never cuts below it.
+
+    `clean`: the last stop was clean, or another process has the log open: everything was written.
+    `recovery_point`: everything below it was flushed; None: unknown. `verify`: check all of the log
+    nevertheless. `log_start`: records below it were deleted. `manifest_below`: the manifest's
+    entries that end at or below this offset are valid; None: a broker's log has no manifest.
+    `gaps_below`: a cleaner may have left gaps of offsets between segments below this offset.
+    `may_have_gaps`: a cleaner may have left gaps in any segment, whatever the topic's present
+    settings are. `unsynced`: an fsync has failed: the page cache, or new files, still have the
+    readable bytes. `may_end`: the log may end at damage; otherwise that is LogWouldEnd.
+    """
+
+    clean: bool
+    recovery_point: int | None = None
+    verify: bool = False
+    log_start: int = 0
+    manifest_below: int | None = None
+    gaps_below: int = 0
+    may_have_gaps: bool = False
+    unsynced: bool = False
+    may_end: bool = True
+
+    @property
+    def flushed_to(self) -> int:
+        """The recovery point that counts."""
+        return 0 if self.verify else self.recovery_point or 0
+
+    @property
+    def trusted_below(self) -> int:
+        """The offset from which on loading reads the log. A deletion may be half done below the log
+        start.
+        """
+        return paths.MAX_OFFSET if self.clean else max(self.flushed_to, self.log_start)
+
+    @property
+    def flushed_end(self) -> int | None:
+        """An offset at which a batch of the log ended when it was flushed; None: unknown."""
+        # A recovery point at the log start was raised with it: the log may end anywhere.
+        is_known = self.manifest_below is not None and (self.recovery_point or 0) > self.log_start
+        return self.recovery_point if is_known else None
+
+    @property
+    def recovery_point_is_reliable(self) -> bool:
+        """Whether the log end cannot be below the recovery point without a loss."""
+        is_known = self.recovery_point is not None and not self.verify
+        return is_known or self.gaps_below <= self.flushed_to
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """The directory of a partition that is loaded.
+
+    `writable`: loading corrects the files. `progress`: called with counts of bytes that were read.
+    `swapped`: the segments whose files' names end in `.swap`; a read-only load does not rename
+    them.
+    """
 
     files: Files
     directory: str
     config: LogConfig
-    clean: bool
-    recovery_point: int
-    log_start: int
     writable: bool
-    now_ms: int
-    # A cleaner may have left gaps of offsets, whatever the topic's present settings are.
-    may_have_gaps: bool = False
-    # Below this offset a cleaner may have left gaps between segments.
-    gaps_allowed_below: int = 0
-    producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
-    # Segments whose files' names end in `.swap`; a read-only load does not rename them.
     swapped: frozenset[int] = frozenset()
-    # The end of the manifest's valid entries; None: a broker's log has none.
-    manifest_valid_below: int | None = None
-    # An offset at which a batch of the log ended when it was flushed; None: unknown.
-    flushed_end: int | None = None
-    # An fsync has failed: the page cache, or new files, still have the readable bytes.
-    is_unsynced: bool = False
-    # Whether the log may end at damage; else that is LogWouldEnd.
-    may_end: bool = True
 
     def segment(self, base: int, *, writable: bool = False) -> Segment:
         """Return the segment's files, without their content."""
@@ -141,18 +178,24 @@ class Loaded:
 
 
 def load(
-    context: LoadContext,
+    partition: PartitionFiles,
+    promises: Promises,
     base: int,
     following: int | None,
     present: set[str],
     manifest_size: int | None = None,
+    *,
+    was_flushed: bool = False,
 ) -> Loaded:
     """Load one segment; `following` is the base offset of the next one, None for the last.
 
     `present`: the names of the existing files. `manifest_size`: its bytes by the manifest; None:
-    unknown. Errors: OSError from the disk; LogWouldEnd.
+    unknown. `was_flushed`: all of it was, even if it ends above the recovery point. Errors: OSError
+    from the disk; LogWouldEnd.
     """
-    loading = _Loading(context, base, following, present, manifest_size)
+    loading = _Loading(partition, promises, base, following, present, manifest_size)
+    if was_flushed and following is not None:
+        loading.trusted_below = max(loading.trusted_below, following)
     try:
         loading.run()
     finally:
@@ -170,35 +213,39 @@ class _Loading:
 
     def __init__(
         self,
-        context: LoadContext,
+        partition: PartitionFiles,
+        promises: Promises,
         base: int,
         following: int | None,
         present: set[str],
         manifest_size: int | None,
     ) -> None:
-        self.context = context
-        self.files = context.files
+        self.partition = partition
+        self.files = partition.files
+        self.writable = partition.writable
+        self.promises = promises
+        self.trusted_below = promises.trusted_below
         self.following = following
         self.present = present
         self.manifest_size = manifest_size
-        self.segment = context.segment(base, writable=context.writable)
+        self.segment = partition.segment(base, writable=partition.writable)
         self.result = Loaded(self.segment)
         self.trusted: tuple[int, int, int, int] | None = None
         self.places: list[Damage] = []
 
     def run(self) -> None:
-        context, segment, following = self.context, self.segment, self.following
+        segment, following = self.segment, self.following
         segment.sealed = following is not None
         indexes_fit = self._look()
-        unflushed = not context.clean and (following is None or following > context.recovery_point)
-        if following is None or unflushed or not indexes_fit or self._may_lack_end():
+        may_cut = following is None or following > self.trusted_below
+        if following is None or may_cut or not indexes_fit or self._may_lack_end():
             # The smaller number of index entries is no loss.
             segment.sealed = False
             segment.close()
-            self._recover(may_cut=following is None or unflushed, indexes_fit=indexes_fit)
+            self._recover(may_cut=may_cut, indexes_fit=indexes_fit)
             end: int | None = segment.next_offset
             if following is not None and not self.result.damaged:
-                if context.writable and self.result.index is None:
+                if self.writable and self.result.index is None:
                     segment.seal()
                 segment.next_offset = max(segment.next_offset, following)
                 segment.sealed = True
@@ -224,15 +271,14 @@ class _Loading:
         Then its time index may lack the last entry, and its files may not have their final lengths.
         That is possible if the recovery point lies at the segment's end.
         """
-        context = self.context
-        return not context.clean and context.log_start < context.recovery_point == self.following
+        return self.promises.log_start < self.trusted_below == self.following
 
     def _refuse_gap(self, end: int | None, following: int) -> None:
         """Check that nothing before the next segment is missing or awaited. Errors:
         CorruptRecord.
         """
-        context, segment = self.context, self.segment
-        if context.config.is_compacted or context.may_have_gaps:
+        segment = self.segment
+        if self.partition.config.is_compacted or self.promises.may_have_gaps:
             return
         if end is None:
             last = SegmentReader(segment).last_batch()
@@ -251,20 +297,20 @@ class _Loading:
 
     def _look(self) -> bool:
         """Read sizes and the first header; return whether the indexes' last entries match."""
-        segment, context = self.segment, self.context
+        segment = self.segment
         self.last_offset_entry: tuple[int, int] | None = None
         self.last_time_entry: tuple[int, int] | None = None
         self.fd = self.files.open(segment.log_path, os.O_RDONLY)
         try:
             stat = self.files.descriptor_stat(self.fd)
-            if not context.writable:
+            if not self.writable:
                 # Its writer may replace the file at any moment.
                 born_ns = self.files.born_ns(self.fd)
                 segment.identity = stat.st_dev, stat.st_ino, born_ns
             self.size, self.mtime_ns = stat.st_size, stat.st_mtime_ns
             self.first = header_at(self.files, self.fd, 0)
             kinds = [paths.INDEX, paths.TIMEINDEX]
-            if not context.writable and self.first is not None and self.first.magic == 0:
+            if not self.writable and self.first is not None and self.first.magic == 0:
                 kinds.pop()  # its messages have no time, and its broker wrote no such index
             if not all(map(self._has_file, kinds)):
                 return False
@@ -306,7 +352,7 @@ class _Loading:
             timestamp, offset = self.last_time_entry
             if not base <= offset < upper:
                 return False
-            if not active and not self.context.writable:
+            if not active and not self.writable:
                 largest = max(largest, self._largest_at_end())
             return active or timestamp >= largest
         # A sealed log whose records have timestamps ends with a final time entry.
@@ -323,7 +369,7 @@ class _Loading:
 
     def _read_end(self) -> Rebuild:
         """Read the log from the last batch in the offset index on."""
-        base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
+        base, interval = self.segment.base_offset, self.partition.config.index_interval_bytes
         position = self.last_offset_entry[1] if self.last_offset_entry else 0
         rebuild = Rebuild(base, interval, position=position)
         for _ in feed(self.files, self.fd, self.size, rebuild):
@@ -358,7 +404,7 @@ class _Loading:
 
         Reads the end of the log if the file's size differs from the manifest.
         """
-        if self.context.manifest_valid_below is None or self.manifest_size == self.size:
+        if self.promises.manifest_below is None or self.manifest_size == self.size:
             return self.size
         with self.files.held_open(self.segment.log_path) as self.fd:
             rebuild = self._read_end()
@@ -366,7 +412,7 @@ class _Loading:
         if rebuild.position == self.size or rebuild.position == size:
             self.result.end = rebuild.next_offset
         if size < self.size:
-            flags = os.O_RDWR if self.context.writable else os.O_RDONLY
+            flags = os.O_RDWR if self.writable else os.O_RDONLY
             with self.files.held_open(self.segment.log_path, flags) as self.fd:
                 self._drop_garbage(size, self._used(size), may_cut=False)
         return size
@@ -378,14 +424,14 @@ class _Loading:
         """
         path, count = self.segment.log_path, self.size - size
         if used == size:
-            if self.context.writable:
+            if self.writable:
                 cut_end(self.files, self.fd, path, size)
         elif not may_cut:
             self.result.faults.append(
                 f"{path}: position {size}: {count} bytes after the last batch are not a batch. "
                 "To remove them: kafkafs repair --apply"
             )
-        elif self.context.writable:
+        elif self.writable:
             reason = "not a batch; no record is missing"
             cut = cut_tail(self.files, self.fd, path, size, self.size, reason)
             self.result.cuts.append(replace(cut, ends_log=False))
@@ -410,8 +456,7 @@ class _Loading:
         """
         segment = self.segment
         limit = self.last_offset_entry[0] if self.last_offset_entry else -1
-        if not self.context.clean:
-            limit = min(limit, self.context.recovery_point - 1)
+        limit = min(limit, self.trusted_below - 1)
         offset, position = segment.offset_index.lookup(limit)
         if not 0 < position < self.size:
             return None
@@ -437,7 +482,7 @@ class _Loading:
         those.
         """
         files, segment, result = self.files, self.segment, self.result
-        writable, following = self.context.writable, self.following
+        writable, following = self.writable, self.following
         if indexes_fit and self.last_offset_entry is not None and self.first is not None:
             self.trusted = self._find_trusted()
         path = segment.log_path
@@ -456,12 +501,12 @@ class _Loading:
                 result.damaged = (
                     may_cut
                     and following is not None
-                    and rebuild.next_offset < following > self.context.gaps_allowed_below
+                    and rebuild.next_offset < following > self.promises.gaps_below
                     and not self._is_out_of_reach(following)
                 )
             else:
                 result.damaged = may_cut
-            if result.damaged and not self.context.may_end:
+            if result.damaged and not self.promises.may_end:
                 raise LogWouldEnd(
                     reason or f"the next segment begins at offset {following}",
                     path=path,
@@ -500,7 +545,7 @@ class _Loading:
         segment `following`: then nothing needs to lie between (`Log.append_assigned`).
         """
         try:
-            with self.files.held_open(self.context.segment(following).log_path) as fd:
+            with self.files.held_open(self.partition.segment(following).log_path) as fd:
                 header = header_at(self.files, fd, 0)
         except FileNotFoundError:
             return False
@@ -517,7 +562,7 @@ class _Loading:
         if self.trusted is not None and self.rebuild.position == self.trusted[1]:
             # The batch of the entry is damaged, and has no valid offset.
             self._walk_from_start()
-        if may_cut and self.context.is_unsynced and self.rebuild.position < self.size:
+        if may_cut and self.promises.unsynced and self.rebuild.position < self.size:
             self.places = self._lost()
             self._walk_from_start()
         elif may_cut and self._misplaced() is not None:
@@ -546,7 +591,7 @@ class _Loading:
 
     def _walk(self, end: int) -> None:
         """Read from the trusted entry on to `end`, or to the first fault outside of `places`."""
-        base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
+        base, interval = self.segment.base_offset, self.partition.config.index_interval_bytes
         if self.trusted is None:
             self.scan = Scan(0, base)
             self.rebuild = Rebuild(base, interval)
@@ -563,21 +608,21 @@ class _Loading:
                 max_timestamp_offset=timestamp_offset,
             )
         for place in self.places:
-            read_on(self.context, self.rebuild, self.fd, place.start, self.scan.take)
+            read_on(self.partition, self.rebuild, self.fd, place.start, self.scan.take)
             self.rebuild.skip(place.end, place.next_offset)
-        read_on(self.context, self.rebuild, self.fd, end, self.scan.take)
+        read_on(self.partition, self.rebuild, self.fd, end, self.scan.take)
 
     def _misplaced(self) -> Damage | None:
         """Return the batch with a wrong base offset that stopped the walk, or should have."""
         is_sealed = self.following is not None
-        limit = self.following if is_sealed else self.context.flushed_end
+        limit = self.following if is_sealed else self.promises.flushed_end
         return misplaced(self._read_at, self.rebuild, limit, is_sealed=is_sealed)
 
     def _lost(self) -> list[Damage]:
         """Return the ranges that a failed fsync lost before whole batches; the end may be torn."""
         base = self.segment.base_offset
         part = Part(
-            *(base, 0, base, self.size, self.context.config.max_message_bytes),
+            *(base, 0, base, self.size, self.partition.config.max_message_bytes),
             limit=paths.MAX_OFFSET if self.following is None else self.following,
             may_be_torn=self.following is None,
         )
@@ -652,10 +697,15 @@ def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
 
 
 def own_size(
-    context: LoadContext, base: int, following: int, present: set[str], manifest_size: int
+    partition: PartitionFiles,
+    promises: Promises,
+    base: int,
+    following: int,
+    present: set[str],
+    manifest_size: int,
 ) -> int:
     """Return the bytes of a sealed segment's log up to its last batch. Errors: OSError."""
-    loading = _Loading(context, base, following, present, manifest_size)
+    loading = _Loading(partition, promises, base, following, present, manifest_size)
     try:
         return loading.find_own_size()
     finally:
@@ -671,20 +721,20 @@ def finish_index(files: Files, item: Loaded) -> None:
         files.replace_atomically(item.segment.file_path(paths.INDEX), item.index)
 
 
-def is_empty(context: LoadContext, segment: Segment) -> bool:
+def is_empty(segment: Segment) -> bool:
     """Return whether a log's file is empty, or begins with preallocated zeros."""
-    files = context.files
+    files = segment.disk
     if not files.file_stat(segment.log_path).st_size:
         return True
-    if not context.config.preallocate:
+    if not segment.config.preallocate:
         return False
     with files.held_open(segment.log_path) as fd:
         return not any(files.pread(fd, HEADER_SIZE, 0))
 
 
-def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
+def reaches(segment: Segment, offset: int) -> bool:
     """Return whether a segment that was not loaded has a batch at `offset` or later."""
-    files = context.files
+    files = segment.disk
     fd = files.open(segment.log_path, os.O_RDONLY)
     source = FileSource(files, fd, segment.log_path)
     try:
@@ -703,7 +753,7 @@ def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
 
 
 def read_on(
-    context: LoadContext,
+    partition: PartitionFiles,
     rebuild: Rebuild,
     fd: int,
     end: int,
@@ -715,22 +765,20 @@ def read_on(
 
     `take` is called with the batches of producers, some at a time.
     """
-    for _, taken, _ in feed(context.files, fd, end, rebuild, check_crc=check_crc):
-        context.progress(taken)
+    for _, taken, _ in feed(partition.files, fd, end, rebuild, check_crc=check_crc):
+        partition.progress(taken)
         if rebuild.producers:
             take(list(rebuild.producers))
             rebuild.producers.clear()
 
 
-def missing_segment(
-    files: Files, directory: str, entry: ManifestEntry, config: LogConfig
-) -> Segment:
+def missing_segment(partition: PartitionFiles, entry: ManifestEntry) -> Segment:
     """Return a sealed segment with a missing file, for its place in the log.
 
     By the manifest it existed, and was not deleted. All of it is damage, which reads report; other
     positions stay. It is in memory only; if the file returns, the next start finds it.
     """
-    segment = Segment(files, directory, entry.base_offset, config, writable=False)
+    segment = partition.segment(entry.base_offset)
     found = SegmentSummary(
         size=entry.size,
         next_offset=entry.next_offset,

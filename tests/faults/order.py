@@ -284,7 +284,7 @@ FAULTS = [
     Fault(
         "epochs-are-cut-to-the-first-segment",
         "storage/directory/partition.py",
-        "        epochs_start = log_start if is_brokers else start\n",
+        "        epochs_start = promises.log_start if is_brokers else start\n",
         "        epochs_start = start\n",
         "A broker no longer finds its remote segments, and deletes them.",
         (TIERED,),

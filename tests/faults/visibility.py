@@ -348,8 +348,8 @@ FAULTS = [
     Fault(
         "log-start-of-half-deleted-segments",
         "storage/recovery/partition.py",
-        "    count = sum(base <= context.log_start for base in following)\n",
-        "    count = sum(base < context.log_start for base in following)\n",
+        "    count = sum(base <= promises.log_start for base in following)\n",
+        "    count = sum(base < promises.log_start for base in following)\n",
         "After a kill a segment without a visible record stays.",
         ("tests/crash/test_deletion_durable.py",),
     ),
@@ -372,7 +372,7 @@ FAULTS = [
     Fault(
         "recovered-log-ends-before-its-start",
         "storage/recovery/partition.py",
-        "    if segments and segments[-1].next_offset < context.log_start:",
+        "    if segments and segments[-1].next_offset < promises.log_start:",
         "    if segments and segments[-1].next_offset < 0:",
         "Offsets are given out again that were deleted.",
         (RECOVERY,),

@@ -9,7 +9,15 @@ import pytest
 
 from storage import Record, encode, paths
 from storage.files import Files
-from storage.recovery.segment import LoadContext, Loaded, finish_index, is_empty, load, reaches
+from storage.recovery.segment import (
+    Loaded,
+    PartitionFiles,
+    Promises,
+    finish_index,
+    is_empty,
+    load,
+    reaches,
+)
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
@@ -64,18 +72,11 @@ def loaded(
     writable: bool = True,
     files: Files | None = None,
 ) -> Loaded:
-    context = LoadContext(
-        files or Files(),
-        str(path),
-        CONFIG,
-        clean=clean,
-        recovery_point=recovery_point,
-        log_start=0,
-        writable=writable,
-        now_ms=NOW_MS,
-    )
-    found = load(context, BASE, following, set(os.listdir(path)))
-    finish_index(context.files, found)
+    files = files or Files()
+    partition = PartitionFiles(files, str(path), CONFIG, writable)
+    promises = Promises(clean, recovery_point)
+    found = load(partition, promises, BASE, following, set(os.listdir(path)))
+    finish_index(files, found)
     found.segment.close_descriptors()
     return found
 
@@ -193,31 +194,21 @@ def test_a_flushed_one_is_never_cut(segment: Segment, tmp_path: Path) -> None:
 # -- what nobody has looked into -------------------------------------------------------------------
 
 
-def unread(path: Path) -> tuple[LoadContext, Segment]:
-    context = LoadContext(
-        Files(),
-        str(path),
-        LogConfig(preallocate=True),
-        clean=False,
-        recovery_point=0,
-        log_start=0,
-        writable=False,
-        now_ms=NOW_MS,
-    )
-    return context, Segment(context.files, str(path), BASE, CONFIG, writable=False)
+def unread(path: Path) -> Segment:
+    return Segment(Files(), str(path), BASE, LogConfig(preallocate=True), writable=False)
 
 
 def test_up_to_where_a_segment_reaches(segment: Segment, tmp_path: Path) -> None:
-    assert not is_empty(*unread(tmp_path))
+    assert not is_empty(unread(tmp_path))
     for index in ("as it is", "gone"):
         for offset in (BASE, BASE + 5, FOLLOWING - 1):
-            assert reaches(*unread(tmp_path), offset), index
-        assert not reaches(*unread(tmp_path), FOLLOWING), index
+            assert reaches(unread(tmp_path), offset), index
+        assert not reaches(unread(tmp_path), FOLLOWING), index
         (tmp_path / f"{BASE:020}{paths.INDEX}").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("size", [0, 1 << 20])
 def test_one_that_nothing_was_written_to_is_empty(tmp_path: Path, size: int) -> None:
     (tmp_path / f"{BASE:020}{paths.LOG}").write_bytes(bytes(size))
-    assert is_empty(*unread(tmp_path))
-    assert not reaches(*unread(tmp_path), BASE)
+    assert is_empty(unread(tmp_path))
+    assert not reaches(unread(tmp_path), BASE)
