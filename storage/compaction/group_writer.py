@@ -3,7 +3,7 @@ swap.
 
 A group of segments becomes one segment with the base offset of the first. If it is full (by its
 size, its offsets or its indexes), another one begins at the next batch. New segments are indexed
-like any other (`Segment.append`), trimmed and synced when they end, and get the mtime of the last
+like any other (`SegmentWriter`), trimmed and synced when they end, and get the mtime of the last
 segment that they replace.
 """
 
@@ -17,7 +17,8 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.header import Buffer
-from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
+from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES
+from storage.segment.writer import BatchEntry, SegmentWriter
 from storage.settings.config import LogConfig
 
 
@@ -40,10 +41,11 @@ class GroupWriter:
         """
         self.suffix = suffix
         self._pace = pace
-        self._new_segment = partial(
-            Segment.create, files, directory, config=config, now_ms=now_ms, suffix=suffix
+        self._create = partial(
+            SegmentWriter.create, files, directory, config=config, now_ms=now_ms, suffix=suffix
         )
-        self.segments = [self._new_segment(base_offset)]
+        self._writer = self._create(base_offset)
+        self.segments = [self._writer.segment]
 
     def append(
         self, data: Buffer, entries: Sequence[BatchEntry], aborted: Iterable[TxnEntry]
@@ -63,7 +65,8 @@ class GroupWriter:
                 next_offset = int.from_bytes(view[at : at + 8], "big")
                 self._seal(next_offset)
                 self.segments[-1].close_descriptors()
-                self.segments.append(self._new_segment(next_offset))
+                self._writer = self._create(next_offset)
+                self.segments.append(self._writer.segment)
                 continue
             some = entries[first : first + count]
             start, end = some[0][0], some[-1][0] + some[-1][1]
@@ -71,7 +74,7 @@ class GroupWriter:
             while left and left[0].last_offset <= some[-1][2]:
                 segment.txn_index.append(left.pop(0))
             shifted = [(at - start, size, last, newest) for at, size, last, newest in some]
-            segment.append(view[start:end], shifted, 0)
+            self._writer.append(view[start:end], shifted, 0)
             first += count
         assert not left
         self._pace(len(view))
@@ -103,7 +106,7 @@ class GroupWriter:
         return count
 
     def _seal(self, next_offset: int) -> None:
-        self.segments[-1].seal()
+        self._writer.seal()
         self.segments[-1].next_offset = next_offset
 
     def end(self, next_offset: int, mtime_ns: int) -> int:

@@ -19,7 +19,8 @@ from storage.log.log import Log
 from storage.log.validator import ValidatedBatch, validated, without_conversion
 from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
 from storage.record.header import BatchHeader, Buffer, parse_header
-from storage.segment.segment import MAX_OFFSET_SPAN, BatchEntry
+from storage.segment.segment import MAX_OFFSET_SPAN
+from storage.segment.writer import BatchEntry
 from storage.state.producer_state import ProducerBatch, ProducerUpdate
 
 

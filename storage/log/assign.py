@@ -12,7 +12,7 @@ from storage import paths
 from storage.errors import InvalidRecord, RecordTooLarge
 from storage.log.validator import check_not_ahead
 from storage.record._batch import assign_offsets
-from storage.segment.segment import BatchEntry
+from storage.segment.writer import BatchEntry
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerUpdate
 

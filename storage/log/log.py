@@ -41,7 +41,8 @@ from storage.record.batch import Record
 from storage.recovery.partition import Recovered
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
-from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
+from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, Segment
+from storage.segment.writer import BatchEntry, SegmentWriter
 from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
 from storage.state.history import History
@@ -235,9 +236,10 @@ class Log(LogState):
             if update is not None:
                 position = self.transactions.append(active, batches, entries, now_ns, update)
             elif self.append_queue.in_use:
-                position = self.off_log_thread(active, active.append, batches, entries, now_ns)
+                append = self.writer.append
+                position = self.off_log_thread(active, append, batches, entries, now_ns)
             else:
-                position = active.append(batches, entries, now_ns)
+                position = self.writer.append(batches, entries, now_ns)
         except CutShort as error:
             self.durability.refuse_appends(error)
             raise
@@ -388,23 +390,24 @@ class Log(LogState):
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         # In this order: a reader that sees the new segment finds the old one sealed.
-        sealed = self.segments[-1]
+        sealed, sealing = self.segments[-1], self.writer
         producers = self.producers.encode()
-        self.off_log_thread(sealed, sealed.seal)
+        self.off_log_thread(sealed, sealing.seal)
         try:
-            active = self.off_log_thread(
+            writer = self.off_log_thread(
                 sealed, self._begin_segment, base_offset, producers, now_ms
             )
         except OSError:
             # Removed files of the new one must not return.
             self.durability.directory_unsynced = True
-            sealed.unseal()
+            sealing.unseal()
             raise
+        active = writer.segment
         if self.closed:
             # The topic was deleted meanwhile.
             active.close()
             raise LogClosed("this log has been closed", path=self.directory)
-        self.segments = (*self.segments, active)
+        self.segments, self.writer = (*self.segments, active), writer
         self._active_since_ms = self.monotonic_ms()
         replaced = self.snapshots.set_newest(base_offset)
         if replaced is not None:
@@ -418,9 +421,11 @@ class Log(LogState):
             listener.rolled(self, sealed, active)
         return active
 
-    def _begin_segment(self, base_offset: int, producers: bytes, now_ms: int) -> Segment:
+    def _begin_segment(self, base_offset: int, producers: bytes, now_ms: int) -> SegmentWriter:
         self.snapshots.write(base_offset, producers)
-        return Segment.create(self.files, self.directory, base_offset, self.config, now_ms=now_ms)
+        return SegmentWriter.create(
+            self.files, self.directory, base_offset, self.config, now_ms=now_ms
+        )
 
     # -- losses --------------------------------------------------------------------------------
 
@@ -648,7 +653,10 @@ class Log(LogState):
                 if segment.recently_used or segment.is_unsynced:
                     segment.recently_used = False
                     stay = True
-                elif not segment.close_descriptors():
+                    continue
+                if segment is self.active:
+                    self.writer.rest()
+                if not segment.close_descriptors():
                     stay = True
         return stay
 
@@ -727,7 +735,7 @@ class Log(LogState):
         if self.closed:
             return
         if not self.read_only and not self.lost_end:
-            self.active.trim()
+            self.writer.trim()
             self.snapshots.write_last()
             self.durability.directory_unsynced = True
             with contextlib.suppress(CorruptRecord):

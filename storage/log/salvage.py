@@ -30,7 +30,7 @@ from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.segment.batch_check import Part, check_part
 from storage.segment.cut import cut_files
-from storage.segment.segment import BatchEntry
+from storage.segment.writer import BatchEntry
 from storage.task import Task
 
 

@@ -15,6 +15,7 @@ from storage.files import Files
 from storage.log.append_queue import AppendQueue
 from storage.log.group import LogGroup
 from storage.segment.segment import Segment
+from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerState
 
@@ -52,6 +53,8 @@ class LogState:
         self.closed = False
         self.append_queue = AppendQueue(self.name)
         self.segments = tuple(segments)
+        # Appends to the active segment.
+        self.writer = SegmentWriter(self.segments[-1])
         self._retired: list[tuple[int, Segment]] = []
         self.producers = producers
         self.log_start_offset = max(log_start, self.segments[0].base_offset)

@@ -19,7 +19,8 @@ from bisect import bisect_left, bisect_right
 from storage.index.txn_index import TxnEntry
 from storage.log.state import LogState
 from storage.segment.reader import SegmentReader
-from storage.segment.segment import BatchEntry, Segment
+from storage.segment.segment import Segment
+from storage.segment.writer import BatchEntry
 from storage.state.producer_state import ProducerUpdate
 
 
@@ -112,7 +113,8 @@ class Transactions:
         try:
             for aborted in update.aborted:
                 self._log.off_log_thread(active, active.txn_index.append, aborted)
-            position = self._log.off_log_thread(active, active.append, batches, entries, now_ns)
+            append = self._log.writer.append
+            position = self._log.off_log_thread(active, append, batches, entries, now_ns)
         except OSError:
             if update.aborted:
                 active.txn_index.truncate_to(known)

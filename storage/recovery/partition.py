@@ -414,7 +414,7 @@ def _starts_anew(
     where = (partition.files, partition.directory, promises.log_start, partition.config)
     if partition.writable:
         is_unused = all(paths.base_offset_of(name) != promises.log_start for name in names)
-        made = Segment.create(*where, now_ms=now_ms, is_unused=is_unused, for_append=False)
+        made = Segment.create(*where, now_ms=now_ms, is_unused=is_unused)
         segments.append(made)
         segments[0].close_descriptors()
         # A flush syncs the directory after a segment was made since the start.

@@ -42,6 +42,7 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import buffered, feed
+from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
 from storage.state.manifest_file import ManifestEntry
 from storage.state.producer_state import ProducerBatch
@@ -246,7 +247,7 @@ class _Loading:
             end: int | None = segment.next_offset
             if following is not None and not self.result.damaged:
                 if self.writable and self.result.index is None:
-                    segment.seal()
+                    SegmentWriter(segment).seal()
                 segment.next_offset = max(segment.next_offset, following)
                 segment.sealed = True
         else:
@@ -258,7 +259,6 @@ class _Loading:
                 first_timestamp=self.first.max_timestamp if self.first else -1,
                 max_timestamp=timestamp,
                 max_timestamp_offset=timestamp_offset,
-                last_indexed_position=self.last_offset_entry[1] if self.last_offset_entry else 0,
             )
             segment.restore(found, sealed=True)
             end = None

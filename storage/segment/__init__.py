@@ -1,7 +1,8 @@
 """One segment: a `.log` file of record batches with its indexes.
 
-`segment` has the class: names, descriptors, indexes and appends. `reader` reads its batches, checks
-them at the first read, and adds the damage that it finds to the segment. `summary` has the values
+`segment` has the class: names, descriptors, indexes and damage. `writer` appends to the active
+segment. `reader` reads batches, checks them at the first read, and adds the damage that it finds to
+the segment. `summary` has the values
 that are computed from a segment's files. `checked_ranges` remembers the checked bytes,
 `batch_check` checks a range, `damage` describes damaged bytes and the offsets lost in them. `cut`
 saves the bytes that recovery takes out of a log. `walk` reads a log file through, `direct_io`

@@ -5,18 +5,13 @@ batches back to back; the indexes are those of `storage.index`. The last segment
 *active*: appends go to it. The others are *sealed*: their indexes are trimmed, and they do not
 change until a cleaner replaces the whole segment.
 
-As in Kafka's `LogSegment.append` a batch gets an index entry if more than `index.interval.bytes`
-lie between it and the last indexed batch, so the first batch never does. An index therefore always
-equals a rebuilt one.
-
 A file is opened at its first use. It is closed if it was not used for some time, or if another
 segment needs its descriptor (`storage.descriptors`). A thread that reads or flushes holds a
 *lease*. While there is a lease, descriptors are not closed by age, and the files of a deleted
 segment stay.
 
-Not here: reading batches (`reader`), assigning offsets (`log.assign`), when to roll (`log`),
-damaged files after a crash (`recovery`), the choice of deleted segments (`retention`,
-`compaction`).
+Not here: reading batches (`reader`), appending them (`writer`), damaged files after a crash
+(`recovery`), the choice of deleted segments (`retention`, `compaction`).
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from storage import descriptors, paths
@@ -42,19 +37,14 @@ from storage.record.plain import decoded_sizes, plain
 from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import sound_batch
 from storage.segment.checked_ranges import CheckedRanges
-from storage.segment.cut import cut_end, cut_tail
+from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_indexes
 from storage.settings.config import LogConfig
-from storage.waiting import before_waiting, may_wait
+from storage.waiting import before_waiting
 
 _log = logging.getLogger(__name__)
-
-BatchEntry = tuple[int, int, int, int]
-"""One batch of an append: (position in the appended bytes, size in bytes, last offset, largest
-timestamp in ms).
-"""
 
 # One lock for all segments. Reentrant: a thread that adds damage under it may find the file
 # missing.
@@ -77,11 +67,10 @@ class Segment:
     __slots__ = (
         *("base_offset", "config", "writable", "suffix", "sealed", "identity", "recently_used"),
         *("disk", "_directory", "_log_name", "fd", "_leases", "_gone", "_synced_size"),
-        *("_offset_index", "_time_index", "_txn_index", "_append_ready"),
+        *("_offset_index", "_time_index", "_txn_index"),
         *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
-        *("max_timestamp_offset", "mtime_ns", "is_dated", "_told_ns"),
-        *("_cut_pending", "_bytes_since_index_entry", "index_full"),
-        *("damages", "reported_damages", "lost_bytes", "checked_ranges"),
+        *("max_timestamp_offset", "mtime_ns", "is_dated", "told_ns"),
+        *("index_full", "damages", "reported_damages", "lost_bytes", "checked_ranges"),
     )
 
     # Whether the log is batches. A subclass may read a log of another form: its offsets are
@@ -123,19 +112,15 @@ class Segment:
         self._offset_index: Index | None = None
         self._time_index: Index | None = None
         self._txn_index: TxnIndex | None = None
-        # Whether log and indexes are open and the indexes pre-sized.
-        self._append_ready = False
         # Bytes of the log that are on the disk: no write error is pending for them.
         self._synced_size = 0
-        self._cut_pending = False
-        self._bytes_since_index_entry = 0
         # Known damage; reads stop before it.
         self.damages: Damages = ()
         # Damage that the log has already counted and reported.
         self.reported_damages: Damages = ()
         self.checked_ranges = CheckedRanges()
         self.first_timestamp = -1
-        # Whether an index lacks room for the entries that one more append may need.
+        # Whether an index lacks entries, or room for those that one more append may need.
         self.index_full = False
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
@@ -143,7 +128,7 @@ class Segment:
         # Whether the log's file has exactly that time, by the disk's clock.
         self.is_dated = False
         # The mtime that was last returned.
-        self._told_ns = 0
+        self.told_ns = 0
         self.next_offset = base_offset
         self.size = 0
         # Bytes at the end of a sealed segment that its file has lost.
@@ -162,12 +147,10 @@ class Segment:
         now_ms: int,
         suffix: str = "",
         is_unused: bool = False,
-        for_append: bool = True,
     ) -> Segment:
-        """Create an empty active segment on the disk. Remove old files of its name first.
+        """Create the files of an empty active segment. Remove old files of its name first.
 
-        `is_unused`: there are no such files. `for_append`: pre-size the indexes now and not at the
-        first append. Errors: OSError; no file is left.
+        `is_unused`: there are no such files. Errors: OSError; no file is left.
         """
         segment = cls(files, directory, base_offset, config, writable=True, suffix=suffix)
         if not is_unused:
@@ -178,11 +161,8 @@ class Segment:
             segment.fd = fd = descriptors.open_for(segment, files, create)
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
-            if for_append:
-                segment._open_for_append()
-            else:
-                for kind in (paths.INDEX, paths.TIMEINDEX):
-                    files.close(files.open(segment.file_path(kind), os.O_WRONLY | os.O_CREAT))
+            for kind in (paths.INDEX, paths.TIMEINDEX):
+                files.close(files.open(segment.file_path(kind), os.O_WRONLY | os.O_CREAT))
         except OSError:
             segment.discard()
             raise
@@ -194,7 +174,6 @@ class Segment:
     ) -> None:
         """Set the facts that were found on the disk. `stable_size` is by default the size."""
         size = summary.size
-        assert 0 <= summary.last_indexed_position <= size
         assert self.base_offset <= summary.next_offset
         self.size = size
         self.stable_size = size if stable_size is None else stable_size
@@ -202,7 +181,6 @@ class Segment:
         self.first_timestamp = summary.first_timestamp
         self.max_timestamp = summary.max_timestamp
         self.max_timestamp_offset = summary.max_timestamp_offset
-        self._bytes_since_index_entry = size - summary.last_indexed_position
         self.mtime_ns = summary.mtime_ns
         self.is_dated = True
         self.sealed = sealed
@@ -384,13 +362,7 @@ class Segment:
                 return False
             self.fd = -1
             descriptors.forget(self)
-        try:
-            if self._append_ready:
-                self._append_ready = False
-                self.offset_index.trim()
-                self.time_index.trim()
-        finally:
-            self._release_indexes()
+        self._release_indexes()
         return True
 
     def renewed(self) -> None:
@@ -652,63 +624,7 @@ class Segment:
         self.restore(summary._replace(next_offset=self.next_offset), sealed=True)
         self.renewed()
 
-    # -- appending -----------------------------------------------------------------------------
-
-    def _open_for_append(self) -> None:
-        """Open the three files and pre-size the indexes (`OffsetIndex.java`)."""
-        self.log_fd()
-        indexes = self.offset_index, self.time_index
-        for index in indexes:
-            index.presize()
-        self.index_full = any(index.is_full for index in indexes)
-        self._append_ready = True
-
-    def append(
-        self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
-    ) -> int:
-        """Write batches that have their offsets at the end, and index them (`LogSegment.append`).
-
-        Return their file position. Errors: OSError; the file then gets its former size back.
-        CutShort if the file ends before the written bytes.
-        """
-        assert not self.sealed
-        if not self._append_ready:
-            self._open_for_append()
-        start = self.size
-        fd = self.fd
-        if fd < 0:
-            fd = self.log_fd()
-        if self._cut_pending:
-            self.disk.ftruncate(fd, start)
-            self._cut_pending = False
-        if self.disk.size(fd) < start:
-            raise self._cut_short()
-        try:
-            self.disk.pwrite(fd, data, start)
-        except OSError:
-            self._cut_back(start)
-            raise
-        first = batches[0]
-        if self.size == 0:
-            self.first_timestamp = first[3]
-        interval = self.config.index_interval_bytes
-        if (
-            len(batches) == 1
-            and self._bytes_since_index_entry <= interval
-            and first[3] <= self.max_timestamp
-        ):
-            # The common append: one small batch, nothing to index.
-            self._bytes_since_index_entry += first[1]
-        else:
-            self._index(batches, start, interval)
-        self.size = start + len(data)
-        self.next_offset = batches[-1][2] + 1
-        self.mtime_ns = now_ns
-        if self.fd < 0:
-            # Another thread has closed it before the bytes counted as written.
-            self.fd = fd
-        self.is_dated = False
-        return start
+    # -- times and sizes ----------------------------------------------------------------------
 
     def date(self, least_ns: int) -> int:
         """Return the mtime of the log's file, in ns; an earlier one of an active segment becomes
@@ -720,105 +636,28 @@ class Segment:
             # Before the stat: the result of an append meanwhile is read again.
             self.is_dated = True
             with contextlib.suppress(OSError):
-                found_ns = self._file_stat().st_mtime_ns
+                fd = self.fd
+                disk = self.disk
+                found = disk.descriptor_stat(fd) if fd >= 0 else disk.file_stat(self.log_path)
+                found_ns = found.st_mtime_ns
                 # Other processes recognise an unchanged sealed segment by it.
                 if found_ns < least_ns and self.writable and not self.sealed:
                     self.disk.utime_ns(self.log_path, least_ns)
                     found_ns = least_ns
-                self.mtime_ns = self._told_ns = found_ns
+                self.mtime_ns = self.told_ns = found_ns
         return max(self.mtime_ns, least_ns)
-
-    def _file_stat(self) -> os.stat_result:
-        """Return the stat of the log's file; by its descriptor if no other thread closes that."""
-        fd = self.fd
-        if fd >= 0 and not may_wait():
-            return self.disk.descriptor_stat(fd)
-        return self.disk.file_stat(self.log_path)
 
     def check_whole(self) -> None:
         """Check that the file has all written bytes. Thread-safe: an append writes them before
         `size` counts them. Errors: CutShort, OSError.
         """
         written = self.size
-        if self.disk.size(self.log_fd()) < written:
-            raise self._cut_short()
-
-    def _cut_short(self) -> CutShort:
         size = self.disk.size(self.log_fd())
-        reason = f"another process has truncated the file from {self.size} to {size} bytes"
-        return CutShort(errno.EIO, reason, self.log_path)
+        if size < written:
+            reason = f"another process has truncated the file from {written} to {size} bytes"
+            raise CutShort(errno.EIO, reason, self.log_path)
 
-    def _index(self, batches: Sequence[BatchEntry], start: int, interval: int) -> None:
-        before = (self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset)
-        try:
-            for position, size, last_offset, max_timestamp in batches:
-                if max_timestamp > self.max_timestamp:
-                    self.max_timestamp = max_timestamp
-                    self.max_timestamp_offset = last_offset
-                if self._bytes_since_index_entry > interval:
-                    self.offset_index.append(last_offset, start + position)
-                    self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
-                    self._bytes_since_index_entry = 0
-                self._bytes_since_index_entry += size
-        except OSError:
-            self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
-            self._cut_back(start)
-            for index in (self.offset_index, self.time_index):
-                # If this fails, too, recovery finds an entry without a batch.
-                with contextlib.suppress(OSError):
-                    index.truncate_to_offset(self.next_offset)
-            raise
-        self.index_full = self.offset_index.is_full or self.time_index.is_full
-
-    def _cut_back(self, size: int) -> None:
-        """Cut a failed append off the file; if that fails, the next append cuts it off."""
-        self.is_dated = False
-        try:
-            self.disk.ftruncate(self.log_fd(), size)
-        except (OSError, CorruptRecord):
-            self._cut_pending = True
-
-    # -- sealing and syncing ------------------------------------------------------------------
-
-    def trim(self) -> None:
-        """Write the final time entry, and cut the files to the used part
-        (`onBecomeInactiveSegment`).
-
-        Errors: OSError; appends continue as before.
-        """
-        fd = self.log_fd()
-        try:
-            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
-            self.offset_index.trim()
-            self.time_index.trim()
-            # A truncated file is not filled up.
-            if self.disk.size(fd) > self.size:
-                cut_end(self.disk, fd, self.log_path, self.size)
-        except OSError:
-            self._drop_final_entry()
-            raise
-        self._append_ready = False
-
-    def seal(self) -> None:
-        """Trim the files, and allow no more appends. Errors: OSError."""
-        assert self.writable
-        assert not self.sealed
-        self.trim()
-        if self._told_ns and not self.is_dated:
-            self.date(self._told_ns + 1)
-        self.sealed = True
-        # Most reads will come from the disk, not from the page cache.
-        self.checked_ranges.forget_written(self.size)
-
-    def unseal(self) -> None:
-        """Undo `seal`. Errors: OSError from the disk."""
-        self.sealed = False
-        self._drop_final_entry()
-
-    def _drop_final_entry(self) -> None:
-        """Drop the time index's last entry if no entry of the offset index goes with it."""
-        last = self.offset_index.last_entry
-        self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
+    # -- syncing -------------------------------------------------------------------------------
 
     def open_log(self) -> bool:
         """Open the log, so that reads continue after its removal; return False if the file is
@@ -959,7 +798,6 @@ class Segment:
         The log comes last: while it exists, no other segment of that base gets the same names when
         it leaves.
         """
-        self._append_ready = False
         self.close()
         self._gone = True
         kinds = (*_KINDS[1:], _KINDS[0])

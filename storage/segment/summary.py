@@ -21,7 +21,6 @@ class SegmentSummary(NamedTuple):
     first_timestamp: int = -1
     max_timestamp: int = -1
     max_timestamp_offset: int = 0
-    last_indexed_position: int = 0
 
     @classmethod
     def of(cls, rebuild: Rebuild, size: int, mtime_ns: int) -> SegmentSummary:
@@ -33,5 +32,4 @@ class SegmentSummary(NamedTuple):
             first_timestamp=rebuild.first_max_timestamp,
             max_timestamp=rebuild.max_timestamp,
             max_timestamp_offset=rebuild.max_timestamp_offset,
-            last_indexed_position=min(rebuild.position - rebuild.bytes_since, size),
         )

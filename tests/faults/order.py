@@ -474,17 +474,17 @@ FAULTS = [
     ),
     Fault(
         "append-behind-a-hole",
-        "storage/segment/segment.py",
-        "        if self.disk.size(fd) < start:\n",
-        "        if self.disk.size(fd) < 0:\n",
+        "storage/segment/writer.py",
+        "        if disk.size(fd) < start:\n",
+        "        if disk.size(fd) < 0:\n",
         "An append goes behind what somebody has cut off, and hides all of it.",
         (RESCUE,),
     ),
     Fault(
         "roll-fills-what-was-cut-off",
-        "storage/segment/segment.py",
-        "            if self.disk.size(fd) > self.size:\n",
-        "            if self.disk.size(fd) != self.size:\n",
+        "storage/segment/writer.py",
+        "            if segment.disk.size(fd) > segment.size:\n",
+        "            if segment.disk.size(fd) != segment.size:\n",
         "Zeros are put in the place of records.",
         (RESCUE,),
     ),
@@ -538,9 +538,10 @@ FAULTS = [
         "roll-snapshot-after-the-new-segment",
         "storage/log/log.py",
         "        self.snapshots.write(base_offset, producers)\n"
-        "        return Segment.create(self.files, self.directory, base_offset, self.config, "
-        "now_ms=now_ms)\n",
-        "        active = Segment.create(\n"
+        "        return SegmentWriter.create(\n"
+        "            self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
+        "        )\n",
+        "        active = SegmentWriter.create(\n"
         "            self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
         "        )\n"
         "        self.snapshots.write(base_offset, producers)\n"
@@ -551,7 +552,7 @@ FAULTS = [
     Fault(
         "roll-that-fails-leaves-the-segment-closed",
         "storage/log/log.py",
-        "            self.durability.directory_unsynced = True\n            sealed.unseal()\n",
+        "            self.durability.directory_unsynced = True\n            sealing.unseal()\n",
         "            self.durability.directory_unsynced = True\n            pass\n",
         "After a roll on a full disk no append is taken any more.",
         ("tests/storage/log/test_log.py", APPEND),
@@ -559,8 +560,8 @@ FAULTS = [
     Fault(
         "roll-that-fails-may-come-back",
         "storage/log/log.py",
-        "            self.durability.directory_unsynced = True\n            sealed.unseal()",
-        "            sealed.unseal()",
+        "            self.durability.directory_unsynced = True\n            sealing.unseal()",
+        "            sealing.unseal()",
         "After a power cut an empty segment begins inside of the one before.",
         (NAMES,),
     ),
@@ -590,7 +591,7 @@ FAULTS = [
     ),
     Fault(
         "append-refused-is-not-cut-off",
-        "storage/segment/segment.py",
+        "storage/segment/writer.py",
         "            self._cut_back(start)\n            raise\n        first",
         "            raise\n        first",
         "What ENOSPC left of a batch stands behind the end.",
@@ -598,15 +599,15 @@ FAULTS = [
     ),
     Fault(
         "append-that-an-index-refused-is-not-cut-off",
-        "storage/segment/segment.py",
-        "self.max_timestamp_offset = before\n            self._cut_back(start)\n",
-        "self.max_timestamp_offset = before\n",
+        "storage/segment/writer.py",
+        "            self._cut_back(start)\n            for index",
+        "            for index",
         "After a kill a batch that was refused is there.",
         (APPEND,),
     ),
     Fault(
         "append-cut-that-failed-is-not-done-again",
-        "storage/segment/segment.py",
+        "storage/segment/writer.py",
         "        except (OSError, CorruptRecord):\n            self._cut_pending = True",
         "        except (OSError, CorruptRecord):\n            self._cut_pending = False",
         "After a kill a batch that was refused follows one that was not.",

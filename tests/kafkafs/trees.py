@@ -24,6 +24,7 @@ from storage.plain_forms import plain_forms
 from storage.record.batch import decode
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.segment.writer import SegmentWriter
 from storage.waiting import at_once
 from tests.log_check import check
 from tests.storage.logs import remove_head
@@ -244,7 +245,7 @@ def cleaned_segment(log: Log, count: int, drop: Callable[[Record], bool]) -> Seg
             staying = [record for record in records if not drop(record)]
             if staying:
                 kept.append(encode(staying, base_offset=header.base_offset))
-    new = Segment.create(
+    writer = SegmentWriter.create(
         log.files,
         log.directory,
         old[0].base_offset,
@@ -255,8 +256,9 @@ def cleaned_segment(log: Log, count: int, drop: Callable[[Record], bool]) -> Seg
     for batch in kept:
         first = decode(batch, 0)
         entry = (0, len(batch), first[-1].offset, max(record.timestamp for record in first))
-        new.append(batch, [entry], 1_700_000_000_000_000_000)
-    new.seal()
+        writer.append(batch, [entry], 1_700_000_000_000_000_000)
+    writer.seal()
+    new = writer.segment
     new.stable_size = new.size
     return new
 

@@ -20,6 +20,7 @@ from storage.record.plain import recompress
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -61,13 +62,13 @@ class Taken:
 
 def written(path: Path, batches: list[tuple[int, int]]) -> Segment:
     """A segment of a batch for each (size of its value, codec)."""
-    segment = Segment.create(Files(), str(path), BASE, LogConfig(), now_ms=NOW_MS)
+    writer = SegmentWriter.create(Files(), str(path), BASE, LogConfig(), now_ms=NOW_MS)
     for number, (size, codec) in enumerate(batches):
         offset = BASE + number
         data = recompress(encode([Record(offset, NOW_MS, 0, b"k", b"x" * size)]), codec)
-        segment.append(data, [(0, len(data), offset, NOW_MS)], NOW_NS)
-    segment.seal()
-    return segment
+        writer.append(data, [(0, len(data), offset, NOW_MS)], NOW_NS)
+    writer.seal()
+    return writer.segment
 
 
 @pytest.fixture

@@ -124,7 +124,8 @@ def test_a_hole_takes_no_time(
     verify(str(tmp_path), files=files)
     with LogManager.open(str(tmp_path), files=files) as manager:
         assert values(manager.log("t", 0)) == lines
-    assert files.bytes_read < 16 << 20
+    # Most of it are the pre-sized indexes that a killed process leaves.
+    assert files.bytes_read < 48 << 20
     for cut in (tmp_path / "t-0").glob("*.cut"):
         assert cut.stat().st_size > 1 << 30
         assert cut.stat().st_blocks * 512 < 1 << 20

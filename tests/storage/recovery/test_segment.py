@@ -20,6 +20,7 @@ from storage.recovery.segment import (
 )
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
 from tests.storage.logs import NOW_MS, NOW_NS
 
@@ -44,13 +45,13 @@ class Counted(Files):
 @pytest.fixture
 def segment(tmp_path: Path) -> Segment:
     """A sealed one of so many batches of a record each, closed."""
-    made = Segment.create(Files(), str(tmp_path), BASE, CONFIG, now_ms=NOW_MS)
+    writer = SegmentWriter.create(Files(), str(tmp_path), BASE, CONFIG, now_ms=NOW_MS)
     for offset in range(BASE, FOLLOWING):
         data = encode([Record(offset, NOW_MS + offset, 0, None, b"x" * 50)])
-        made.append(data, [(0, len(data), offset, NOW_MS + offset)], NOW_NS)
-    made.seal()
-    made.close()
-    return made
+        writer.append(data, [(0, len(data), offset, NOW_MS + offset)], NOW_NS)
+    writer.seal()
+    writer.segment.close()
+    return writer.segment
 
 
 def starts(segment: Segment) -> list[int]:

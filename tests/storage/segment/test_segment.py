@@ -20,6 +20,7 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import sealed_times
+from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
@@ -30,7 +31,8 @@ CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
 
 
 def create(path: Path, files: Files | None = None) -> Segment:
-    return Segment.create(files or Files(), str(path), BASE, CONFIG, now_ms=NOW_MS)
+    disk = files or Files()
+    return SegmentWriter.create(disk, str(path), BASE, CONFIG, now_ms=NOW_MS).segment
 
 
 @pytest.fixture
@@ -45,7 +47,8 @@ def put(segment: Segment, *values: bytes, timestamp_ms: int = NOW_MS) -> bytes:
     first = segment.next_offset
     records = [Record(first + n, timestamp_ms, 0, None, value) for n, value in enumerate(values)]
     data = encode(records)
-    segment.append(data, [(0, len(data), first + len(values) - 1, timestamp_ms)], NOW_NS)
+    writer = SegmentWriter(segment)
+    writer.append(data, [(0, len(data), first + len(values) - 1, timestamp_ms)], NOW_NS)
     segment.stable_size = segment.size
     return data
 
@@ -72,7 +75,7 @@ def test_its_indexes_are_those_of_a_rebuild(
 ) -> None:
     segment = create(tmp_path_factory.mktemp("d"))
     log = b"".join(put(segment, b"x" * size, timestamp_ms=NOW_MS + at) for size, at in batches)
-    segment.seal()
+    SegmentWriter(segment).seal()
     rebuild = Rebuild(BASE, CONFIG.index_interval_bytes)
     assert rebuild.feed(log, len(log), 0) == segment.size
     assert segment.offset_index.data() == bytes(rebuild.offset_entries)
@@ -84,8 +87,8 @@ def test_its_indexes_are_those_of_a_rebuild(
 def test_what_is_sealed_by_mistake_goes_on(segment: Segment) -> None:
     starts = fill(segment)
     before = entries_of(segment.time_index)
-    segment.seal()
-    segment.unseal()
+    SegmentWriter(segment).seal()
+    SegmentWriter(segment).unseal()
     assert entries_of(segment.time_index) == before
     put(segment, b"more")
     assert [at for at, _ in SegmentReader(segment).batches()][:-1] == starts
@@ -135,7 +138,7 @@ def test_a_sealed_index_is_rebuilt_where_a_thread_may_wait(
     segment: Segment, tmp_path: Path, kind: str, left: int | None
 ) -> None:
     fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.sync()
     index = segment.offset_index if kind == paths.INDEX else segment.time_index
     before = segment.offset_index.data(), segment.time_index.data()
@@ -152,7 +155,7 @@ def test_a_sealed_index_is_rebuilt_where_a_thread_may_wait(
 def test_a_whole_index_is_not_written_again(segment: Segment, tmp_path: Path) -> None:
     """The log is damaged, and nobody knows it: an index that is made from it would be shorter."""
     starts = fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.sync()
     before = segment.time_index.data()
     assert segment.offset_index.count
@@ -169,7 +172,7 @@ def test_an_index_that_cannot_be_written_again_is_loaded(tmp_path: Path) -> None
     disk = SimulatedDisk(str(tmp_path))
     segment = create(tmp_path, disk)
     fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.sync()
     last = segment.time_index.last_entry
     file = lose_index(tmp_path, paths.TIMEINDEX, 0)
@@ -183,7 +186,7 @@ def test_an_index_that_cannot_be_written_again_is_loaded(tmp_path: Path) -> None
 def test_the_end_removes_what_is_cut(segment: Segment, tmp_path: Path) -> None:
     """The next start would take the rest for the whole index."""
     fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.sync()
     file = lose_index(tmp_path, paths.TIMEINDEX, segment.time_index.layout.entry.size)
     segment.close()
@@ -196,7 +199,7 @@ def test_in_a_directory_that_is_not_ours_nothing_is_rebuilt(
     segment: Segment, tmp_path: Path, left: int | None
 ) -> None:
     fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.close()
     other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=False)
     summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
@@ -219,14 +222,14 @@ def test_an_active_index_is_rebuilt_after_the_roll(segment: Segment, tmp_path: P
     assert segment.offset_index.lookup(segment.next_offset) == first
     full.append(segment.index_full)
     assert full == [False, True]
-    segment.seal()
+    SegmentWriter(segment).seal()
     assert segment.offset_index.lookup(segment.next_offset) == last
     assert file.read_bytes() == segment.offset_index.data()
 
 
 def test_a_sealed_and_flushed_index_has_no_descriptor(segment: Segment) -> None:
     fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     assert segment.is_open
     assert not segment.evict()
     segment.sync()
@@ -270,7 +273,7 @@ def test_an_early_sync_that_fails_is_no_sync(tmp_path: Path, suffix: str) -> Non
     disk = Failing()
     segment = create(tmp_path, disk)
     fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     disk.failed_inode = os.stat(segment.file_path(suffix)).st_ino
     with pytest.raises(OSError, match="Input/output error"):
         segment.sync_early()
@@ -300,7 +303,7 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
     segment: Segment, tmp_path: Path
 ) -> None:
     starts = fill(segment, 12)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.close()
     index = tmp_path / f"{BASE:020}.index"
     entries = index.read_bytes()
@@ -351,7 +354,7 @@ def test_no_read_enters_or_crosses_damage(segment: Segment) -> None:
 
 def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
     starts = fill(segment)
-    segment.seal()
+    SegmentWriter(segment).seal()
     with open(segment.log_path, "r+b") as file:
         file.seek(starts[1] + 70)
         file.write(b"?")
@@ -363,7 +366,7 @@ def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
 
 def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
     fill(segment)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.close_descriptors()
     os.unlink(segment.log_path)
     assert not segment.open_log()
@@ -377,7 +380,7 @@ def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
 
 def test_a_lease_keeps_descriptors(segment: Segment) -> None:
     fill(segment)
-    segment.seal()
+    SegmentWriter(segment).seal()
     segment.lease()
     assert not segment.close_descriptors()
     assert segment.close_descriptors(own_leases=1)
@@ -392,7 +395,7 @@ def test_who_reads_what_has_left_goes_on_until_it_is_let_go(
     segment: Segment, tmp_path: Path, kind: str
 ) -> None:
     fill(segment)
-    segment.seal()
+    SegmentWriter(segment).seal()
     before = segment.deleted
     segment.leave(kind)
     assert (before, segment.deleted) == (False, True)
