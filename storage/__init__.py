@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from storage.directory.manager import LogManager, Topic
+    from storage.directory.topics import Topic
     from storage.errors import StorageError
     from storage.log.append import Appended
     from storage.log.listener import LogListener
     from storage.log.log import Log
+    from storage.manager import LogManager
     from storage.record.batch import Record, encode
 
 __all__ = [
@@ -29,10 +30,10 @@ _MODULES = {
     "Appended": "storage.log.append",
     "Log": "storage.log.log",
     "LogListener": "storage.log.listener",
-    "LogManager": "storage.directory.manager",
+    "LogManager": "storage.manager",
     "Record": "storage.record.batch",
     "StorageError": "storage.errors",
-    "Topic": "storage.directory.manager",
+    "Topic": "storage.directory.topics",
     "encode": "storage.record.batch",
 }
 

@@ -50,11 +50,11 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.permissions import exposed_text
 from storage import clock, paths
 from storage.directory.contents import Contents, contents_of
-from storage.directory.manager import LogManager
 from storage.directory.open import Progress
 from storage.directory.top_level import closing_command, others_may_write, others_text
 from storage.errors import LogLocked, StorageError
 from storage.files import Files
+from storage.manager import LogManager
 from storage.plain_forms import plain_forms
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess

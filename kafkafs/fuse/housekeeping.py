@@ -26,8 +26,8 @@ from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.threads import in_thread
 from kafkafs.tree.filesystem import FileSystem
 from storage import descriptors
-from storage.directory.manager import LogManager
 from storage.log.log import Log
+from storage.manager import LogManager
 from storage.plain_forms import plain_forms
 
 #: How often to look for due flushes, in seconds.

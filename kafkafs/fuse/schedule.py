@@ -31,11 +31,10 @@ from kafkafs.fuse.threads import JobThreads, in_thread, job_ended
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, JobKind, JobState, JobWork
-from storage.adopt.adopt import has_unwritten_markers, settle
 from storage.compaction.log_cleaner import LogCleaner
-from storage.directory.manager import Topic
 from storage.directory.retain import plan_retention
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.task import Task
 from storage.verify.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
 
@@ -197,14 +196,14 @@ class Schedule:
         return max(self._broker.offsets_retention_check_interval_ms / 1000, LEAST_S)
 
     async def _settling(self) -> float:
-        if not has_unwritten_markers(self._manager):
+        if not self._manager.adopter.has_unwritten_markers():
             return SETTLE_S
 
         def end(task: Task) -> None:
-            settle(self._manager, task, self._mount.clock_ns)
+            self._manager.adopter.settle(task, self._mount.clock_ns)
 
         await self._workers.background("the end of an adoption", end)
-        return RETRY_S if has_unwritten_markers(self._manager) else SETTLE_S
+        return RETRY_S if self._manager.adopter.has_unwritten_markers() else SETTLE_S
 
     # -- jobs ----------------------------------------------------------------------------------
 

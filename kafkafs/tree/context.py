@@ -26,9 +26,9 @@ from kafkafs.tree.recent_lookups import RecentLookups
 from kafkafs.tree.unfinished import Unfinished
 from kafkafs.views import BatchesView, View, json_lines_view, key_value_view, values_view
 from storage.compaction.log_cleaner import LogCleaner
-from storage.directory.manager import LogManager
 from storage.follow.follow_directory import DirectoryFollower
 from storage.log.log import Log
+from storage.manager import LogManager
 from storage.verify.log_checker import LogChecker
 
 

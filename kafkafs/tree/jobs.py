@@ -22,8 +22,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kafkafs.tree.events import Events
-from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled, reason_of
+from storage.manager import Topic
 from storage.task import OnLogThread, Task, directly
 
 

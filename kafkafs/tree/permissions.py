@@ -26,12 +26,12 @@ from collections.abc import Iterable, Sequence
 
 from kafkafs.tree.handles import Opener
 from kafkafs.tree.inodes import Caller, Change, file_mode
-from storage.directory.manager import LogManager, Topic
 from storage.directory.partition_modes import of_topic_without_mode
 from storage.directory.root_owner import RootOwner
 from storage.errors import StorageError
 from storage.groups.owners import GroupOwners
 from storage.log.log import Log
+from storage.manager import LogManager, Topic
 from storage.modes import Ownership, of_directory, within
 from storage.paths import INTERNAL_TOPICS, partition_directory
 from storage.settings.setting_files import OTHER_PARTITIONS, TopicOwner

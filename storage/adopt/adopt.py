@@ -20,8 +20,8 @@ the previous one are durable, as its intent replaces the previous one.
 A query has one producer id, like a transactional id at a coordinator; a new run of it gets a new
 epoch.
 
-Threads: `adopt` runs on a worker thread and uses logs by `task.on_log_thread` only, a mebibyte at a
-time. One adoption at a time per data directory.
+Threads: `Adopter.adopt` runs on a worker thread and uses logs by `task.on_log_thread` only, a
+mebibyte at a time. One adoption at a time per data directory.
 
 Not here: receiving requests (the mount, the command line), orphaned staged files (`owner`).
 """
@@ -31,23 +31,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import Protocol
 
 from storage import paths
 from storage.adopt.adoptions import Adoptions, Pending, Query
 from storage.adopt.early_flush import EarlyFlush, early_flush
 from storage.adopt.staged import AdoptRequest, StagedFile
+from storage.directory.data_directory import DataDirectory
 from storage.errors import CorruptCheckpoint, InvalidTxnState, StorageError, UnknownTopicOrPartition
-from storage.files import Files
 from storage.log.append import abort_transaction, append_batches, commit_transaction
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.log.staged_batches import StagedBatches, Stamped
-from storage.settings.settings import Settings
 from storage.state.producer_state import sequence_after
 from storage.task import Task
 from storage.threads import side_by_side
@@ -74,109 +72,166 @@ class Adopted:
     offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
 
 
-class OpenTopic(Protocol):
-    """A topic of an open data directory."""
+class Adopter:
+    """Adopts batches into the logs of a data directory, one request at a time.
 
-    @property
-    def partitions(self) -> Mapping[int, Log]: ...
-
-    def check(self, partition: int) -> None:
-        """Check that a partition is open. Errors: FaultyPartition."""
-
-
-class OpenDirectory(Protocol):
-    """The part of an open data directory that an adoption uses."""
-
-    files: Files
-    path: str
-    clock_ms: Callable[[], int]
-    settings: Settings
-    faults: list[str]
-    keeps_faulty: bool
-    # The recorded state; the state whose write failed, so that the file's content is unknown; why
-    # the file cannot be read.
-    adoptions: Adoptions
-    undecided: Adoptions | None
-    adoptions_fault: CorruptCheckpoint | None
-    # Held by an adoption.
-    adopting: Lock
-
-    @property
-    def topics(self) -> Mapping[str, OpenTopic]: ...
-
-
-def adopt(
-    directory: OpenDirectory, request: AdoptRequest, task: Task, now_ns: Callable[[], int]
-) -> Adopted:
-    """Adopt the batches of a request. Runs on a worker thread; `now_ns` is wall time.
-
-    Errors: InvalidRecord and its kinds, CorruptRecord, RecordTooLarge if a staged batch breaks a
-    rule, with its file and position; InvalidRecord if a query of another kind has the name; Fenced,
-    BatchGap; UnknownTopicOrPartition; FileNotFoundError if a staged file was deleted;
-    InvalidTxnState, OutOfOrderSequence and other ProducerErrors if another writer uses its
-    producer; OSError; TaskCancelled. Then no record of it can be read, now or later, and the staged
-    files still exist.
-
-    A disk error in the last step, when the batch is committed already, is not raised: `settle`, the
-    next adoption, or a restart writes the missing markers.
+    `adoptions`: the recorded state. `undecided`: the state to be written before the next adoption,
+    because a failed write left the file's content unknown.
     """
-    request.check()
-    with directory.adopting:
-        return _Adoption(directory, request, task, now_ns).run()
 
+    def __init__(self, directory: DataDirectory) -> None:
+        self.directory = directory
+        self.adoptions = Adoptions()
+        self.undecided: Adoptions | None = None
+        # Why the file cannot be read, so that nothing may be adopted.
+        self._fault: CorruptCheckpoint | None = None
+        self._lock = Lock()
 
-def has_unwritten_markers(directory: OpenDirectory) -> bool:
-    """Return whether markers are missing that `settle` should write."""
-    pending = directory.adoptions.pending
-    if pending is None or directory.adopting.locked():
-        return False
-    return directory.undecided is not None or any(
-        _lacks_marker(log, pending) for log in _logs_of(directory, pending)
-    )
+    def adopt(self, request: AdoptRequest, task: Task, now_ns: Callable[[], int]) -> Adopted:
+        """Adopt the batches of a request. Runs on a worker thread; `now_ns` is wall time.
 
+        Errors: InvalidRecord and its kinds, CorruptRecord, RecordTooLarge if a staged batch breaks
+        a rule, with its file and position; InvalidRecord if a query of another kind has the name;
+        Fenced, BatchGap; UnknownTopicOrPartition; FileNotFoundError if a staged file was deleted;
+        InvalidTxnState, OutOfOrderSequence and other ProducerErrors if another writer uses its
+        producer; OSError; TaskCancelled. Then no record of it can be read, now or later, and the
+        staged files still exist.
 
-def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
-    """Write the markers that could not be written when an adoption ended. Runs on a worker thread.
-    Errors: StorageError, OSError; they are still missing.
-    """
-    with directory.adopting:
-        _decide(directory)
-        _settle(directory, task, now_ns)
+        A disk error in the last step, when the batch is committed already, is not raised: `settle`,
+        the next adoption, or a restart writes the missing markers.
+        """
+        request.check()
+        with self._lock:
+            return _Adoption(self, request, task, now_ns).run()
 
-
-def recover(directory: OpenDirectory) -> None:
-    """End an adoption that a crash has interrupted, when the directory was just opened.
-
-    If the disk refuses that, the next adoption tries again. Until then readers do not see later
-    records, and a line says so. Errors: CorruptCheckpoint, OSError if the adopted batches are not
-    known.
-    """
-    try:
-        directory.adoptions = Adoptions.load(directory.files, directory.path)
-    except CorruptCheckpoint as error:
-        if not directory.keeps_faulty:
-            raise
-        directory.adoptions_fault = error
-        directory.faults.append(str(error))
-        _log.warning("%s", error)
-        return
-    try:
-        directory.files.with_reserve(
-            lambda: _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
+    def has_unwritten_markers(self) -> bool:
+        """Return whether markers are missing that `settle` should write."""
+        pending = self.adoptions.pending
+        if pending is None or self._lock.locked():
+            return False
+        return self.undecided is not None or any(
+            _lacks_marker(log, pending) for log in self._logs_of(pending)
         )
-    except (StorageError, OSError) as error:
-        fault = (
-            f"{directory.path}: the adoption that a crash interrupted is still unfinished: {error}"
+
+    def settle(self, task: Task, now_ns: Callable[[], int]) -> None:
+        """Write the markers that could not be written when an adoption ended. Runs on a worker
+        thread. Errors: StorageError, OSError; they are still missing.
+        """
+        with self._lock:
+            self.decide()
+            self.settle_pending(task, now_ns)
+
+    def recover(self) -> None:
+        """End an adoption that a crash has interrupted, when the directory was just opened.
+
+        If the disk refuses that, the next adoption tries again. Until then readers do not see later
+        records, and a line says so. Errors: CorruptCheckpoint, OSError if the adopted batches are
+        not known.
+        """
+        directory = self.directory
+        try:
+            self.adoptions = Adoptions.load(directory.files, directory.path)
+        except CorruptCheckpoint as error:
+            if not directory.keeps_faulty:
+                raise
+            self._fault = error
+            directory.faults.append(str(error))
+            _log.warning("%s", error)
+            return
+        try:
+            directory.files.with_reserve(
+                lambda: self.settle_pending(Task(), lambda: directory.clock_ms() * 1_000_000)
+            )
+        except (StorageError, OSError) as error:
+            fault = (
+                f"{directory.path}: the adoption that a crash interrupted is still unfinished: "
+                f"{error}"
+            )
+            directory.faults.append(fault)
+            _log.warning("%s", fault)
+
+    def decide(self) -> None:
+        """Record that a batch is not committed if a disk error has left that open. Errors: OSError;
+        CorruptCheckpoint if the adopted batches are not known.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if self.undecided is not None:
+            self.save(self.undecided)
+            self.undecided = None
+
+    def save(self, changed: Adoptions) -> None:
+        """Record another state, durably. Errors: OSError; see `Adoptions.save`."""
+        changed.save(self.directory.files, self.directory.path)
+        self.adoptions = changed
+
+    def settle_pending(self, task: Task, now_ns: Callable[[], int]) -> None:
+        """Make the markers of the last adoption durable, before its intent record is overwritten.
+        Errors: StorageError, OSError.
+        """
+        logs = self.end(task, now_ns)
+        ends = task.on_log_thread(lambda: {log: log.log_end_offset for log in logs})
+
+        def left() -> list[Log]:
+            return [
+                log
+                for log, end in ends.items()
+                if not log.closed and log.durability.recovery_point < end
+            ]
+
+        while waiting := task.on_log_thread(left):
+            try:
+                _flush(waiting, task)
+            except (StorageError, OSError):
+                # A topic that was deleted meanwhile needs no flush.
+                if not any(log.closed for log in waiting):
+                    raise
+
+    def end(self, task: Task, now_ns: Callable[[], int]) -> list[Log]:
+        """Write the missing markers of the last adoption; return the logs that it wrote to. Errors:
+        StorageError, OSError.
+        """
+        pending = self.adoptions.pending
+        if pending is None:
+            return []
+        topics = self.directory.topics
+        for topic, partition in pending.partitions:
+            if topic in topics:
+                # The markers of a faulty partition cannot be written before it is repaired.
+                topics[topic].check(partition)
+        logs = task.on_log_thread(lambda: self._logs_of(pending))
+        failure: StorageError | OSError | None = None
+        for log in logs:
+            try:
+                task.on_log_thread(partial(_write_marker, log, pending, now_ns))
+            except (StorageError, OSError) as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return logs
+
+    def _logs_of(self, pending: Pending) -> list[Log]:
+        """Return the logs that an adoption wrote to, except those of deleted topics."""
+        topics = self.directory.topics
+        return [
+            log
+            for topic, partition in pending.partitions
+            if topic in topics and (log := topics[topic].partitions.get(partition)) is not None
+        ]
+
+    def largest_producer_id(self) -> int:
+        """Return the largest producer id in the logs; -1: none."""
+        return max(
+            (number for log in self.directory.topics.logs() for number in log.producers.by_id),
+            default=-1,
         )
-        directory.faults.append(fault)
-        _log.warning("%s", fault)
 
 
 @dataclass(slots=True)
 class _Adoption:
     """One request that is being carried out."""
 
-    directory: OpenDirectory
+    adopter: Adopter
     request: AdoptRequest
     task: Task
     now_ns: Callable[[], int]
@@ -185,9 +240,9 @@ class _Adoption:
 
     def run(self) -> Adopted:
         """Take the steps of the module."""
-        directory, request, task = self.directory, self.request, self.task
-        _decide(directory)
-        known = directory.adoptions.queries.get(request.query)
+        adopter, request, task = self.adopter, self.request, self.task
+        adopter.decide()
+        known = adopter.adoptions.queries.get(request.query)
         if known is not None and known.is_done(request):
             self._remove_staged()
             return Adopted(duplicate=True)
@@ -199,11 +254,11 @@ class _Adoption:
         for file in request.files:
             for size in self._batches(file).check(self.now_ns):
                 task.advance(size)
-        _settle(directory, task, self.now_ns)
-        seen = task.on_log_thread(lambda: _largest_producer_id(directory))
-        begun = directory.adoptions.begun(request, seen)
+        adopter.settle_pending(task, self.now_ns)
+        seen = task.on_log_thread(lambda: adopter.largest_producer_id())
+        begun = adopter.adoptions.begun(request, seen)
         if request.files:
-            _save(directory, begun)
+            adopter.save(begun)
             try:
                 task.begin("adopting", total)
                 with early_flush(task) as flush:
@@ -223,28 +278,28 @@ class _Adoption:
     def _commit(self, begun: Adoptions) -> None:
         """Record that the batch is committed; if that fails, that it is not."""
         now_ms = self.now_ns() // 1_000_000
-        names_ms = self.directory.settings.broker.kafkafs_txn_retention_ms
+        names_ms = self.adopter.directory.settings.broker.kafkafs_txn_retention_ms
         try:
-            _save(self.directory, begun.committed(self.request, now_ms, names_ms))
+            self.adopter.save(begun.committed(self.request, now_ms, names_ms))
         except BaseException:
             # The file may have either state now. Before a marker is written it must have one for
             # sure.
-            self.directory.undecided = begun
+            self.adopter.undecided = begun
             with contextlib.suppress(OSError):
-                _decide(self.directory)
+                self.adopter.decide()
                 self._end()
             raise
 
     def _end(self) -> None:
         """Write the markers; `settle` or a restart writes those that fail now."""
         with contextlib.suppress(StorageError, OSError):
-            _end(self.directory, self.task, self.now_ns)
+            self.adopter.end(self.task, self.now_ns)
 
     def _find_logs(self) -> dict[Partition, Log]:
         found: dict[Partition, Log] = {}
         for file in self.request.files:
             paths.check_takes_records(file.topic)
-            topic = self.directory.topics.get(file.topic)
+            topic = self.adopter.directory.topics.get(file.topic)
             log = None
             if topic is not None:
                 topic.check(file.partition)
@@ -252,7 +307,7 @@ class _Adoption:
             if log is None:
                 raise UnknownTopicOrPartition(
                     f"topic {file.topic!r} has no partition {file.partition}",
-                    path=self.directory.path,
+                    path=self.adopter.directory.path,
                 )
             log.check_not_read_only()
             found[file.topic, file.partition] = log
@@ -260,16 +315,16 @@ class _Adoption:
 
     def _path(self, file: StagedFile) -> str:
         directory = paths.partition_directory(file.topic, file.partition)
-        return os.path.join(self.directory.path, directory, file.name)
+        return os.path.join(self.adopter.directory.path, directory, file.name)
 
     def _batches(self, file: StagedFile) -> StagedBatches:
         log = self.logs[file.topic, file.partition]
-        return StagedBatches(self.directory.files, self._path(file), file.size, log.config)
+        return StagedBatches(self.adopter.directory.files, self._path(file), file.size, log.config)
 
     def _remove_staged(self) -> None:
         for file in self.request.files:
             with contextlib.suppress(OSError):
-                self.directory.files.unlink(self._path(file))
+                self.adopter.directory.files.unlink(self._path(file))
 
     def _append(self, file: StagedFile, query: Query, flush: EarlyFlush) -> None:
         log, task = self.logs[file.topic, file.partition], self.task
@@ -326,77 +381,6 @@ class _Adoption:
                 raise InvalidTxnState(reason, query.producer_id, path=log.directory)
 
 
-# -- ending --------------------------------------------------------------------------------------
-
-
-def _decide(directory: OpenDirectory) -> None:
-    """Record that a batch is not committed if a disk error has left that open. Errors: OSError;
-    CorruptCheckpoint if the adopted batches are not known.
-    """
-    if directory.adoptions_fault is not None:
-        raise directory.adoptions_fault
-    if directory.undecided is not None:
-        _save(directory, directory.undecided)
-        directory.undecided = None
-
-
-def _save(directory: OpenDirectory, changed: Adoptions) -> None:
-    changed.save(directory.files, directory.path)
-    directory.adoptions = changed
-
-
-def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
-    """Make the markers of the last adoption durable, before its intent record is overwritten."""
-    logs = _end(directory, task, now_ns)
-    ends = task.on_log_thread(lambda: {log: log.log_end_offset for log in logs})
-
-    def left() -> list[Log]:
-        return [
-            log
-            for log, end in ends.items()
-            if not log.closed and log.durability.recovery_point < end
-        ]
-
-    while waiting := task.on_log_thread(left):
-        try:
-            _flush(waiting, task)
-        except (StorageError, OSError):
-            # A topic that was deleted meanwhile needs no flush.
-            if not any(log.closed for log in waiting):
-                raise
-
-
-def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> list[Log]:
-    """Write the missing markers of the last adoption; return the logs that it wrote to."""
-    pending = directory.adoptions.pending
-    if pending is None:
-        return []
-    for topic, partition in pending.partitions:
-        if topic in directory.topics:
-            # The markers of a faulty partition cannot be written before it is repaired.
-            directory.topics[topic].check(partition)
-    logs = task.on_log_thread(lambda: _logs_of(directory, pending))
-    failure: StorageError | OSError | None = None
-    for log in logs:
-        try:
-            task.on_log_thread(partial(_write_marker, log, pending, now_ns))
-        except (StorageError, OSError) as error:
-            failure = error
-    if failure is not None:
-        raise failure
-    return logs
-
-
-def _logs_of(directory: OpenDirectory, pending: Pending) -> list[Log]:
-    """Return the logs that an adoption wrote to, except those of deleted topics."""
-    return [
-        log
-        for topic, partition in pending.partitions
-        if topic in directory.topics
-        and (log := directory.topics[topic].partitions.get(partition)) is not None
-    ]
-
-
 def _lacks_marker(log: Log, pending: Pending) -> bool:
     producer = log.producers.by_id.get(pending.producer_id)
     return not log.closed and producer is not None and producer.in_transaction
@@ -419,16 +403,3 @@ def _flush(logs: Iterable[Log], task: Task) -> None:
     finally:
         for plan in plans:
             task.on_log_thread(plan.finish)
-
-
-def _largest_producer_id(directory: OpenDirectory) -> int:
-    """Return the largest producer id in the logs; -1: none."""
-    return max(
-        (
-            producer_id
-            for topic in directory.topics.values()
-            for log in topic.partitions.values()
-            for producer_id in log.producers.by_id
-        ),
-        default=-1,
-    )

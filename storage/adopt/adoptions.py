@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -199,6 +199,22 @@ class Adoptions:
 
 NeededTopics: TypeAlias = Callable[[Adoptions], frozenset[str] | None]
 """Returns the topics that a single write needs open, from the adopted batches; None: all."""
+
+
+def needed(files: Files, path: str, needs: NeededTopics, there: Set[str]) -> Set[str]:
+    """Return the needed topics of those that are `there`; all if a needed one does not exist: it
+    may have to be created.
+    """
+    try:
+        adoptions = Adoptions.load(files, path)
+    except CorruptCheckpoint:
+        return there  # `Adopter.recover` reports it
+    topics = needs(adoptions)
+    if topics is None or not topics <= there:
+        return there
+    pending = adoptions.pending
+    # The markers of an unfinished adoption may be missing in its topics.
+    return topics | {topic for topic, _ in (pending.partitions if pending is not None else ())}
 
 
 def _without_old(queries: dict[str, Query], now_ms: int, names_ms: int) -> dict[str, Query]:

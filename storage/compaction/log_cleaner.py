@@ -1,7 +1,7 @@
 """The cleaner of a data directory: chooses the next log, and records how far each was cleaned.
 
 `cleaner-offset-checkpoint` in the data directory has the first dirty offset of each cleaned log
-(`LogManager.cleaner_offsets`). A round writes it before it changes the log, with the still valid
+(`Checkpoints.cleaned`). A round writes it before it changes the log, with the still valid
 offset, and after it, with the new one. So it is never too high.
 
 Invariant: a cleaner cleans one log at a time, in its caller's worker thread (`clean_all`,
@@ -28,9 +28,9 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable, first_damaged
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.swap_request import SwapRequest
-from storage.directory.manager import LogManager
 from storage.errors import CorruptRecord, StorageError, SwapRefused, TaskCancelled
 from storage.log.log import Log
+from storage.manager import LogManager
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
@@ -54,7 +54,7 @@ class LogCleaner:
 
     def first_dirty(self, log: Log) -> int | None:
         """Return the first dirty offset of a log; None: it was never cleaned."""
-        return self._manager.cleaner_offsets.get((log.topic, log.partition))
+        return self._manager.checkpoints.cleaned.get((log.topic, log.partition))
 
     def plan(self, log: Log, now_ms: int) -> CleanableRange:
         """Return the range of a log that can be cleaned now."""
@@ -272,7 +272,7 @@ class LogCleaner:
 
         def start() -> Callable[[], None]:
             if not log.closed:
-                self._manager.cleaner_offsets[log.topic, log.partition] = offset
+                self._manager.checkpoints.cleaned[log.topic, log.partition] = offset
             return self._manager.start_checkpoint(snapshots=False)
 
         task.on_log_thread(start)()

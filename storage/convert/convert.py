@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 
 from storage import paths
 from storage.byte_source import FileSource
-from storage.directory.manager import LogManager
 from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files
 from storage.kafka07.entries import entries_to_v2
 from storage.kafka07.segment import Segment07, entry_files, load_entries
+from storage.manager import LogManager
 from storage.plural import counted
 from storage.record._batch import Rebuild
 from storage.record.header import (
@@ -157,7 +157,7 @@ class _Conversion:
             return self.outcome
         # Recovery truncates incomplete batches after a crash, in all partitions.
         with LogManager.open(self.path, files=self.files) as manager:
-            for cut in manager.cuts:
+            for cut in manager.loader.cuts:
                 self._tell(cut)
             self.outcome.faults += manager.faults
         self._locked(self._convert_legacy)

@@ -19,7 +19,7 @@ import os
 from collections.abc import Sequence
 
 from storage import paths
-from storage.directory.creation import Manager
+from storage.directory.data_directory import DataDirectory
 from storage.directory.topics import Topic
 from storage.errors import TopicExists, UnknownTopicOrPartition
 from storage.state import deletion_file
@@ -28,76 +28,79 @@ from storage.state.deletion_file import DeletedPartition, Deletion
 _log = logging.getLogger(__name__)
 
 
-def delete_topic(manager: Manager, name: str) -> int:
+def delete_topic(directory: DataDirectory, name: str) -> int:
     """Delete a topic (`LogManager.delete_topic`)."""
-    manager.settings.check_known()
-    topic = manager.topics.topic(name)
-    delay_ms = manager.settings.log_config(name).file_delete_delay_ms
-    due_ms = manager.monotonic_ms() + delay_ms
-    deletion = _planned(manager, topic, delay_ms)
+    directory.settings.check_known()
+    topic = directory.topics.topic(name)
+    delay_ms = directory.settings.log_config(name).file_delete_delay_ms
+    due_ms = directory.monotonic_ms() + delay_ms
+    deletion = _planned(directory, topic, delay_ms)
     moves = [(_live(name, each), each.directory) for each in deletion.partitions]
-    is_recorded = _record(manager, deletion)
+    is_recorded = _record(directory, deletion)
     logs = dict(topic.partitions)
     for log in logs.values():
         log.deleting = True
     try:
-        _rename(manager, moves if is_recorded else moves[::-1], sync_after=int(is_recorded))
+        _rename(directory, moves if is_recorded else moves[::-1], sync_after=int(is_recorded))
     except BaseException:
         for log in logs.values():
             log.deleting = False
         raise
-    manager.lock.note_change(manager.clock_ms())
-    del manager.topics[name]
-    manager.topics.changes += 1
+    directory.lock.note_change(directory.clock_ms())
+    del directory.topics[name]
+    directory.topics.deleted_ms[name] = deletion.deleted_ms
+    directory.topics.changes += 1
     for each in deletion.partitions:
-        manager.cleaner_offsets.pop((name, each.number), None)
+        directory.checkpoints.cleaned.pop((name, each.number), None)
         if each.number in logs:
-            logs[each.number].relocate(os.path.join(manager.path, each.directory))
+            logs[each.number].relocate(os.path.join(directory.path, each.directory))
             logs[each.number].mark_topic_deleted(due_ms)
-            manager.forget_unflushed(logs[each.number])
-    manager.deleted.add_topic(deletion, due_ms, logs, can_return=is_recorded)
+            directory.forget_unflushed(logs[each.number])
+    directory.deleted.add_topic(deletion, due_ms, logs, can_return=is_recorded)
     topic.partitions.clear()
     topic.faults.clear()
-    manager.settings.forget(name)
+    directory.settings.forget(name)
     try:
         # Another topic of this name must not find these offsets.
-        manager.checkpoints.forget_lost_starts(name)
-        if name in manager.checkpoints.topics():
-            manager.start_checkpoint(snapshots=False)()
+        directory.checkpoints.forget_lost_starts(name)
+        if name in directory.checkpoints.topics():
+            directory.start_checkpoint(snapshots=False)()
     except OSError as error:  # `create_topic` tries again
-        _log.warning("%s: checkpoint entries of %r remain: %s", manager.path, name, error)
+        _log.warning("%s: checkpoint entries of %r remain: %s", directory.path, name, error)
     return delay_ms if is_recorded else 0
 
 
-def _planned(manager: Manager, topic: Topic, delay_ms: int) -> Deletion:
+def _planned(directory: DataDirectory, topic: Topic, delay_ms: int) -> Deletion:
     """Return the deletion of a topic. Its first partition is the lowest with a usable directory."""
     found: list[DeletedPartition] = []
     for number in topic.numbers:
         item = topic.name, number
         log = topic.partitions.get(number)
-        point, start = manager.checkpoints.at_open(item)
+        point, start = directory.checkpoints.at_open(item)
         if log is not None:
             point, start = None, log.log_start_for_checkpoint
             with contextlib.suppress(OSError):
                 log.manifest.save()  # the recovery point relies on it
                 point = log.flushed_end
-        directory, cleaned = paths.deleted_directory_name(*item), manager.cleaner_offsets.get(item)
-        found.append(DeletedPartition(number, directory, point, start, cleaned))
-    is_usable = manager.files.is_directory
-    found.sort(key=lambda each: not is_usable(os.path.join(manager.path, _live(topic.name, each))))
-    now_ms = manager.clock_ms()
+        name, cleaned = paths.deleted_directory_name(*item), directory.checkpoints.cleaned.get(item)
+        found.append(DeletedPartition(number, name, point, start, cleaned))
+    is_usable = directory.files.is_directory
+    found.sort(
+        key=lambda each: not is_usable(os.path.join(directory.path, _live(topic.name, each)))
+    )
+    now_ms = directory.clock_ms()
     return Deletion(topic.name, topic.id, now_ms, now_ms + delay_ms, tuple(found))
 
 
-def _record(manager: Manager, deletion: Deletion) -> bool:
+def _record(directory: DataDirectory, deletion: Deletion) -> bool:
     """Write the deletion record. Return False if that is not possible."""
-    if any(topic == deletion.topic for topic, _ in manager.checkpoints.lost_starts):
+    if any(topic == deletion.topic for topic, _ in directory.checkpoints.lost_starts):
         return False
-    first = os.path.join(manager.path, _live(deletion.topic, deletion.partitions[0]))
+    first = os.path.join(directory.path, _live(deletion.topic, deletion.partitions[0]))
     try:
-        deletion_file.write(manager.files, first, deletion)
+        deletion_file.write(directory.files, first, deletion)
     except OSError as error:
-        _log.warning("%s: topic %r cannot be undeleted: %s", manager.path, deletion.topic, error)
+        _log.warning("%s: topic %r cannot be undeleted: %s", directory.path, deletion.topic, error)
         return False
     return True
 
@@ -106,84 +109,85 @@ def _live(topic: str, partition: DeletedPartition) -> str:
     return paths.partition_directory(topic, partition.number)
 
 
-def _rename(manager: Manager, moves: Sequence[tuple[str, str]], *, sync_after: int) -> None:
+def _rename(directory: DataDirectory, moves: Sequence[tuple[str, str]], *, sync_after: int) -> None:
     """Rename directories in this order. The first `sync_after` are durable before the next.
 
     A directory that another process has removed is skipped. Errors: OSError; all have their old
     names.
     """
-    files, done = manager.files, list[tuple[str, str]]()
+    files, done = directory.files, list[tuple[str, str]]()
     try:
         for move in moves:
-            source, target = (os.path.join(manager.path, each) for each in move)
+            source, target = (os.path.join(directory.path, each) for each in move)
             if not files.exists(source):
                 _log.warning("%s: another process has removed this directory", source)
                 continue
             files.rename(source, target)
             done.append((source, target))
             if len(done) == sync_after:
-                files.sync_directory(manager.path)
-        files.sync_directory(manager.path)
+                files.sync_directory(directory.path)
+        files.sync_directory(directory.path)
     except OSError:
         for source, target in reversed(done):
             files.rename(target, source)
         raise
 
 
-def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> Topic:
+def undelete_topic(directory: DataDirectory, name: str, topic_id: str | None = None) -> Topic:
     """Restore a topic (`LogManager.undelete_topic`)."""
-    manager.settings.check_known()
-    deletion = _found(manager, name, topic_id)
-    manager.topics.check_collisions(name)
+    directory.settings.check_known()
+    deletion = _found(directory, name, topic_id)
+    directory.topics.check_collisions(name)
     moves = [(each.directory, _live(name, each)) for each in reversed(deletion.partitions)]
     for source, target in moves:
-        if manager.files.exists(os.path.join(manager.path, target)):
+        if directory.files.exists(os.path.join(directory.path, target)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        if not manager.files.exists(os.path.join(manager.path, source)):
+        if not directory.files.exists(os.path.join(directory.path, source)):
             reason = f"topic {name!r} cannot be undeleted: {source} no longer exists"
-            raise UnknownTopicOrPartition(reason, path=manager.path)
-    manager.deleted.end_reading(deletion)
+            raise UnknownTopicOrPartition(reason, path=directory.path)
+    directory.deleted.end_reading(deletion)
     # Before the topic is visible: only the checkpoints of a broker's directory have log starts.
-    manager.left_out += manager.checkpoints.bring_back(deletion)
+    directory.left_out += directory.checkpoints.bring_back(deletion)
     try:
-        manager.start_checkpoint(snapshots=False)()
-        _rename(manager, moves, sync_after=len(moves) - 1)
+        directory.start_checkpoint(snapshots=False)()
+        _rename(directory, moves, sync_after=len(moves) - 1)
     except BaseException:
-        manager.left_out.clear()
+        directory.left_out.clear()
         raise
-    manager.deleted.take_back(deletion)
-    manager.lock.note_change(manager.clock_ms())
+    directory.deleted.take_back(deletion)
+    directory.lock.note_change(directory.clock_ms())
     # A partition that is not recovered prevents the clean-shutdown marker.
-    clean, manager.clean = manager.clean, False
-    topic = manager.loader.load_undeleted(deletion, manager.clock_ms())
-    manager.clean = clean and not topic.faults
-    manager.left_out.clear()
-    manager.topics.changes += 1
+    clean, directory.clean = directory.clean, False
+    topic = directory.loader.load_undeleted(deletion, directory.clock_ms())
+    directory.clean = clean and not topic.faults
+    directory.left_out.clear()
+    directory.topics.deleted_ms.pop(name, None)
+    directory.topics.changes += 1
     with contextlib.suppress(OSError):  # the file means nothing there
-        manager.files.unlink(deletion_file.path_in(os.path.join(manager.path, moves[-1][1])))
+        directory.files.unlink(deletion_file.path_in(os.path.join(directory.path, moves[-1][1])))
     return topic
 
 
-def _found(manager: Manager, name: str, topic_id: str | None) -> Deletion:
+def _found(directory: DataDirectory, name: str, topic_id: str | None) -> Deletion:
     """Return the deletion of a topic of this name and id. Errors: TopicExists,
     UnknownTopicOrPartition.
     """
-    now_ms = manager.monotonic_ms()
+    now_ms = directory.monotonic_ms()
     found = {
         each.id: each
-        for each, due_ms in list(manager.deleted.topics.items())
+        for each, due_ms in list(directory.deleted.topics.items())
         if each.topic == name and topic_id in (None, each.id) and due_ms > now_ms
     }
-    if name in manager.topics:
+    if name in directory.topics:
         reason = "a topic of this name exists: delete it first" if found else "it exists"
-        raise TopicExists(f"topic {name!r} cannot be undeleted: {reason}", path=manager.path)
+        raise TopicExists(f"topic {name!r} cannot be undeleted: {reason}", path=directory.path)
     if not found:
         with_id = "" if topic_id is None else f" with id {topic_id}"
         reason = "the files of a deleted topic are removed after file.delete.delay.ms"
         what = f"no deleted topic {name!r}{with_id} found: {reason}"
-        raise UnknownTopicOrPartition(what, path=manager.path)
+        raise UnknownTopicOrPartition(what, path=directory.path)
     if len(found) > 1:
         many = f"{len(found)} deleted topics have the name {name!r}: choose one by its id"
         ids = f"(most recently deleted first): {', '.join(reversed(found))}"
-        raise TopicExists(f"{many} {ids}", path=manager.path)
+        raise TopicExists(f"{many} {ids}", path=directory.path)
     return next(iter(found.values()))

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from storage.adopt.adoptions import Adoptions, NeededTopics
 from storage.directory.lock import DirectoryLock
 from storage.directory.partition import Loader, Scan
 from storage.directory.topics import TopicPartition
-from storage.errors import CorruptCheckpoint, ReadOnlyFormat
+from storage.errors import ReadOnlyFormat
 from storage.log.log import Log
 from storage.state import checkpoint_file
 from storage.threads import side_by_side
@@ -64,7 +63,7 @@ def open_logs(
     loader: Loader,
     lock: DirectoryLock,
     progress: Callable[[Progress], None] | None,
-    needs: NeededTopics | None,
+    needs: Callable[[Set[str]], Set[str]] | None,
     *,
     verify: bool,
     keeps_faulty: bool,
@@ -72,7 +71,8 @@ def open_logs(
 ) -> Opened:
     """Open the logs of the loader's directory, and add them to its topics.
 
-    Arguments and errors: see `LogManager.open`; after an error no log is open.
+    `needs`: returns the needed ones of these topics. Other arguments and errors: see
+    `LogManager.open`; after an error no log is open.
     """
     started = time.monotonic()
     scan = loader.scan()
@@ -87,7 +87,7 @@ def open_logs(
     is_written = loader.read_only and lock.is_locked()
     clean = (loader.stopped_clean or is_written) and not verify
     if needs is not None and clean:
-        topics = _needed(loader, found, needs)
+        topics = needs({topic for topic, _ in found})
         left_out = [item for item in found if item[0] not in topics]
         found = [item for item in found if item[0] in topics]
     opening = _Opening(
@@ -100,21 +100,6 @@ def open_logs(
     )
     opening.open(found)
     return Opened(scan, left_out, opening.bytes_read, time.monotonic() - started)
-
-
-def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) -> Set[str]:
-    """Return the needed topics; all if one does not exist: it may have to be created."""
-    there = {topic for topic, _ in found}
-    try:
-        adoptions = Adoptions.load(loader.files, loader.path)
-    except CorruptCheckpoint:
-        return there  # `adopt.recover` reports it
-    topics = needs(adoptions)
-    if topics is None or not topics <= there:
-        return there
-    pending = adoptions.pending
-    # The markers of an unfinished adoption may be missing in its topics.
-    return topics | {topic for topic, _ in (pending.partitions if pending is not None else ())}
 
 
 @dataclass(slots=True)

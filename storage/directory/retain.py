@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from storage import paths
-from storage.directory.manager import LogManager
+from storage.directory.data_directory import DataDirectory
 from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
@@ -161,14 +161,14 @@ def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
 
 
 def retain(
-    manager: LogManager, logs: Iterable[Log], task: Task, now_ms: int | None = None
+    directory: DataDirectory, logs: Iterable[Log], task: Task, now_ms: int | None = None
 ) -> Retained:
     """Apply retention to `logs` now. Runs on a worker thread.
 
     An error of one log becomes a note of the outcome. Errors: TaskCancelled between two logs;
     OSError if the log starts cannot be written; nothing was deleted.
     """
-    now = manager.clock_ms() if now_ms is None else now_ms
+    now = directory.clock_ms() if now_ms is None else now_ms
     outcome = Retained()
     task.begin("looking for expired segments", 0)
     advances: list[_LogStartAdvance] = []
@@ -189,7 +189,7 @@ def retain(
                 flushed.append(advance)
         if flushed:
             task.begin("deleting", sum(advance.size for advance in flushed))
-            task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
+            task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()
         for advance in flushed:
             with _noted(outcome, advance.log):
                 _delete(advance, task, now, outcome)
@@ -198,7 +198,7 @@ def retain(
             task.on_log_thread(advance.end)
     if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
         # Some segments stay after all: no checkpoint may have a log start above them.
-        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
+        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()
     return outcome
 
 
@@ -326,7 +326,7 @@ def remove_now(log: Log) -> None:
 # -- delete-records ------------------------------------------------------------------------------
 
 
-def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> int:
+def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) -> int:
     """Move the log start up to `offset` (`HIGH_WATERMARK`: as far as possible); return it. Runs on
     a worker thread.
 
@@ -336,7 +336,7 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
     PolicyViolation if cleanup.policy is only compact (`Partition.deleteRecordsOnLeader`) and for
     the topic of committed offsets, OSError and other StorageErrors.
     """
-    advance = task.on_log_thread(lambda: _begin_advance(manager, log, offset))
+    advance = task.on_log_thread(lambda: _begin_advance(directory, log, offset))
     if advance is None:
         return log.log_start_offset
 
@@ -349,13 +349,13 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
 
     try:
         advance.write_down(task)
-        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
+        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()
         return task.on_log_thread(carry_out)
     finally:
         task.on_log_thread(advance.end)
 
 
-def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvance | None:
+def _begin_advance(directory: DataDirectory, log: Log, offset: int) -> _LogStartAdvance | None:
     """Return the advance for `delete_records`; None if it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
@@ -372,8 +372,8 @@ def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvan
         raise OffsetOutOfRange(wanted, log.log_start_offset, end, path=log.directory)
     if wanted <= log.log_start_offset:
         return None
-    if wanted == log.log_end_offset and not manager.settings.is_brokers_topic(log.topic):
+    if wanted == log.log_end_offset and not directory.settings.is_brokers_topic(log.topic):
         # Retention deletes sealed segments. If there is no room for a new one, this one stays.
         with contextlib.suppress(OSError):
-            log.files.with_reserve(lambda: log.roll(manager.clock_ms()))
+            log.files.with_reserve(lambda: log.roll(directory.clock_ms()))
     return _LogStartAdvance(log, 0, wanted)

@@ -88,7 +88,10 @@ class Topic:
 
 
 class Topics(dict[str, Topic]):
-    """The topics by name. `changes`: counts changes of partitions or settings of any topic."""
+    """The topics by name. `changes`: counts changes of partitions or settings of any topic.
+
+    `deleted_ms`: when topics were last deleted, in ms since 1970, by name.
+    """
 
     def __init__(self, path: str, settings: Settings, faults: list[str]) -> None:
         """`faults` gets a line for each partition that cannot be opened."""
@@ -97,6 +100,7 @@ class Topics(dict[str, Topic]):
         self._settings = settings
         self._faults = faults
         self.changes = 0
+        self.deleted_ms: dict[str, int] = {}
         # Deleted topics that are still referred to, by name and id.
         self._deleted = WeakValueDictionary[tuple[str, str], Topic]()
         # The creation time of the newest topic, and the `changes` when it was found.

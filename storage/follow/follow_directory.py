@@ -22,10 +22,10 @@ from collections.abc import Callable
 from functools import partial
 
 from storage import paths
-from storage.directory.manager import LogManager
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow.follow import FRESH_NS, LogFollower
 from storage.log.log import Log
+from storage.manager import LogManager
 from storage.state import checkpoint_file
 
 _log = logging.getLogger(__name__)

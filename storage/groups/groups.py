@@ -16,13 +16,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from storage import paths
-from storage.background import Duties
+from storage.directory.data_directory import DataDirectory
+from storage.directory.topics import Topic
 from storage.errors import (
     OffsetOutOfRange,
     PolicyViolation,
@@ -54,7 +54,6 @@ from storage.record.batch import Record, encode
 from storage.record.header import HEADER_SIZE
 from storage.segment.segment import Segment
 from storage.settings.messages import MessageError
-from storage.settings.settings import Settings
 from storage.task import Task
 from storage.waiting import at_once, before_waiting, may_wait
 
@@ -74,50 +73,10 @@ _TAKEN_BACK_AT_ONCE = 500
 _Doomed = tuple[Log, bytes, GroupRecords, TopicPartition, Committed]
 
 
-class OpenTopic(Protocol):
-    """A topic of an open data directory."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def numbers(self) -> list[int]: ...
-    @property
-    def partitions(self) -> Mapping[int, Log]: ...
-    @property
-    def faults(self) -> Mapping[int, str]: ...
-    def check(self, partition: int) -> None:
-        """Check that a partition is open. Errors: FaultyPartition."""
-
-
-class OpenTopics(Protocol):
-    """The topics of an open data directory; `changes` grows with each change of a topic."""
-
-    changes: int
-
-    def get(self, name: str, /) -> OpenTopic | None: ...
-    def log(self, topic: str, partition: int) -> Log: ...
-
-
-class OpenDirectory(Protocol):
-    """The part of a data directory that groups use."""
-
-    path: str
-    settings: Settings
-    clock_ms: Callable[[], int]
-    duties: Duties
-
-    @property
-    def topics(self) -> OpenTopics: ...
-    def check_writable(self) -> None: ...
-    def check_may_create(self) -> None: ...
-    def create_offsets_topic(self) -> object: ...
-    def may_be_undeleted(self, topic: str) -> bool: ...
-
-
 class Groups(LogListener[Log]):
     """The table of groups. It listens for records that its logs lose."""
 
-    def __init__(self, directory: OpenDirectory) -> None:
+    def __init__(self, directory: DataDirectory) -> None:
         self._directory = directory
         self._topics = directory.topics
         # One thread at a time reads.
@@ -133,8 +92,6 @@ class Groups(LogListener[Log]):
         # Groups with consumers of our own, and when other groups lost their last one.
         self._consumed: set[str] = set()
         self._left_ms: dict[str, int] = {}
-        # When topics were deleted whose committed offsets are to be deleted.
-        self._deleted_ms: dict[str, int] = {}
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -157,7 +114,7 @@ class Groups(LogListener[Log]):
         is_brokers = self._directory.settings.is_brokers
         return is_brokers and (topic is None or self._why_partial(topic) is not None)
 
-    def _why_partial(self, topic: OpenTopic) -> str | None:
+    def _why_partial(self, topic: Topic) -> str | None:
         """Return why other directories must have more partitions of the topic, or None."""
         count, numbers = self._directory.settings.offsets_partitions, topic.numbers
         if count > len(numbers):
@@ -228,9 +185,9 @@ class Groups(LogListener[Log]):
     def _topic_matches(self, topic: str, committed: Committed) -> bool:
         known = self._topics.get(topic)
         if known is None:
-            return self._directory.settings.is_brokers and topic not in self._deleted_ms
+            return self._directory.settings.is_brokers and topic not in self._topics.deleted_ms
         if committed.topic_id is None:
-            return committed.time_ms > self._deleted_ms.get(topic, -1)
+            return committed.time_ms > self._topics.deleted_ms.get(topic, -1)
         return not known.partitions or committed.topic_id == known.id
 
     def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -301,7 +258,7 @@ class Groups(LogListener[Log]):
         """Create `__consumer_offsets`, so that a commit need not wait for it; or its missing
         partitions, if a crash interrupted that and nothing was committed.
 
-        Errors: PolicyViolation if it may not be created, those of `LogManager.create_topic`;
+        Errors: PolicyViolation if it may not be created, those of `DataDirectory.create_topic`;
         BlockingIOError if it may not wait.
         """
         topic = self._topics.get(_TOPIC)
@@ -472,18 +429,6 @@ class Groups(LogListener[Log]):
 
     # -- deletion and expiry -------------------------------------------------------------------
 
-    def topic_deleted(self, topic: str, deleted_ms: int) -> None:
-        """Ignore all offsets that were committed in a topic before it was deleted, even if no id
-        tells it from another topic of the name; `sweep` deletes them.
-        """
-        self._deleted_ms[topic] = deleted_ms
-        self._changes += 1
-
-    def topic_undeleted(self, topic: str) -> None:
-        """Let the offsets of an undeleted topic count again."""
-        self._deleted_ms.pop(topic, None)
-        self._changes += 1
-
     def joined(self, name: str) -> None:
         """Note that a consumer reads for a group: its offsets do not expire."""
         self._consumed.add(name)
@@ -520,7 +465,7 @@ class Groups(LogListener[Log]):
 
     def _has_doomed(self) -> bool:
         may_expire = self._directory.settings.offsets_retention_minutes is not None
-        return bool(self.logs) and (may_expire or bool(self._deleted_ms))
+        return bool(self.logs) and (may_expire or bool(self._topics.deleted_ms))
 
     def _doomed(
         self, name: bytes, records: GroupRecords
@@ -533,7 +478,7 @@ class Groups(LogListener[Log]):
     def _is_gone(self, item: TopicPartition, committed: Committed) -> bool:
         """Return whether the topic of an offset was finally deleted."""
         return (
-            item[0] in self._deleted_ms
+            item[0] in self._topics.deleted_ms
             and not self._topic_matches(item[0], committed)
             and not self._directory.may_be_undeleted(item[0])
         )

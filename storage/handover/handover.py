@@ -37,13 +37,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from storage import paths
-from storage.directory.manager import LogManager
 from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
 from storage.groups.offset_records import id_bytes
 from storage.handover.handed_segment import Receiver, hand_segment
 from storage.log.append import abort_transaction
 from storage.log.log import Log
+from storage.manager import LogManager
 from storage.plural import counted
 from storage.settings.config import REMOTE_STORAGE
 from storage.settings.settings import Settings

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from storage import paths
-from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord
 from storage.groups.offset_records import Committed, check_name
 from storage.log.append_queue import check_all_may_append
+from storage.manager import LogManager
 from storage.task import Task
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")

@@ -25,14 +25,14 @@ from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from storage import errors, paths
-from storage.adopt.adopt import Adopted, adopt
+from storage.adopt.adopt import Adopted
 from storage.adopt.adoptions import Adoptions
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.swap_request import SwapRequest
-from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, StorageError, TaskCancelled, reason_of
+from storage.manager import LogManager
 from storage.owner.group_positions import GroupPositions, commit
 from storage.task import Task
 
@@ -110,7 +110,7 @@ ADOPT: RequestKind[AdoptRequest, Adopted] = RequestKind(
     "adopt",
     AdoptRequest.encode,
     AdoptRequest.decode,
-    adopt,
+    lambda manager, request, task, now_ns: manager.adopter.adopt(request, task, now_ns),
     _encode_adopted,
     _decode_adopted,
     lambda request: request.files,

@@ -17,8 +17,8 @@ from functools import partial
 from typing import NamedTuple
 
 from storage.adopt.staged import parse_name
-from storage.directory.manager import LogManager
 from storage.log.log import Log
+from storage.manager import LogManager
 from storage.plural import counted
 from storage.task import Task
 

@@ -21,7 +21,6 @@ import pytest
 import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt.adopt import adopt
 from storage.adopt.staged import AdoptRequest
 from storage.errors import CorruptRecord, InvalidRecord
 from storage.files import Files
@@ -109,7 +108,7 @@ class Life:
     def adopt(self, batch: int) -> None:
         request = self.request(batch)
         self.enter(asking=request)
-        outcome = adopt(self.manager, request, Task(), lambda: NOW_MS * 1_000_000)
+        outcome = self.manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
         assert not outcome.duplicate
         # Its flush took what others had appended along.
         flushed = self.stages[-1].others if A in rows_of(batch) else self.stages[-1].flushed
@@ -132,7 +131,7 @@ class Life:
         self.enter(flushed=self.stages[-1].others)
         self.open(files)
         self.run_id = "second"
-        again = adopt(self.manager, self.request(3), Task(), lambda: NOW_MS * 1_000_000)
+        again = self.manager.adopter.adopt(self.request(3), Task(), lambda: NOW_MS * 1_000_000)
         assert again.duplicate
         self.other()
         self.adopt(4)
@@ -177,7 +176,7 @@ def ask_again(life: Life, manager: LogManager, request: AdoptRequest, count: int
     """Ask with what the stop has left of the staged files; returns the count of batches then."""
     is_there = request.batch < count
     try:
-        outcome = adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+        outcome = manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
     except (FileNotFoundError, InvalidRecord, CorruptRecord):
         life.refused += 1
         assert not is_there
@@ -209,7 +208,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         # The query is started anew, and asks for the batch that it does not know the end of.
         for batch in (stage.adopted, stage.adopted + 1):
             request = staged(Unsynced(), str(path), "q", batch, rows_of(batch), run="third")
-            outcome = adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            outcome = manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
             assert outcome.duplicate == (batch < count) or not rows_of(batch)
             names = [file.name for file in request.files]
             assert not set(names) & set(left(str(path)))

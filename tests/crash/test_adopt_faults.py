@@ -16,7 +16,6 @@ import pytest
 import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt.adopt import adopt, has_unwritten_markers, settle
 from storage.errors import StorageError
 from storage.task import Task
 from tests.crash.failing_disk import FailingDisk
@@ -40,7 +39,7 @@ def build(data: Path) -> Path:
         manager.create_topic(name, 1)
         manager.change_topic_settings(name, {"internal.segment.bytes": "300"})
     request = staged(Unsynced(), str(data), "q", 0, {A: [[b"0"]], B: [[b"0"]]})
-    adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+    manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
     append(manager.log("a", 0), b"other")
     manager.close()
     return data
@@ -59,7 +58,7 @@ def ask_after_restart(data: Path, answered: bool, failed: str) -> None:
     with opened(data, Unsynced(), clock_ms=clock) as manager:
         before = outcome_of(manager)
         last = staged(Unsynced(), str(data), "q", 1, ROWS, run="next")
-        outcome = adopt(manager, last, Task(), lambda: NOW_MS * 1_000_000)
+        outcome = manager.adopter.adopt(last, Task(), lambda: NOW_MS * 1_000_000)
         assert outcome.duplicate == before, failed
         assert before or not answered, failed
         assert outcome_of(manager), failed
@@ -84,7 +83,7 @@ def test_nobody_asks_before_the_restart(
         disk.fail_from_now(error, at)
         answered = False
         with contextlib.suppress(OSError):
-            adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
             answered = True
         failed = disk.failed
         disk.kill()
@@ -112,22 +111,22 @@ def test_all_or_nothing_and_once_when_asked_again(
         disk.fail_from_now(error, at)
         answered = False
         with contextlib.suppress(OSError):
-            adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
             answered = True
         disk.fail_from_now(0, 0)
         failed, disk.failed = disk.failed, ""
-        unsettled = has_unwritten_markers(manager)
+        unsettled = manager.adopter.has_unwritten_markers()
         if unsettled:
             unsettled_after.add(failed.split()[0])
             with contextlib.suppress(OSError):
-                settle(manager, Task(), lambda: NOW_MS * 1_000_000)
+                manager.adopter.settle(Task(), lambda: NOW_MS * 1_000_000)
         there = outcome_of(manager)
         # A yes is a yes, though a marker may be missing yet; a no may be told before it is known.
         if not answered:
             assert not there, failed
         outcomes.add((answered, there))
         try:
-            again = adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            again = manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
             assert again.duplicate == answered, failed
             assert outcome_of(manager), failed
         except (OSError, StorageError):

@@ -125,17 +125,18 @@ def test_a_flush_that_fails_is_counted(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
     log = manager.create_topic("t", 1).partitions[0]
+    counters = manager.log_group.counters
     append(log, b"1")
     log.flush()
-    assert (manager.counters.flushes.count, manager.counters.flush_failures) == (1, 0)
+    assert (counters.flushes.count, counters.flush_failures) == (1, 0)
     append(log, b"2")
     disk.fail_next("sync_directory", errno.EMFILE)
     log.roll(NOW_MS)
     with pytest.raises(OSError, match="Too many open files"):
         log.flush()
-    assert (manager.counters.flushes.count, manager.counters.flush_failures) == (1, 1)
+    assert (counters.flushes.count, counters.flush_failures) == (1, 1)
     log.flush()
-    assert (manager.counters.flushes.count, manager.counters.flush_failures) == (2, 1)
+    assert (counters.flushes.count, counters.flush_failures) == (2, 1)
     manager.close()
 
 

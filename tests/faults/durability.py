@@ -263,10 +263,8 @@ FAULTS = [
     Fault(
         "retention-log-starts-not-written-down-before-it-deletes",
         "storage/directory/retain.py",
-        """\
-            task.begin("deleting", sum(advance.size for advance in flushed))
-            task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
-""",
+        '            task.begin("deleting", sum(advance.size for advance in flushed))\n'
+        "            task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()\n",
         """\
             task.begin("deleting", sum(advance.size for advance in flushed))
 """,
@@ -284,12 +282,10 @@ FAULTS = [
     Fault(
         "retention-given-up-its-log-start-stays-written-down",
         "storage/directory/retain.py",
-        """\
-    if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
-        # Some segments stay after all: no checkpoint may have a log start above them.
-        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
-    return outcome
-""",
+        "    if any(advance.log.log_start_offset < advance.log_start for advance in flushed):\n"
+        "        # Some segments stay after all: no checkpoint may have a log start above them.\n"
+        "        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()\n"
+        "    return outcome\n",
         """\
     return outcome
 """,
@@ -299,10 +295,9 @@ FAULTS = [
     Fault(
         "delete-records-log-start-not-written-down",
         "storage/directory/retain.py",
-        """\
-        advance.write_down(task)
-        task.on_log_thread(lambda: manager.start_checkpoint(snapshots=False))()
-        return""",
+        "        advance.write_down(task)\n"
+        "        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()\n"
+        "        return",
         """\
         advance.write_down(task)
         return""",

@@ -28,7 +28,7 @@ FAULTS = [
     Fault(
         "adopt-what-the-disk-left-open-is-forgotten",
         "storage/adopt/adopt.py",
-        "            self.directory.undecided = begun\n",
+        "            self.adopter.undecided = begun\n",
         "            _ = begun\n",
         "EIO at one fsync of the commit, a restart, the same batch again: its rows never appear.",
         (ADOPT_FAULTS,),
@@ -36,8 +36,8 @@ FAULTS = [
     Fault(
         "adopt-intent-not-written-down",
         "storage/adopt/adopt.py",
-        "            _save(directory, begun)\n",
-        "            directory.adoptions = begun\n",
+        "            adopter.save(begun)\n",
+        "            adopter.adoptions = begun\n",
         "A crash leaves a transaction open that nobody knows of.",
         (ADOPT_CRASH,),
     ),
@@ -68,7 +68,7 @@ FAULTS = [
     Fault(
         "adopt-the-one-before-is-forgotten-unsettled",
         "storage/adopt/adopt.py",
-        "        _settle(directory, task, self.now_ns)\n        seen",
+        "        adopter.settle_pending(task, self.now_ns)\n        seen",
         "        seen",
         "The markers of the adoption before are never written.",
         (ADOPT_FAULTS, ADOPT),
@@ -251,7 +251,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-though-a-log-could-not-be-closed",
-        "storage/directory/manager.py",
+        "storage/manager.py",
         "                if failure is None and (self.clean or not self._is_part_unrecovered):",
         "                if self.clean or not self._is_part_unrecovered:",
         "The next start trusts a log that was not flushed.",
@@ -259,7 +259,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-over-faulty-partitions",
-        "storage/directory/manager.py",
+        "storage/manager.py",
         "                if failure is None and (self.clean or not self._is_part_unrecovered):",
         "                if failure is None:",
         "A partition that could not be opened counts as cleanly closed.",
@@ -267,7 +267,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-over-tiered-logs",
-        "storage/directory/manager.py",
+        "storage/manager.py",
         "        return bool(unopened) or any(log.read_only for log in self.logs())",
         "        return bool(unopened)",
         "A broker trusts tiered logs that nobody has recovered.",
@@ -308,7 +308,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-before-the-checkpoints",
-        "storage/directory/manager.py",
+        "storage/manager.py",
         """\
                 self.checkpoint()
                 # A partition that could not be opened was not closed, and a tiered one was not
@@ -335,7 +335,7 @@ FAULTS = [
     ),
     Fault(
         "checkpoints-not-written-anew-after-recovery",
-        "storage/directory/manager.py",
+        "storage/manager.py",
         "                self.start_checkpoint(snapshots=False)()\n            except IgnoredEntry",
         "                _ = self.start_checkpoint\n            except IgnoredEntry",
         "What recovery has cut counts as flushed when it is written again.",
@@ -344,39 +344,42 @@ FAULTS = [
     ),
     Fault(
         "create-topic-names-not-durable",
-        "storage/directory/creation.py",
-        "            topic.add(_create_log(manager, topic, partition, begun))\n"
-        "        manager.files.sync_directory(manager.path)\n    except",
-        "            topic.add(_create_log(manager, topic, partition, begun))\n    except",
+        "storage/directory/data_directory.py",
+        "                topic.add(self._create_log(topic, partition, begun))\n"
+        "            self.files.sync_directory(self.path)\n"
+        "        except",
+        "                topic.add(self._create_log(topic, partition, begun))\n        except",
         "A topic with flushed records is gone after a power cut.",
         (LOG_CRASH,),
     ),
     Fault(
         "create-topic-seen-before-its-owner",
-        "storage/directory/creation.py",
-        "        manager.settings.begin(name, unfinished, begun)\n"
-        "        files.rename(unfinished, directory)\n",
-        "        files.rename(unfinished, directory)\n"
-        "        manager.settings.begin(name, directory, begun)\n",
+        "storage/directory/data_directory.py",
+        "            self.settings.begin(name, unfinished, begun)\n"
+        "            files.rename(unfinished, directory)\n",
+        "            files.rename(unfinished, directory)\n"
+        "            self.settings.begin(name, directory, begun)\n",
         "mkdir -m 700 and a kill: everybody reads the topic.",
         (TOPIC_CRASH, MANAGER, "tests/storage/settings/test_settings.py"),
     ),
     Fault(
         "create-partition-names-not-durable",
-        "storage/directory/creation.py",
-        "        log.load_history()\n        manager.files.sync_directory(manager.path)\n",
-        "        log.load_history()\n",
+        "storage/directory/data_directory.py",
+        "            log.load_history()\n            self.files.sync_directory(self.path)\n",
+        "            log.load_history()\n",
         "A partition with flushed records is gone after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "delete-topic-names-not-durable",
         "storage/directory/deletion.py",
-        "                files.sync_directory(manager.path)\n"
-        "        files.sync_directory(manager.path)\n"
-        "    except OSError:\n        for source, target in",
-        "                files.sync_directory(manager.path)\n"
-        "    except OSError:\n        for source, target in",
+        "                files.sync_directory(directory.path)\n"
+        "        files.sync_directory(directory.path)\n"
+        "    except OSError:\n"
+        "        for source, target in",
+        "                files.sync_directory(directory.path)\n"
+        "    except OSError:\n"
+        "        for source, target in",
         "A topic that was deleted is back after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
@@ -407,24 +410,24 @@ FAULTS = [
     Fault(
         "undelete-topic-with-two-logs-on-its-files",
         "storage/directory/deletion.py",
-        "    manager.deleted.end_reading(deletion)\n",
-        "    _ = manager.deleted.end_reading\n",
+        "    directory.deleted.end_reading(deletion)\n",
+        "    _ = directory.deleted.end_reading\n",
         "A compaction that was under way at rmdir renames files of the topic that is back.",
         ("tests/storage/directory/test_undelete.py",),
     ),
     Fault(
         "undelete-topic-lines-of-the-checkpoints-later",
         "storage/directory/deletion.py",
-        "        manager.start_checkpoint(snapshots=False)()\n        _rename",
-        "        _ = manager.start_checkpoint\n        _rename",
+        "        directory.start_checkpoint(snapshots=False)()\n        _rename",
+        "        _ = directory.start_checkpoint\n        _rename",
         "A kill within brings deleted records back, and takes what was not flushed for lost.",
         ("tests/crash/test_undelete_crash.py",),
     ),
     Fault(
         "delete-topic-settings-stay",
         "storage/directory/deletion.py",
-        "    topic.faults.clear()\n    manager.settings.forget(name)\n",
-        "    topic.faults.clear()\n    _ = manager.settings.forget\n",
+        "    topic.faults.clear()\n    directory.settings.forget(name)\n",
+        "    topic.faults.clear()\n    _ = directory.settings.forget\n",
         "A new topic of that name has the old one's settings.",
         (MANAGER,),
         unseen="A topic that is made begins with settings of its own (Settings.begin).",
@@ -673,9 +676,9 @@ FAULTS = [
     ),
     Fault(
         "create-partition-that-fails-stays",
-        "storage/directory/creation.py",
-        "        remove_directory(manager.files, log.directory)\n        raise\n    topic",
-        "        raise\n    topic",
+        "storage/directory/data_directory.py",
+        "            remove_directory(self.files, log.directory)\n            raise\n        topic",
+        "            raise\n        topic",
         "A partition that nobody has made appears at the next start; keyed lines go elsewhere.",
         ("tests/kafkafs/tree/directories/test_directories.py",),
     ),

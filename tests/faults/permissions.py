@@ -32,7 +32,7 @@ FAULTS = [
     ),
     Fault(
         "ignored-partitions-lose-their-lines",
-        "storage/directory/manager.py",
+        "storage/directory/data_directory.py",
         "[*self.topics.faulty, *self.left_out, *self.ignored]",
         "[*self.topics.faulty, *self.left_out]",
         "Deleted records of a partition that was ignored come back.",
@@ -189,7 +189,7 @@ FAULTS = [
     ),
     Fault(
         "lock-stays-when-opening-fails",
-        "storage/directory/manager.py",
+        "storage/manager.py",
         "                files.close_root()\n            lock.release()\n            raise\n",
         "                files.close_root()\n            raise\n",
         "A directory that could not be opened cannot be opened by that process again.",
@@ -206,7 +206,7 @@ FAULTS = [
     # -- names and modes -----------------------------------------------------------------------
     Fault(
         "mkdir-in-a-brokers-directory",
-        "storage/directory/manager.py",
+        "storage/directory/data_directory.py",
         "        if self.settings.is_brokers:\n            raise PolicyViolation",
         "        if False:\n            raise PolicyViolation",
         "The broker deletes the topic at its next start.",
@@ -214,18 +214,18 @@ FAULTS = [
     ),
     Fault(
         "touch-in-a-brokers-directory",
-        "storage/directory/creation.py",
-        "    manager.check_may_create()\n    # Each change",
-        "    # Each change",
+        "storage/directory/data_directory.py",
+        "        self.check_may_create()\n        # Each change",
+        "        # Each change",
         "The broker deletes the partition at its next start.",
         (DETACH,),
     ),
     Fault(
         "mkdir-that-fails-leaves-its-owner",
-        "storage/directory/creation.py",
-        "            remove_directory(manager.files, log.directory)\n"
-        "        manager.settings.forget(name)\n",
-        "            remove_directory(manager.files, log.directory)\n",
+        "storage/directory/data_directory.py",
+        "                remove_directory(self.files, log.directory)\n"
+        "            self.settings.forget(name)\n",
+        "                remove_directory(self.files, log.directory)\n",
         "A topic that is made later belongs to who was refused.",
         (MANAGER, DIRECTORIES, "tests/storage/settings/test_settings.py"),
         unseen="A topic that is made begins with settings of its own (Settings.begin).",
@@ -360,7 +360,7 @@ FAULTS = [
     ),
     Fault(
         "chmod-leaves-the-files",
-        "storage/directory/manager.py",
+        "storage/directory/data_directory.py",
         "        self.modes.limit(topic, numbers, (before, after))\n        try:\n",
         "        numbers = []\n        try:\n",
         "chmod 700 leaves the segments readable on the disk.",

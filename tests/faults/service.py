@@ -118,7 +118,7 @@ FAULTS = [
     Fault(
         "adoption-is-never-settled",
         "kafkafs/fuse/schedule.py",
-        "            settle(self._manager, task, self._mount.clock_ns)\n",
+        "            self._manager.adopter.settle(task, self._mount.clock_ns)\n",
         "            _ = settle, task\n",
         "Rows of a batch whose marker a full disk has refused appear with the next batch only.",
         (DUTIES, SCHEDULE),
@@ -180,7 +180,7 @@ FAULTS = [
     ),
     Fault(
         "one-log-keeps-the-others-from-being-closed",
-        "storage/directory/manager.py",
+        "storage/manager.py",
         "        except Exception as error:\n            with contextlib.suppress(Exception):",
         "        except OSError as error:\n            with contextlib.suppress(Exception):",
         "After a bug in one log nothing is closed: no checkpoint, and all else is recovered.",
@@ -231,7 +231,7 @@ FAULTS = [
     ),
     Fault(
         "reserve-not-restored-by-checkpoints",
-        "storage/directory/manager.py",
+        "storage/directory/data_directory.py",
         "            self.reserve.restore()\n            if failure is not None:\n"
         "                raise failure\n\n        return write",
         "            if failure is not None:\n                raise failure\n\n"

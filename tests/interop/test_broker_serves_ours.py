@@ -11,7 +11,6 @@ from typing import Literal
 import pytest
 
 from storage import Log, LogManager, Record, encode
-from storage.adopt.adopt import adopt
 from storage.adopt.staged import AdoptRequest, StagedName
 from storage.errors import TaskCancelled
 from storage.log.append import abort_transaction
@@ -104,8 +103,10 @@ def write_adopted(manager: LogManager) -> list[Record]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("storage.log.staged_batches._CHUNK_BYTES", 500)
                 with pytest.raises(TaskCancelled):
-                    adopt(manager, request, StoppedHalfway(), lambda: T * 1_000_000)
-        first = adopt(manager, request, Task(), lambda: T * 1_000_000).offsets["adopted", 0][0]
+                    manager.adopter.adopt(request, StoppedHalfway(), lambda: T * 1_000_000)
+        first = manager.adopter.adopt(request, Task(), lambda: T * 1_000_000).offsets["adopted", 0][
+            0
+        ]
         records = [record for batch in batches for record in batch]
         written += [record._replace(offset=first + n) for n, record in enumerate(records)]
         log.roll(T)
@@ -173,7 +174,7 @@ def read_by_us(data: Path) -> Consumed:
     """What the library reads of the topics; the directory must be whole."""
     assert verify(str(data)).faults == []
     with LogManager.open(str(data), read_only=True) as manager:
-        assert (manager.faults, manager.cuts) == ([], [])
+        assert (manager.faults, manager.loader.cuts) == ([], [])
         return {
             isolation: {
                 topic: list(manager.log(topic, 0).records(isolation=isolation)) for topic in TOPICS

@@ -46,9 +46,9 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.partition.partitions import Partitions
-from storage.directory.manager import LogManager
 from storage.files import Files, is_temporary
 from storage.log.log import Log
+from storage.manager import LogManager
 from tests.kafkafs.trees import clean
 from tests.no_threads import no_free_threads
 from tests.storage.logs import remove_head

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.directory.manager import LogManager
+from storage.manager import LogManager
 from tests.mount.contract.writing import append
 from tests.mount.control import do
 from tests.mount.mounting import kafkafs, mounted

@@ -24,7 +24,6 @@ from hypothesis.stateful import (
 
 import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt.adopt import adopt
 from storage.errors import BatchGap, Fenced, TaskCancelled
 from storage.log.append import abort_transaction
 from storage.task import Task
@@ -150,7 +149,7 @@ class AdoptingMachine(RuleBasedStateMachine):
         gap = known.batch >= 0 and batch > known.batch + 1
         task = Task() if steps is None else GivenUp(steps)
         try:
-            outcome = adopt(self.manager, request, task, lambda: NOW_NS)
+            outcome = self.manager.adopter.adopt(request, task, lambda: NOW_NS)
         except Fenced:
             assert fenced
         except BatchGap:

@@ -158,7 +158,7 @@ class NeededTopicsMachine(RuleBasedStateMachine):
     def adopted_batch(self) -> int:
         """By what a start that opens all would say."""
         with self.copy() as manager:
-            query = manager.adoptions.queries.get("q")
+            query = manager.adopter.adoptions.queries.get("q")
         return -1 if query is None else query.batch
 
     @rule(stop=stops)

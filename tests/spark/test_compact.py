@@ -80,7 +80,7 @@ def test_like_the_mounts_own_cleaner(spark: SparkSession, tmp_path: Path, keys: 
         logs = [manager.log("t", partition) for partition in range(2)]
         expected = [LogCleaner(manager).clean_all(log, Task()) for log in logs]
         files = [files_of(log) for log in logs]
-        offsets = dict(manager.cleaner_offsets)
+        offsets = dict(manager.checkpoints.cleaned)
 
     before = state(data)
     dry = compact.run(spark, str(data), dry_run=True, now_ms=clock.now_ms)
@@ -103,7 +103,7 @@ def test_like_the_mounts_own_cleaner(spark: SparkSession, tmp_path: Path, keys: 
     assert not [name for name in state(data) if name.endswith(".staged")]
     with opened(data, clock_ms=clock) as manager:
         assert [files_of(manager.log("t", number)) for number in range(2)] == files
-        assert manager.cleaner_offsets == offsets
+        assert manager.checkpoints.cleaned == offsets
 
 
 def test_a_fault_of_one_partition_keeps_no_other(spark: SparkSession, tmp_path: Path) -> None:

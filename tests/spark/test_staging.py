@@ -20,7 +20,6 @@ import pytest
 from kafkafs.spark.sink import staging
 from kafkafs.spark.sink.staging import Staging
 from storage import LogManager, Record
-from storage.adopt.adopt import adopt
 from storage.adopt.staged import AdoptRequest, StagedFile, StagedName
 from storage.errors import (
     InvalidConfig,
@@ -89,7 +88,7 @@ def staged_in(data: Path) -> list[str]:
 def adopted(data: Path, files: Sequence[StagedFile], query: str = "query") -> None:
     with LogManager.open(str(data)) as manager:
         request = AdoptRequest(query, 0, "run", tuple(files))
-        adopt(manager, request, Task(), lambda: NOW * 1_000_000)
+        manager.adopter.adopt(request, Task(), lambda: NOW * 1_000_000)
 
 
 def records(data: Path, topic: str) -> list[list[Record]]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from storage import LogManager, Record, encode, paths
-from storage.adopt.adopt import Adopted, adopt
+from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName
 from storage.files import Files
 from storage.task import Task
@@ -62,7 +62,7 @@ def staged(
 
 
 def adopted(manager: LogManager, request: AdoptRequest) -> Adopted:
-    return adopt(manager, request, Task(), lambda: NOW_NS)
+    return manager.adopter.adopt(request, Task(), lambda: NOW_NS)
 
 
 def left(data: str) -> list[str]:

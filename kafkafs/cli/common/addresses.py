@@ -30,8 +30,8 @@ from kafkafs.cli.common.words import LOG_WORDS, Logs, Topic, words_argument
 
 if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted
-    from storage.directory.manager import LogManager
     from storage.log.log import Log
+    from storage.manager import LogManager
     from storage.state.tiered import TieredTopics
 
 _NUMBER = re.compile(r"[0-9]{1,19}")

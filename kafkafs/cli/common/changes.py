@@ -17,7 +17,7 @@ from kafkafs.cli.common.progress import opening_shown
 from kafkafs.cli.common.refusals import Request
 
 if TYPE_CHECKING:
-    from storage.directory.manager import LogManager
+    from storage.manager import LogManager
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def opened_to_change(data_dir: str) -> Iterator[LogManager]:
 
     A partition that cannot be opened makes only its own topic faulty.
     """
-    from storage.directory.manager import LogManager
+    from storage.manager import LogManager
 
     with (
         opening_shown() as progress,

@@ -19,7 +19,7 @@ from kafkafs.cli.common.progress import opening_shown
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.inodes import Node
-    from storage.directory.manager import LogManager
+    from storage.manager import LogManager
 
 _READ_BYTES = 1 << 20
 READ_COMMITTED = "read_committed"
@@ -53,7 +53,7 @@ def find(tree: FileSystem, *names: str) -> Node:
 @contextmanager
 def opened_tree(data_dir: str, isolation: str = READ_COMMITTED) -> Iterator[FileSystem]:
     """The tree of a directory that may be in use."""
-    from storage.directory.manager import LogManager
+    from storage.manager import LogManager
 
     with (
         opening_shown() as progress,

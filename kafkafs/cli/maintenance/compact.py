@@ -119,9 +119,9 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     from kafkafs.tree.control.compaction import totals_of
     from kafkafs.tree.partition.partitions import keeping_history
     from storage.compaction.log_cleaner import LogCleaner
-    from storage.directory.manager import LogManager
     from storage.directory.retain import remove_now
     from storage.errors import StorageError, TaskCancelled
+    from storage.manager import LogManager
 
     with (
         opening_shown() as progress,

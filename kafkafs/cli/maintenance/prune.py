@@ -26,8 +26,8 @@ from kafkafs.quantities import Size, Value
 from storage.plural import counted
 
 if TYPE_CHECKING:
-    from storage.directory.manager import LogManager
     from storage.directory.retain import RetentionPlan
+    from storage.manager import LogManager
 
 
 @click.command(
@@ -174,8 +174,8 @@ class _Report:
 
 def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     """Delete from the logs of a directory that no process has open, or look at any."""
-    from storage.directory.manager import LogManager
     from storage.directory.retain import plan_retention
+    from storage.manager import LogManager
 
     with (
         opening_shown() as progress,

@@ -102,7 +102,7 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     error code 1 and the exit status is 1, and standard error has a line with OffsetOutOfRange.
     """
     from storage.convert.fetch import encode_multi_response
-    from storage.directory.manager import LogManager
+    from storage.manager import LogManager
 
     data_dir, requests = _parsed(context, words)
     whole = True

@@ -40,7 +40,7 @@ from kafkafs.cli.common.words import words_argument
 from storage.plural import counted
 
 if TYPE_CHECKING:
-    from storage.directory.manager import LogManager
+    from storage.manager import LogManager
 
 # The kernel passes a write of this size in one piece, which is appended whole or not at all.
 _WRITE_BYTES = 1 << 19

@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from kafkafs.spark.location.location import Location, check_directory, location_of
 from storage import paths
-from storage.directory.manager import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.log.log import Log
+from storage.manager import LogManager
 
 
 def data_location(path: str) -> Location:

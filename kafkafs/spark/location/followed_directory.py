@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kafkafs.spark.location.location import Location, check_directory, object_files
-from storage.directory.manager import LogManager
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower
+from storage.manager import LogManager
 
 if TYPE_CHECKING:
     from kafkafs.spark.location.arrow_files import ArrowFiles

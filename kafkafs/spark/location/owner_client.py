@@ -30,9 +30,9 @@ from kafkafs.tree.control.topic_commands import create_line
 from kafkafs.tree.files.group_names import file_name
 from storage import paths
 from storage.adopt.adoptions import NeededTopics
-from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
 from storage.files import Files
+from storage.manager import LogManager
 from storage.owner.request_kinds import (
     RequestKind,
     RequestOutcome,

@@ -15,13 +15,13 @@ from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions, planned
 from kafkafs.tree.permissions import WholeTopic
-from storage.directory.manager import Topic
 from storage.errors import LogClosed, StorageError
 from storage.log.append import append_batches, append_with_offsets
 from storage.log.append_queue import check_all_may_append
 from storage.log.assign import Assigned
 from storage.log.partitioner import Partitioner, Routed
 from storage.log.validator import ValidatedBatch, without_conversion
+from storage.manager import Topic
 from storage.settings.config import LogConfig
 
 

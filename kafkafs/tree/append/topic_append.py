@@ -16,8 +16,8 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import TextView
-from storage.directory.manager import Topic
 from storage.log.partitioner import Partitioner
+from storage.manager import Topic
 from storage.paths import check_takes_records
 
 

@@ -17,11 +17,11 @@ from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.control_file import CommandEffects
 from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.partition.partitions import Partitions
-from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError
 from storage.log.append import abort_transaction
 from storage.log.append_queue import check_all_may_append
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.waiting import before_waiting
 
 NAME = "abort-transaction"
@@ -93,7 +93,7 @@ def _check(mount: MountContext, log: Log, producer_id: int) -> None:
     if producer is None or not producer.in_transaction:
         reason = f"no open transaction in partition {log.partition}"
         raise InvalidTxnState(reason, producer_id)
-    pending = mount.manager.adoptions.pending
+    pending = mount.manager.adopter.adoptions.pending
     if (
         pending is not None
         and pending.producer_id == producer_id

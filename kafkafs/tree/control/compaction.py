@@ -18,9 +18,9 @@ from kafkafs.tree.control.retention import delete_old
 from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
 from storage.compaction.cleaner import Cleaned
-from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.settings.config import format_value
 from storage.task import Task
 

@@ -15,10 +15,10 @@ from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.job_file import JobCommand, JobFile
 from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
-from storage.directory.manager import Topic
 from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import OffsetOutOfRange
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.task import Task
 
 _COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))

@@ -30,8 +30,8 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import DRY_RUN, parse
 from kafkafs.tree.control.control_file import CommandEffects
 from kafkafs.tree.jobs import Job, JobKind, JobResult, JobState, JobWork
-from storage.directory.manager import Topic
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.task import Task
 
 JobCommand = tuple[str, JobWork | None]

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from kafkafs.tree.control.commands import numbered
 from kafkafs.tree.control.control_file import CommandEffects
-from storage.directory.manager import LogManager
 from storage.errors import InvalidConfig
+from storage.manager import LogManager
 
 _CREATE, _UNDELETE = "create", "undelete"
 _OWNER = re.compile(r"([0-9]{1,9}):([0-9]{1,9}):([0-7]{3,4})")

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kafkafs.tree.control.retention import totals
-from storage.directory.manager import LogManager
 from storage.directory.retain import plan_retention
 from storage.errors import InvalidConfig
+from storage.manager import LogManager
 from storage.plural import counted
 from storage.settings.settings import Settings, parse_written
 

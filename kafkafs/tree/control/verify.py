@@ -17,8 +17,8 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, RUN
 from kafkafs.tree.control.job_file import JobFile, by_partition
 from kafkafs.tree.jobs import JobKind, JobResult
-from storage.directory.manager import Topic
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.task import Task
 from storage.verify.log_checker import checker_facts
 from storage.verify.verify_log import verify_logs

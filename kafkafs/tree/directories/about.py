@@ -39,7 +39,7 @@ from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import adopt_file
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
-from storage.directory.manager import LogManager, Topic
+from storage.manager import LogManager, Topic
 from storage.modes import Ownership
 from storage.paths import ABOUT
 from storage.plural import counted

@@ -202,7 +202,7 @@ def _of_groups(mount: MountContext) -> Iterator[Values]:
 
 
 def _of_logs(mount: MountContext) -> Iterator[Values]:
-    logs, counters = mount.manager.counters, mount.counters
+    logs, counters = mount.manager.log_group.counters, mount.counters
     yield "appended_records", logs.records_appended
     yield "appended_batches", logs.batches_appended
     yield "appended_bytes", logs.bytes_appended
@@ -249,7 +249,7 @@ def _of_duties(mount: MountContext) -> Iterator[Values]:
     yield "duty_failures", _by_name(duties.failures)
     yield "failing_duties", _by_name(duties.failing)
     yield "checked_bytes", mount.checker.all_bytes_checked
-    yield "damages", manager.counters.damages
+    yield "damages", manager.log_group.counters.damages
 
 
 def _of_requests(mount: MountContext) -> Iterator[Values]:
@@ -265,7 +265,7 @@ def _of_requests(mount: MountContext) -> Iterator[Values]:
 
 def _of_opening(mount: MountContext) -> Iterator[Values]:
     manager = mount.manager
-    sizes = [cut.size for cut in list(manager.cuts)]
+    sizes = [cut.size for cut in list(manager.loader.cuts)]
     yield "recovery_clean", manager.clean
     yield "recovery_seconds", manager.opening_s
     yield "recovery_read_bytes", manager.opening_bytes

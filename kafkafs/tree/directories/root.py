@@ -20,7 +20,7 @@ from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Change, Node, inode_number, missing
 from kafkafs.tree.partition.partitions import OWN_NAMES, Partitions
-from storage.directory.manager import Topic
+from storage.manager import Topic
 from storage.modes import Ownership
 from storage.paths import ABOUT, GROUPS, INTERNAL_TOPICS, check_may_change
 from storage.waiting import may_wait

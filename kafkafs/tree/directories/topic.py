@@ -18,8 +18,8 @@ from kafkafs.tree.inodes import Caller, Change, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import View
-from storage.directory.manager import Topic
 from storage.errors import InvalidTopic
+from storage.manager import Topic
 from storage.modes import Ownership
 from storage.waiting import may_wait
 

@@ -38,9 +38,9 @@ from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.partitions import Partitions
-from storage.directory.manager import Topic
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.waiting import before_waiting, may_wait
 
 FOLLOW = ".follow"

@@ -51,8 +51,8 @@ from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import View
-from storage.directory.manager import Topic
 from storage.errors import StorageError
+from storage.manager import Topic
 from storage.waiting import before_waiting, may_wait
 
 KEPT = 64

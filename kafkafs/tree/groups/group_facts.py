@@ -12,11 +12,11 @@ from typing import Final
 
 from kafkafs.printable import one_line
 from kafkafs.tree.files.group_names import file_name
-from storage.directory.manager import LogManager
 from storage.groups.group import Group
 from storage.groups.groups import Groups
 from storage.groups.offset_records import Committed
 from storage.log.log import Log
+from storage.manager import LogManager
 
 NONE: Final = "none"
 UNKNOWN: Final = "unknown"

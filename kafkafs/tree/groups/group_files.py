@@ -28,11 +28,11 @@ from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
 from storage import paths
-from storage.directory.manager import Topic
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.groups.offset_records import Committed, partition_for
 from storage.log.append_queue import AppendQueue, MustQueue
 from storage.log.log import Log
+from storage.manager import Topic
 from storage.modes import Ownership
 from storage.waiting import at_once, may_wait
 

@@ -19,13 +19,13 @@ from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
-from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
 from storage.follow.directory_watches import DirectoryWatches
 from storage.groups.group import Group
 from storage.log.append_queue import check_all_may_append
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.manager import LogManager, Topic
 from storage.segment.segment import Segment
 from storage.waiting import anyway, may_wait
 
@@ -68,7 +68,7 @@ class Partitions(LogListener[Log]):
         """Tells of what another process writes, where a process waits for it in poll(2)."""
         # The topics that are not shown, of which the event log has a line.
         self._hidden_named: set[str] = set()
-        mount.manager.listeners.append(self)
+        mount.manager.log_group.listeners.append(self)
         self._name_hidden()
 
     def __iter__(self) -> Iterator[Partition]:
@@ -427,5 +427,5 @@ def keeping_history(manager: LogManager) -> Iterator[None]:
     try:
         yield
     finally:
-        manager.listeners.remove(partitions)
+        manager.log_group.listeners.remove(partitions)
         partitions.stop()

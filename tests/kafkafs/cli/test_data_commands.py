@@ -333,7 +333,7 @@ def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> Non
         (["append", "DATA", "orders:1"], "os.read"),
         (["verify", "DATA"], "storage.verify.verify.verify"),
         (["repair", "--indexes", "DATA"], "storage.verify.reindex.reindex"),
-        (["repair", "DATA"], "storage.directory.manager.LogManager.open"),
+        (["repair", "DATA"], "storage.manager.LogManager.open"),
     ],
 )
 def test_ctrl_c_ends_as_in_a_shell(data: Path, arguments: list[str], work: str) -> None:

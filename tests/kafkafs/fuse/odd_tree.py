@@ -50,8 +50,8 @@ from kafkafs.tree.inodes import (
 from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage import errors
-from storage.directory.manager import LogManager
 from storage.follow.directory_watches import DirectoryWatches
+from storage.manager import LogManager
 from storage.waiting import before_waiting
 
 MANY = 5000

@@ -18,8 +18,8 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from storage.directory.manager import LogManager
 from storage.files import Files
+from storage.manager import LogManager
 
 
 class SlowFiles(Files):

@@ -23,11 +23,10 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode, paths
-from storage.adopt.adopt import adopt
-from storage.directory.manager import LogManager
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.manager import LogManager
 from storage.room import Room
 from storage.state import checkpoint_file
 from storage.task import Task
@@ -397,7 +396,7 @@ def test_an_adoption_whose_marker_found_no_room_is_ended(tmp_path: Path) -> None
         log, full = world.log(), NoMoreRoom()
         log.listeners.append(full)
         request = staged(Files(), str(world.data), "q", 0, {("a", 0): [[b"1", b"2"]]})
-        adopt(world.manager, request, Task(), world.tree.mount.clock_ns)
+        world.manager.adopter.adopt(request, Task(), world.tree.mount.clock_ns)
         log.listeners.remove(full)
         assert world.disk.failures == 1
         assert values(log) == []

@@ -18,8 +18,8 @@ from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from storage.directory.manager import LogManager
 from storage.files import Files
+from storage.manager import LogManager
 from storage.state import checkpoint_file
 from tests.storage.logs import append, write_settings
 

@@ -24,7 +24,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.partition.partitions import FOLLOW_TURNS
-from storage.directory.manager import LogManager
+from storage.manager import LogManager
 from tests.storage.logs import append, write_settings
 
 ROOT = Path(__file__).parents[3]

@@ -20,9 +20,9 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode
-from storage.directory.manager import LogManager
 from storage.groups.offset_records import Committed
 from storage.log.log import Log
+from storage.manager import LogManager
 from tests.storage.logs import append, values, write_settings
 from tests.waits import HANG_S
 

@@ -21,8 +21,8 @@ from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, JobKind, JobResult, JobState
 from kafkafs.tree.owner.owner_requests import JOB_KINDS
-from storage.directory.manager import LogManager
 from storage.errors import TaskCancelled
+from storage.manager import LogManager
 from storage.owner.request_kinds import ADOPT, SWAP
 from storage.task import Task
 from tests.waits import HANG_S

@@ -11,8 +11,8 @@ import pytest
 from kafkafs.tree.control.flush_and_roll import FLUSH, ROLL
 from kafkafs.tree.events import Events
 from kafkafs.tree.jobs import Job, JobResult, Jobs, JobState
-from storage.directory.manager import Topic
 from storage.errors import InvalidRecord
+from storage.manager import Topic
 from storage.task import Task
 
 

@@ -166,7 +166,7 @@ def test_a_run_whose_adoption_fails_takes_nobodys_place(data: Path, batch: int) 
             adopted(manager, staged(FILES, str(data), "q", number, {A: [[b"x"]]}, run="current"))
         request = staged(FILES, str(data), "q", batch, {A: [[b"late"]]}, run="late")
         with pytest.raises(TaskCancelled):
-            storage.adopt.adopt.adopt(manager, request, StoppedBeforeFlush(), lambda: NOW_NS)
+            manager.adopter.adopt(request, StoppedBeforeFlush(), lambda: NOW_NS)
         for number in range(batch, batch + 2):
             adopted(manager, staged(FILES, str(data), "q", number, {A: [[b"x"]]}, run="current"))
         assert values(manager.log("a", 0)) == [b"x"] * (batch + 2)
@@ -180,9 +180,9 @@ def test_runs_without_end(data: Path) -> None:
     """Each run has an epoch, of which there are so many."""
     with opened(data) as manager:
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="run"))
-        known = manager.adoptions.queries["q"]
+        known = manager.adopter.adoptions.queries["q"]
         most = {"q": dataclasses.replace(known, producer_epoch=MAX_EPOCH)}
-        manager.adoptions = dataclasses.replace(manager.adoptions, queries=most)
+        manager.adopter.adoptions = dataclasses.replace(manager.adopter.adoptions, queries=most)
         for number in range(3):
             assert adopted(manager, AdoptRequest("q", 0, f"run {number}", ())).duplicate
         adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="run 2"))
@@ -196,7 +196,7 @@ def test_runs_without_end(data: Path) -> None:
 
 def test_queries_have_producers_of_their_own_above_all_that_logs_know(data: Path) -> None:
     with opened(data) as manager:
-        first = manager.adoptions.next_producer_id
+        first = manager.adopter.adoptions.next_producer_id
         Client(manager.log("b", 0), first + 7).send(b"other", transactional=False)
         for query in ("q", "r"):
             adopted(manager, staged(FILES, str(data), query, 0, {A: [[b"0"]]}))
@@ -225,18 +225,18 @@ def test_who_writes_once_is_forgotten_in_time(data: Path) -> None:
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}))
         assert adopted(manager, AdoptRequest("once", 0, "run", (), kind=QueryKind.ONCE)).duplicate
         later = NOW_NS + 2 * DAY_NS
-        storage.adopt.adopt.adopt(manager, AdoptRequest("q", 1, "run", ()), Task(), lambda: later)
-        assert set(manager.adoptions.queries) == {"q"}
+        manager.adopter.adopt(AdoptRequest("q", 1, "run", ()), Task(), lambda: later)
+        assert set(manager.adopter.adoptions.queries) == {"q"}
 
 
 def test_who_would_write_once_and_was_stopped_is_forgotten(data: Path) -> None:
     with opened(data) as manager:
         request = staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, kind=QueryKind.ONCE)
         with pytest.raises(TaskCancelled):
-            storage.adopt.adopt.adopt(manager, request, StoppedBeforeFlush(), lambda: NOW_NS)
-        assert manager.adoptions.queries["once"].batch == -1
+            manager.adopter.adopt(request, StoppedBeforeFlush(), lambda: NOW_NS)
+        assert manager.adopter.adoptions.queries["once"].batch == -1
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"q"]]}))
-        assert set(manager.adoptions.queries) == {"q"}
+        assert set(manager.adopter.adoptions.queries) == {"q"}
         assert not adopted(manager, request).duplicate
         assert adopted(manager, request).duplicate
         assert values(manager.log("a", 0)) == [b"q", b"0"]
@@ -257,8 +257,10 @@ def test_names_of_writes_are_forgotten_in_time(
         for kind in (QueryKind.NAMED, *others):
             adopted(manager, staged(FILES, str(data), str(kind), 0, {A: [[b"0"]]}, kind=kind))
         now_ns = NOW_NS + days * DAY_NS
-        storage.adopt.adopt.adopt(manager, AdoptRequest("q", 0, "r", ()), Task(), lambda: now_ns)
-        assert set(manager.adoptions.queries) == {"q", *others} | ({"named"} if is_there else set())
+        manager.adopter.adopt(AdoptRequest("q", 0, "r", ()), Task(), lambda: now_ns)
+        assert set(manager.adopter.adoptions.queries) == {"q", *others} | (
+            {"named"} if is_there else set()
+        )
 
 
 def test_versions_of_an_application_may_jump(data: Path) -> None:
@@ -355,7 +357,7 @@ def test_what_breaks_a_rule_refuses_all_and_changes_nothing(data: Path, kind: st
             adopted(manager, AdoptRequest("q", 0, "run", (good, bad)))
         assert "b-1/q-0-1-0.staged" in str(raised.value)
         assert manager.log("a", 0).log_end_offset == 0
-        assert manager.adoptions.queries == {}
+        assert manager.adopter.adoptions.queries == {}
         assert not (data / FILE).exists()
         assert len(left(str(data))) == 2
 
@@ -482,7 +484,7 @@ def test_one_that_is_cancelled_can_be_asked_for_again(
     with opened(data) as manager:
         request = staged(FILES, str(data), "q", 0, {A: [[b"%d" % n for n in range(60)]]})
         with pytest.raises(TaskCancelled):
-            storage.adopt.adopt.adopt(manager, request, Stopped(), lambda: NOW_NS)
+            manager.adopter.adopt(request, Stopped(), lambda: NOW_NS)
         log = manager.log("a", 0)
         assert log.log_end_offset > 0
         assert log.last_stable_offset == log.log_end_offset
@@ -507,7 +509,7 @@ def test_a_topic_of_the_batch_before_is_deleted_meanwhile(data: Path, turn: int)
         adopted(manager, staged(FILES, str(data), "q", 0, {("c", 0): [[b"0"]], B0: [[b"0"]]}))
         manager.log("c", 0).flush()
         request = staged(FILES, str(data), "q", 1, {A: [[b"1"]]})
-        storage.adopt.adopt.adopt(manager, request, Task(on_log_thread), lambda: NOW_NS)
+        manager.adopter.adopt(request, Task(on_log_thread), lambda: NOW_NS)
         assert values(manager.log("a", 0)) == [b"1"]
         assert next(turns) > 10
 
@@ -529,7 +531,7 @@ def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> 
                 self.end()
 
         def end(self) -> None:
-            pending = manager.adoptions.pending
+            pending = manager.adopter.adoptions.pending
             assert pending is not None
             marker = encode_marker(kind, pending.producer_id, 0, 0, 0, NOW_MS, 0)
             append_batches(manager.log("a", 0), bytearray(marker), now_ns=NOW_NS)
@@ -539,11 +541,11 @@ def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> 
         with pytest.raises(
             InvalidTxnState, match="another transaction was written with this producer id"
         ):
-            storage.adopt.adopt.adopt(manager, request, Ending(), lambda: NOW_NS)
+            manager.adopter.adopt(request, Ending(), lambda: NOW_NS)
         assert values(manager.log("b", 0)) == []
         for log in manager.logs():
             assert log.last_stable_offset == log.log_end_offset
-        assert manager.adoptions.queries["q"].batch == -1
+        assert manager.adopter.adoptions.queries["q"].batch == -1
         assert not adopted(manager, request).duplicate
         assert values(manager.log("a", 0))[-2:] == [b"1", b"2"]
         assert values(manager.log("b", 0)) == [b"3"]

@@ -11,7 +11,6 @@ import pytest
 import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt.adopt import adopt
 from storage.errors import NoThread, TaskCancelled
 from storage.files import Files
 from storage.task import Task
@@ -81,7 +80,7 @@ def test_much_is_on_the_disk_before_all_is_appended(
     monkeypatch.setattr(storage.adopt.early_flush, "submit", and_wait if threads else no_thread)
     with opened(data) as manager:
         task = Watched(manager)
-        adopt(manager, staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
+        manager.adopter.adopt(staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
         assert all(task.durable)
         assert all(manager.log(*each).counters.flush_failures == 0 for each in (A, B))
     with opened(data) as manager:
@@ -92,7 +91,7 @@ def test_little_is_flushed_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 1 << 20)
     with opened(data) as manager:
         task = Watched(manager)
-        adopt(manager, staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
+        manager.adopter.adopt(staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
         assert task.durable == [0, 0]
 
 
@@ -129,7 +128,7 @@ def test_whoever_is_cancelled_leaves_no_flush_behind(data: Path) -> None:
     with opened(data) as manager:
         request = staged(manager.files, str(data), "q", 0, ROWS)
         with pytest.raises(TaskCancelled):
-            adopt(manager, request, Stopped(), lambda: NOW_NS)
+            manager.adopter.adopt(request, Stopped(), lambda: NOW_NS)
         logs = [manager.log(*each) for each in (A, B)]
         begun = sum(log.durability.plans_started for log in logs)
         assert logs[0].counters.flushes.count == begun > 0

@@ -455,7 +455,7 @@ def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
         with pytest.raises(TaskCancelled):
             cleaner.clean(log, Deletes())
         assert not cleaner.uncleanable
-        assert manager.cleaner_offsets == {}
+        assert manager.checkpoints.cleaned == {}
 
 
 def test_a_topic_made_anew_has_not_been_cleaned(tmp_path: Path) -> None:

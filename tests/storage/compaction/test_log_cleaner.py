@@ -98,7 +98,7 @@ def test_a_large_dirty_part_beside_a_log_start_that_moved(tmp_path: Path) -> Non
         for number in range(4):
             put(log, (b"a", b"%d" % number))
             roll(log)
-        manager.cleaner_offsets["t", 0] = 1
+        manager.checkpoints.cleaned["t", 0] = 1
         remove_head(log, 2, NOW_MS)
         plan = LogCleaner(manager).plan(log, NOW_MS)
         assert plan.first_dirty_offset == 2

@@ -150,11 +150,11 @@ def test_it_is_clean_by_now(tmp_path: Path) -> None:
         manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
-        manager.cleaner_offsets["t", 0] = 4
+        manager.checkpoints.cleaned["t", 0] = 4
         refused(
             manager, log, request, "it is compacted up to offset 4, but was up to 0", before=before
         )
-        del manager.cleaner_offsets["t", 0]
+        del manager.checkpoints.cleaned["t", 0]
 
 
 def test_less_can_be_cleaned_now(tmp_path: Path) -> None:
@@ -369,6 +369,6 @@ def test_a_checkpoint_outside_of_the_log(tmp_path: Path) -> None:
     """As after records were lost: all of it counts as dirty, and the checkpoint is right again."""
     with compacted(tmp_path) as (manager, log):
         fill(log)
-        manager.cleaner_offsets["t", 0] = 1000
+        manager.checkpoints.cleaned["t", 0] = 1000
         swap(manager, asked(manager, log))
         assert LogCleaner(manager).first_dirty(log) == 7

@@ -48,8 +48,8 @@ def test_old_segments_go_and_stay_gone(tmp_path: Path) -> None:
         assert done == Retained(logs=1, segments=2, size=plan.size, offsets=4)
         assert (bases(log), log.log_start_offset) == ([4, 6], 4)
         assert values(log) == [b"a2", b"b2", b"a3", b"b3"]
-        assert manager.counters.segments_deleted == 2
-        assert manager.counters.bytes_deleted == plan.size
+        assert manager.log_group.counters.segments_deleted == 2
+        assert manager.log_group.counters.bytes_deleted == plan.size
         assert run(manager, NOW_MS + 4 * DAY_MS) == Retained(logs=1)
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
@@ -276,7 +276,7 @@ def test_a_deletion_that_was_half_done_is_finished(tmp_path: Path, back: tuple[i
         log = manager.log("t", 0)
         assert (bases(log), log.log_start_offset) == ([6], 6)
         assert values(log) == [b"a3", b"b3"]
-        assert manager.cuts == []
+        assert manager.loader.cuts == []
         assert {int(name.split(".")[0]) for name in names(log) if name[0] == "0"} == {6}
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, paths
-from storage.adopt.adopt import adopt
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.compaction.log_cleaner import LogCleaner
 from storage.convert.convert import convert
@@ -182,7 +181,7 @@ def test_in_a_directory_made_here_the_setting_has_no_effect(tmp_path: Path) -> N
 def adopted(manager: LogManager) -> None:
     name = "query-1-2-3.staged"
     request = AdoptRequest("query", 1, "run", (StagedFile("orders", 0, name, 7),))
-    adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+    manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
 
 
 # An empty batch: nothing of it is looked at.

@@ -103,7 +103,7 @@ class Follow:
             self.partition.append(b"zero")
         self.told = Told()
         self.manager = LogManager.open(str(data), read_only=True, files=files)
-        self.manager.listeners.append(self.told)
+        self.manager.log_group.listeners.append(self.told)
         self.log = self.manager.log("t", 0)
         self.told.segments = list(self.log.segments)
         self.follower = LogFollower(self.log, lambda: NEVER_FRESH)

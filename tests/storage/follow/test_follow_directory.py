@@ -48,7 +48,7 @@ class Followed:
             files=files,
             clock_ms=lambda: NOW_MS,
         )
-        self.manager.listeners.append(self.starts)
+        self.manager.log_group.listeners.append(self.starts)
         self.follower = DirectoryFollower(
             self.manager,
             until_high_watermark=self._until_high_watermark,

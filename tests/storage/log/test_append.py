@@ -204,7 +204,7 @@ def test_what_was_refused_does_not_come_back(tmp_path: Path, suffix: str, cut_fa
     put(log, batch([b"2"], NOW_MS + 1))
     disk.kill()
     with opened(tmp_path) as manager:
-        assert manager.cuts == []
+        assert manager.loader.cuts == []
         assert values(manager.log("t", 0)) == [b"1", b"2"]
 
 
@@ -342,7 +342,7 @@ def test_the_topic_s_settings_hold_for_ready_batches(tmp_path: Path) -> None:
 def test_compression_type(tmp_path: Path, kind: str, codec: int) -> None:
     with opened(tmp_path) as manager:
         watcher = Watcher()
-        manager.listeners.append(watcher)
+        manager.log_group.listeners.append(watcher)
         log = new_log(manager, compression_type=kind, compression_gzip_level=9)
         block = batch([b"x" * 100] * 50)
         log.append(block, now_ns=NOW_NS)

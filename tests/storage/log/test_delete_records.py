@@ -60,7 +60,7 @@ class Watcher(LogListener[Log]):
 def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[bytes]) -> None:
     watcher = Watcher()
     with crashing(tmp_path) as manager:
-        manager.listeners.append(watcher)
+        manager.log_group.listeners.append(watcher)
         log = segmented(manager, count=2)
         assert delete_records(manager, log, offset, Task()) == start
         assert (log.log_start_offset, values(log)) == (start, left)

@@ -178,7 +178,7 @@ def test_what_logs_have_done_is_counted(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     with LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS) as manager:
         log, other = manager.create_topic("t", 2).partitions.values()
-        counters = manager.counters
+        counters = manager.log_group.counters
         append(log, b"a", b"b")
         append(other, b"c")
         log.roll(NOW_MS)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogListener, LogManager
-from storage.directory.manager import EXPIRATION_CHECK_MS
 from storage.errors import (
     InvalidTxnState,
     ReadOnlyLog,
@@ -19,6 +18,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.log.append import abort_transaction, append_batches
+from storage.manager import EXPIRATION_CHECK_MS
 from storage.record.control import ABORT, COMMIT
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -134,7 +134,7 @@ def test_aborted_records_stay_known_until_their_files_are_gone(tmp_path: Path) -
 def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         watcher = Watcher()
-        manager.listeners.append(watcher)
+        manager.log_group.listeners.append(watcher)
         log = new_log(manager)
         first, second = Client(log, 7), Client(log, 8)
         first.send(b"a")
@@ -359,7 +359,7 @@ def test_a_marker_for_which_the_log_cannot_be_read_is_not_written(
     files = UnreadableLogs()
     with with_two_open(tmp_path, files) as manager:
         watcher = Watcher()
-        manager.listeners.append(watcher)
+        manager.log_group.listeners.append(watcher)
         log = manager.log("t", 0)
         sizes = [(s.size, s.stable_size) for s in log.segments]
         files.broken = True

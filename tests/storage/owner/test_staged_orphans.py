@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.directory.manager import LogManager
 from storage.errors import TaskCancelled
+from storage.manager import LogManager
 from storage.owner.staged_orphans import Removed, UnderWay, remove_orphans
 from storage.task import Task
 from storage.verify.verify import verify

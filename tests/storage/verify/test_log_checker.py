@@ -38,7 +38,7 @@ class Checked:
         self.watcher = Watcher()
         self.now_ms = NOW_MS
         self.manager = LogManager.open(str(data), clock_ms=lambda: self.now_ms)
-        self.manager.listeners.append(self.watcher)
+        self.manager.log_group.listeners.append(self.watcher)
         self.log = self.manager.create_topic("orders", 1).partitions[0]
         self.checker = LogChecker(self.manager.logs, lambda: self.now_ms)
 

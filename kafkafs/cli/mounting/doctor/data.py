@@ -23,12 +23,12 @@ from kafkafs.tree.control.retention import freed_text
 from kafkafs.tree.permissions import Permissions, exposed_text
 from storage import paths
 from storage.directory.contents import Contents
-from storage.directory.manager import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.directory.retain import RetentionPlan, plan_retention
 from storage.directory.top_level import closing_command, others_may_write, others_text
 from storage.errors import StorageError, reason_of
 from storage.files import Files
+from storage.manager import LogManager
 from storage.retention.retention import deletes_by_limits, effects
 from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state import owner_file

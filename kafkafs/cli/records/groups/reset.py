@@ -30,7 +30,7 @@ from storage.paths import GROUPS, INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from kafkafs.tree.groups.positions import Wanted
-    from storage.directory.manager import LogManager
+    from storage.manager import LogManager
 
 _Partition = tuple[str, int]
 

@@ -28,7 +28,6 @@ from kafkafs.spark.location.owner_client import (
 )
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest
-from storage.directory.manager import LogManager
 from storage.errors import (
     BatchGap,
     CorruptRecord,
@@ -40,6 +39,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
+from storage.manager import LogManager
 from storage.owner.group_positions import GroupPositions
 from storage.owner.request_kinds import ADOPT, POSITIONS
 from storage.state import owner_file

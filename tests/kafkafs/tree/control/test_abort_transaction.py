@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from storage.adopt.adopt import adopt
 from storage.errors import InvalidTxnState, UnknownTopicOrPartition
 from storage.task import Task
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read
@@ -127,7 +126,7 @@ def test_an_adoption_is_ended_by_what_began_it(tree: Tree) -> None:
         def begin(self, phase: str, total: int) -> None:
             super().begin(phase, total)
             if phase == "flushing":
-                pending = manager.adoptions.pending
+                pending = manager.adopter.adoptions.pending
                 assert pending is not None
                 assert len(state(tree)[1]) == 4
                 with pytest.raises(InvalidTxnState, match="it belongs to a commit of staged files"):
@@ -135,7 +134,7 @@ def test_an_adoption_is_ended_by_what_began_it(tree: Tree) -> None:
                 refused.append(pending.producer_id)
 
     request = staged(manager.files, manager.path, "q", 0, {("t", 1): [[b"adopted"]]})
-    adopt(manager, request, Aborting(), tree.clock)
+    manager.adopter.adopt(request, Aborting(), tree.clock)
     assert refused
     assert len(state(tree)[1]) == 3
     tree.append(F, b"1 7\n1 8\n")

@@ -87,7 +87,7 @@ def test_cleaners_and_checker(tmp_path: Path) -> None:
         manager.duties.failed("flush", OSError(5, "x"), "t-1")
         manager.duties.failed("checkpoint", OSError(5, "x"))
         manager.duties.succeeded("checkpoint")
-        manager.counters.segments_deleted, manager.counters.damages = 4, 1
+        manager.log_group.counters.segments_deleted, manager.log_group.counters.damages = 4, 1
         mount.checker.run_sealed(Task())
         checked = mount.checker.all_bytes_checked
         found = shown(tree)
