@@ -33,7 +33,7 @@ from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.log.salvage import count_behind
 from storage.plural import counted
-from storage.recovery.partition import PartitionFiles, Promises, Recovered, recover
+from storage.recovery.partition import LogLoader, PartitionFiles, Promises, Recovered
 from storage.recovery.segment import header_at
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
@@ -271,7 +271,7 @@ class Loader:
             promises = replace(promises, may_end=False)
         place = PartitionFiles(files, directory, config, writable, advance)
         try:
-            recovered = files.with_reserve(lambda: recover(place, promises, now_ms))
+            recovered = files.with_reserve(LogLoader(place, promises, now_ms).load)
         except LogWouldEnd as damage:
             log = self.load_partition(
                 item,
@@ -286,7 +286,7 @@ class Loader:
             # A mount ends the log there, too.
             log.abandon()
             promises = replace(promises, may_end=True)
-            recovered = files.with_reserve(lambda: recover(place, promises, now_ms))
+            recovered = files.with_reserve(LogLoader(place, promises, now_ms).load)
         recovered.producers.expire(now_ms, settings.broker.producer_id_expiration_ms)
         self.cuts.extend(recovered.cuts)
         self.faults.extend(recovered.faults)
@@ -494,7 +494,7 @@ class Loader:
         checkpoint_file.write_epochs(files, epochs, [])
         manifest_file.begin(files, directory)
         place = PartitionFiles(files, directory, config, writable=True)
-        recovered = recover(place, Promises(clean=True, manifest_below=0), now_ms)
+        recovered = LogLoader(place, Promises(clean=True, manifest_below=0), now_ms).load()
         files.sync_directory(directory)
         return Log(
             *(files, directory, topic.name, partition, topic.id, config, recovered, self.log_group),

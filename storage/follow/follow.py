@@ -47,8 +47,8 @@ from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.files import Identity
 from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
-from storage.recovery.partition import recover
-from storage.recovery.segment import load, missing_segment
+from storage.recovery.partition import LogLoader
+from storage.recovery.segment import SegmentLoader, missing_segment
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -665,7 +665,9 @@ class LogFollower:
         if entry is not None and base not in found.logs:
             segment = missing_segment(files, entry)
         else:
-            segment = load(files, self._tail.promises(), base, following, present).segment
+            segment = (
+                SegmentLoader(files, self._tail.promises(), base, following, present).load().segment
+            )
             if entry is not None and segment.size < entry.size:
                 SegmentReader(segment).mark_end_missing(entry.size)
         if segment.lost:
@@ -675,7 +677,7 @@ class LogFollower:
     def _take_over(self, found: Listing) -> None:
         """Load the end of the log again, as far as it has changed."""
         log = self.log
-        recovered = recover(self._tail.files_of_log(), self._tail.promises(), 0)
+        recovered = LogLoader(self._tail.files_of_log(), self._tail.promises(), 0).load()
         fresh = recovered.segments
         if not all(self._is_kept(segment, found) for segment in fresh):
             raise FileReplaced

@@ -22,24 +22,23 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from storage import paths
 from storage.bad_file import set_aside
 from storage.errors import CorruptCheckpoint, CorruptRecord
-from storage.files import unusable
+from storage.files import Files, unusable
 from storage.kafka07.segment import holds_entries, load_entries, refusal
-from storage.recovery.producers import Snapshots, replay
+from storage.recovery.producers import replay
 from storage.recovery.segment import (
     Loaded,
     PartitionFiles,
     Promises,
+    SegmentLoader,
     finish_index,
     is_empty,
-    load,
     missing_segment,
-    own_size,
     reaches,
 )
 from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_swaps
@@ -52,12 +51,12 @@ from storage.state.manifest_file import ManifestContent, ManifestEntry
 from storage.state.producer_state import ProducerState
 from storage.threads import side_by_side
 
-__all__ = ["PartitionFiles", "Promises", "Recovered", "recover"]
+__all__ = ["LogLoader", "PartitionFiles", "Promises", "Recovered"]
 
 
 @dataclass(slots=True)
 class Recovered:
-    """The outcome of `recover`: segments in order, the last one active.
+    """The outcome of loading: segments in order, the last one active.
 
     `damaged`: the log ends before its files do (even if nothing may be cut); `torn`: only because
     of an unfinished last write. `manifest`: None: there is none. `producers`: at the log's end.
@@ -79,346 +78,341 @@ class Recovered:
     manifest: ManifestContent | None = None
 
 
-def recover(partition: PartitionFiles, promises: Promises, now_ms: int) -> Recovered:
-    """Load one partition's directory.
+class LogLoader:
+    """Loads one partition's directory, once.
 
-    With `writable` false nothing on disk changes: the parts that a writable load would cut or
-    rebuild are not shown. Errors: ReadOnlyFormat for a partition of Kafka 0.7 that is opened for
-    writing; OSError from the disk.
+    `names`: of the files; `bases`: the base offsets of the segments; `entries`: the valid ones of
+    the manifest.
     """
-    files, directory = partition.files, partition.directory
-    names, bad = _files_of(partition)
-    if partition.writable and not (names or bad):
-        return _begin(partition, promises, now_ms)
-    if holds_entries(names):
-        return _load_old(partition, promises, names)
-    if partition.writable:
-        names = finish_swaps(files, directory, names)
-    else:
-        names, swapped = as_if_finished(files, directory, names)
-        partition = replace(partition, swapped=swapped)
-    bases = paths.log_bases(names)
-    if partition.swapped:
-        # A segment that a cleaner has just made may have gaps up to the next one.
-        behind = next((base for base in bases if base > max(partition.swapped)), -1)
-        promises = replace(promises, gaps_below=max(promises.gaps_below, behind))
-    bases, names = _without_half_rolled(partition, bases, names)
-    result = Recovered([])
-    for name in bad:
-        fault = "not a regular file; it is rebuilt from the log"
-        path = os.path.join(directory, name)
-        result.faults.append(_kept_aside(partition, name, f"{path}: {fault}"))
-    result.manifest, entries = _read_manifest(partition, promises, names, result)
-    gone, entries = _missing(partition, promises, entries, bases, set(names))
-    if result.manifest is not None and not bases:
-        log_start = max(promises.log_start, result.manifest.log_start)
-        promises = replace(promises, log_start=log_start)
-    if partition.writable:
-        known = {*bases, *(each.base_offset for each in gone)}
-        names = drop_orphan_indexes(files, directory, names, known)
-    present = set(names)
-    loaded: list[Loaded] = []
-    for number, item in enumerate(_load_all(partition, promises, bases, present, entries)):
-        loaded.append(item)
-        result.epochs += item.epochs
-        result.cuts += item.cuts
-        result.faults += item.faults
-        if item.damaged:
-            result.damaged, result.torn = True, item.torn
-            _cut_off(partition, result, bases[number + 1 :])
-            break
-    loaded = _with_missing(partition, result, loaded, gone)
-    _expect_all(result, loaded, entries)
-    result.segments = [item.segment for item in loaded]
-    if _starts_anew(partition, promises, result, names, now_ms):
-        loaded = [Loaded(result.segments[0])]
-    loaded = _without_deleted(partition, promises, loaded)
-    result.segments = [item.segment for item in loaded]
-    if partition.writable:
-        result.segments[-1].sealed = False
-    result.producers, snapshots = replay(partition, promises, loaded, set(names))
-    _note_snapshots(partition, promises, result, snapshots)
-    for item in loaded:
-        finish_index(files, item)
-    return result
+
+    def __init__(self, partition: PartitionFiles, promises: Promises, now_ms: int) -> None:
+        self.partition = partition
+        self.files, self.directory = partition.files, partition.directory
+        self.writable = partition.writable
+        self.promises = promises
+        self.now_ms = now_ms
+        self.result = Recovered([])
+        self.names: list[str] = []
+        self.bases: list[int] = []
+        self.entries: Sequence[ManifestEntry] = ()
+
+    def load(self) -> Recovered:
+        """Load the directory.
+
+        Unless it is `writable`, nothing on disk changes: the parts that a writable load would cut
+        or rebuild are not shown. Errors: ReadOnlyFormat for a partition of Kafka 0.7 that is opened
+        for writing; OSError from the disk.
+        """
+        result = self.result
+        self.names, bad = _files_of(self.files, self.directory)
+        if holds_entries(self.names):
+            return self._load_old()
+        if self.writable and not (self.names or bad):
+            return self._begin()
+        # First, second and third pass: finish an interrupted swap, or undo it.
+        self._finish_swaps()
+        self._leave_out_half_rolled()
+        for name in bad:
+            path = os.path.join(self.directory, name)
+            self._set_aside(name, f"{path}: not a regular file; it is rebuilt from the log")
+        # The manifest tells a lost segment from one that never was.
+        self._read_manifest()
+        missing = self._missing()
+        if self.writable:
+            known = {*self.bases, *(entry.base_offset for entry in missing)}
+            self.names = drop_orphan_indexes(self.files, self.directory, self.names, known)
+        # Fourth pass: load the segments, up to the first that ends the log.
+        loaded = self._load_segments()
+        loaded = self._with_losses(loaded, missing)
+        if loaded and loaded[-1].segment.next_offset < self.promises.log_start:
+            self._take_out(loaded)
+            loaded = []
+        if not loaded:
+            loaded = [Loaded(self._first_segment())]
+        loaded = self._without_deleted(loaded)
+        result.segments = [item.segment for item in loaded]
+        if self.writable:
+            result.segments[-1].sealed = False
+        # Replay the producers.
+        names = set(self.names)
+        result.producers, snapshots = replay(self.partition, self.promises, loaded, names)
+        result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
+        if self.writable:
+            result.unsynced_snapshots = snapshots.unsynced
+            # The index of transactions that are cut off may be removed, too.
+            result.directory_unsynced = not self.promises.clean or bool(snapshots.unsynced)
+        for item in loaded:
+            finish_index(self.files, item)
+        return result
+
+    def _begin(self) -> Recovered:
+        """Begin the log of a directory without files."""
+        if self.promises.manifest_below is not None:
+            self.result.manifest = ManifestContent()
+        self.result.segments = [self._first_segment()]
+        self.result.directory_unsynced = not self.promises.clean
+        return self.result
+
+    def _load_old(self) -> Recovered:
+        """Load a partition of Kafka 0.7. Errors: ReadOnlyFormat if it was opened for writing."""
+        if self.writable:
+            raise refusal(self.directory)
+        progress = None if self.promises.clean else self.partition.progress
+        segments, faults = load_entries(
+            self.files, self.directory, self.names, self.partition.config, progress=progress
+        )
+        return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
+
+    # -- the first three passes ----------------------------------------------------------------
+
+    def _finish_swaps(self) -> None:
+        """Finish or undo an interrupted swap (`swap`); in a read-only load in memory only."""
+        if self.writable:
+            self.names = finish_swaps(self.files, self.directory, self.names)
+        else:
+            self.names, swapped = as_if_finished(self.files, self.directory, self.names)
+            self.partition = replace(self.partition, swapped=swapped)
+        self.bases = paths.log_bases(self.names)
+        if swapped := self.partition.swapped:
+            # A segment that a cleaner has just made may have gaps up to the next one.
+            following = next((base for base in self.bases if base > max(swapped)), -1)
+            gaps_below = max(self.promises.gaps_below, following)
+            self.promises = replace(self.promises, gaps_below=gaps_below)
+
+    def _leave_out_half_rolled(self) -> None:
+        """Leave out empty segments that begin inside of the previous one, and remove their files.
+
+        A failed roll has made them, and their removal failed too or did not reach the disk; the log
+        continued in the previous segment.
+        """
+        left = self.bases[:1]
+        for base in self.bases[1:]:
+            segment, before = self.partition.segment(base), self.partition.segment(left[-1])
+            if not is_empty(segment) or not reaches(before, base):
+                left.append(base)
+            elif self.writable:
+                segment.discard()
+                kinds = (paths.LOG, *paths.INDEX_SUFFIXES)
+                removed = {paths.file_name(base, kind) for kind in kinds}
+                self.names = [name for name in self.names if name not in removed]
+        self.bases = left
+
+    def _set_aside(self, name: str, fault: str) -> None:
+        """Note a file that cannot be read, and rename it if that is allowed."""
+        if self.writable:
+            kept_as = set_aside(self.files, os.path.join(self.directory, name))
+            fault = f"{fault}; kept as {kept_as}"
+        self.result.faults.append(fault)
+
+    # -- the manifest --------------------------------------------------------------------------
+
+    def _read_manifest(self) -> None:
+        """Read the manifest, and rename a damaged one. If no segment is there, its log start
+        counts.
+        """
+        below = self.promises.manifest_below
+        is_there = manifest_file.FILE_NAME in self.names
+        if below is None:
+            if is_there and self.writable:
+                # The manifest is older than the broker in the directory.
+                self.files.unlink(os.path.join(self.directory, manifest_file.FILE_NAME))
+            return
+        recorded = ManifestContent()
+        if is_there:
+            try:
+                recorded = manifest_file.read(self.files, self.directory)
+            except CorruptCheckpoint as error:
+                fault = f"{error}: missing segments may not be noticed"
+                self._set_aside(manifest_file.FILE_NAME, fault)
+        self.result.manifest = recorded
+        self.entries = [entry for entry in recorded.entries if entry.next_offset <= below]
+        if not self.bases:
+            log_start = max(self.promises.log_start, recorded.log_start)
+            self.promises = replace(self.promises, log_start=log_start)
+
+    def _missing(self) -> list[ManifestEntry]:
+        """Return the listed segments that have no file, ascending.
+
+        If another program has rewritten the log, no entry is valid any more.
+        """
+        bases = self.bases
+        if not bases or {entry.base_offset for entry in self.entries}.issubset(bases):
+            return []
+        sizes = self._sizes()
+        gone = manifest_file.missing(self.entries, sizes, self.promises.log_start)
+        is_rewritten = not manifest_file.fits(self.entries, sizes) or any(
+            reaches(self.partition.segment(before), entry.base_offset)
+            for entry in gone
+            for before in [base for base in bases if base < entry.base_offset][-1:]
+        )
+        if is_rewritten:
+            self.entries, gone = (), []
+        return gone
+
+    def _sizes(self) -> dict[int, int]:
+        """Return the bytes of the segments' logs; if longer than listed, up to the last batch."""
+        segment, present = self.partition.segment, set(self.names)
+        sizes = {base: self.files.file_stat(segment(base).log_path).st_size for base in self.bases}
+        for base, end, size, _ in self.entries:
+            if sizes.get(base, 0) > size:
+                loader = SegmentLoader(self.partition, self.promises, base, end, present, size)
+                sizes[base] = loader.own_size()
+        return sizes
+
+    def _with_losses(self, loaded: list[Loaded], missing: list[ManifestEntry]) -> list[Loaded]:
+        """Add a segment in the place of each missing one, and mark bytes missing from segments that
+        are shorter than listed.
+        """
+        made = list(loaded)
+        for entry in missing:
+            if entry.base_offset < loaded[-1].segment.base_offset:
+                segment = missing_segment(self.partition, entry)
+                self.result.faults.append(segment.loss)
+                made.append(Loaded(segment))
+        made.sort(key=lambda item: item.segment.base_offset)
+        sealed = {item.segment.base_offset: item for item in made[:-1]}
+        sizes = {base: item.segment.size for base, item in sealed.items()}
+        for entry in manifest_file.short(self.entries, sizes):
+            item = sealed[entry.base_offset]
+            # (An entry that counts bytes after the last batch is wrong, and the next one right.)
+            if item.end != entry.next_offset:
+                SegmentReader(item.segment).mark_end_missing(entry.size)
+                item.segment.close_descriptors()
+                self.result.faults.append(item.segment.loss)
+        return made
+
+    # -- the fourth pass -----------------------------------------------------------------------
+
+    def _load_segments(self) -> list[Loaded]:
+        """Load the segments, in order, up to one that ends the log; take later ones out of it."""
+        loaded: list[Loaded] = []
+        for item in self._load_each():
+            loaded.append(item)
+            self.result.epochs += item.epochs
+            self.result.cuts += item.cuts
+            self.result.faults += item.faults
+            if item.damaged:
+                self.result.damaged, self.result.torn = True, item.torn
+                self._cut_off(self.bases[len(loaded) :])
+                break
+        return loaded
+
+    def _load_each(self) -> Iterable[Loaded]:
+        """Load the segments, several at a time if that pays; return them in order.
+
+        If an entry ends a segment before the next one begins, the gap is no loss. A segment that is
+        shorter than listed was flushed, so neither a kill nor a power cut has shortened it: it does
+        not end the log.
+        """
+        context = self.partition, self.promises
+        listed = {entry.base_offset: entry for entry in self.entries}
+        present = set(self.names)
+        short: set[int] = set()
+        if self.entries and not self.promises.clean:
+            entries = manifest_file.short(self.entries, self._sizes())
+            short = {entry.base_offset for entry in entries}
+
+        def load_one(pair: tuple[int, int | None]) -> Loaded:
+            base, following = pair
+            entry = listed.get(base)
+            if following is None or entry is None:
+                return SegmentLoader(*context, base, following, present).load()
+            end = min(following, entry.next_offset)
+            loader = SegmentLoader(*context, base, end, present, entry.size)
+            if base in short:
+                loader.trusted_below = max(loader.trusted_below, end)
+            return loader.load()
+
+        pairs = itertools.zip_longest(self.bases, self.bases[1:])
+        if self.writable or self.files.parallel == 1 or len(self.bases) < 2:
+            return map(load_one, pairs)
+        return side_by_side(load_one, pairs, self.files.parallel, "segments")
+
+    def _cut_off(self, bases: Iterable[int]) -> None:
+        """Take segments after a damaged one out of the log."""
+        if not (self.writable and bases):
+            return
+        for base in bases:
+            segment = self.partition.segment(base)
+            path, reason = segment.log_path, "the records before it are missing"
+            size = self.files.file_stat(path).st_size
+            segment.leave(paths.CUT)
+            self.result.cuts.append(Cut(path, 0, size, reason, segment.log_path))
+        # The log will grow over them: they must not return.
+        self.files.sync_directory(self.directory)
+
+    def _take_out(self, loaded: list[Loaded]) -> None:
+        """Take a log that ends before its log start out of the way. Errors: CorruptRecord if it is
+        only read.
+        """
+        if not self.writable:
+            raise CorruptRecord(
+                f"the log ends at offset {loaded[-1].segment.next_offset}, before its start offset "
+                f"{self.promises.log_start}",
+                path=self.directory,
+            )
+        self._cut_off([item.segment.base_offset for item in loaded])
+
+    def _first_segment(self) -> Segment:
+        """Make the first segment of an empty log, at its log start (`LogLoader`)."""
+        base = self.promises.log_start
+        if not self.writable:
+            return self.partition.segment(base)
+        is_unused = all(paths.base_offset_of(name) != base for name in self.names)
+        made = Segment.create(
+            *(self.files, self.directory, base, self.partition.config),
+            now_ms=self.now_ms,
+            is_unused=is_unused,
+        )
+        made.close_descriptors()
+        # A flush syncs the directory after a segment was made since the start.
+        self.files.sync_directory(self.directory)
+        return made
+
+    def _without_deleted(self, loaded: list[Loaded]) -> list[Loaded]:
+        """Discard the segments below the log start after a crash: their deletion may be half done.
+
+        Segments from the first base on in the history stay. A deletion moves the history's bases,
+        durably, before it removes a file, so no deletion of these segments has begun. Retention
+        moves the bases and then deletes the segments.
+        """
+        if not self.writable or self.promises.clean:
+            return loaded
+        following = [item.segment.base_offset for item in loaded[1:]]
+        count = sum(base <= self.promises.log_start for base in following)
+        if count:
+            try:
+                bases = read_history(self.files, self.directory).bases
+            except CorruptCheckpoint:
+                bases = {}
+            kept_from = min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
+            count = sum(base <= kept_from for base in following[:count])
+        for item in loaded[:count]:
+            item.segment.discard()
+        if count:
+            # The checkpoint has no log start if it is the first segment's
+            # (`Log.log_start_for_checkpoint`): they must not return.
+            self.files.sync_directory(self.directory)
+        return loaded[count:]
 
 
-def _begin(partition: PartitionFiles, promises: Promises, now_ms: int) -> Recovered:
-    """Begin the log of a directory without files."""
-    result = Recovered([], manifest=None if promises.manifest_below is None else ManifestContent())
-    _starts_anew(partition, promises, result, [], now_ms)
-    result.directory_unsynced = not promises.clean
-    return result
-
-
-def _without_half_rolled(
-    partition: PartitionFiles, bases: list[int], names: list[str]
-) -> tuple[list[int], list[str]]:
-    """Leave out empty segments that begin inside of the previous one, and remove their files.
-
-    Return the remaining bases and names. A failed roll has made them, and their removal failed too
-    or did not reach the disk; the log continued in the previous segment.
-    """
-    left = bases[:1]
-    for base in bases[1:]:
-        segment, before = partition.segment(base), partition.segment(left[-1])
-        if not is_empty(segment) or not reaches(before, base):
-            left.append(base)
-        elif partition.writable:
-            segment.discard()
-            removed = {paths.file_name(base, kind) for kind in (paths.LOG, *paths.INDEX_SUFFIXES)}
-            names = [name for name in names if name not in removed]
-    return left, names
-
-
-def _files_of(partition: PartitionFiles) -> tuple[list[str], list[str]]:
-    """Return the names of the directory's files, and of other entries in the place of files that
-    can be rebuilt (a link, a pipe, a directory).
+def _files_of(files: Files, directory: str) -> tuple[list[str], list[str]]:
+    """Return the names of a directory's files, and of other entries in the place of files that can
+    be rebuilt (a link, a pipe, a directory).
 
     Errors: UnusableFile if a log is no file.
     """
     names: list[str] = []
     bad: list[str] = []
-    for name, kind in partition.files.listing(partition.directory):
+    for name, kind in files.listing(directory):
         if kind == "file":
             names.append(name)
         elif paths.base_offset_of(name) is not None:
-            path = os.path.join(partition.directory, name)
+            path = os.path.join(directory, name)
             if name.endswith(paths.LOG):
-                raise unusable(path, partition.files.file_stat(path).st_mode)
+                raise unusable(path, files.file_stat(path).st_mode)
             if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
                 bad.append(name)
         elif name == manifest_file.FILE_NAME:
             bad.append(name)
     return names, bad
-
-
-def _kept_aside(partition: PartitionFiles, name: str, fault: str) -> str:
-    """Rename a file that cannot be read, if that is allowed; return the fault's line."""
-    if not partition.writable:
-        return fault
-    return f"{fault}; kept as {set_aside(partition.files, os.path.join(partition.directory, name))}"
-
-
-# -- the manifest --------------------------------------------------------------------------------
-
-
-def _read_manifest(
-    partition: PartitionFiles, promises: Promises, names: list[str], result: Recovered
-) -> tuple[ManifestContent | None, list[ManifestEntry]]:
-    """Return the manifest, or None, and its valid entries; rename a damaged one."""
-    is_there = manifest_file.FILE_NAME in names
-    if promises.manifest_below is None:
-        if is_there and partition.writable:
-            # The manifest is older than the broker in the directory.
-            partition.files.unlink(os.path.join(partition.directory, manifest_file.FILE_NAME))
-        return None, []
-    recorded = ManifestContent()
-    if is_there:
-        try:
-            recorded = manifest_file.read(partition.files, partition.directory)
-        except CorruptCheckpoint as error:
-            line = f"{error}: missing segments may not be noticed"
-            result.faults.append(_kept_aside(partition, manifest_file.FILE_NAME, line))
-    below = promises.manifest_below
-    return recorded, [entry for entry in recorded.entries if entry.next_offset <= below]
-
-
-def _missing(
-    partition: PartitionFiles,
-    promises: Promises,
-    entries: list[ManifestEntry],
-    bases: list[int],
-    present: set[str],
-) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
-    """Return the listed segments that are not among `bases`, ascending; and the valid entries: none
-    if another program has rewritten the log.
-    """
-    if not bases or {entry.base_offset for entry in entries}.issubset(bases):
-        return [], entries
-    sizes = _sizes(partition, promises, bases, entries, present)
-    if not manifest_file.fits(entries, sizes):
-        return [], []
-    gone = manifest_file.missing(entries, sizes, promises.log_start)
-    for entry in gone:
-        before = [base for base in bases if base < entry.base_offset]
-        if before and reaches(partition.segment(before[-1]), entry.base_offset):
-            return [], []
-    return gone, entries
-
-
-def _sizes(
-    partition: PartitionFiles,
-    promises: Promises,
-    bases: list[int],
-    entries: list[ManifestEntry],
-    present: set[str],
-) -> dict[int, int]:
-    """Return the bytes of these segments' logs; if longer than listed, up to the last batch."""
-    files = partition.files
-    sizes = {base: files.file_stat(partition.segment(base).log_path).st_size for base in bases}
-    for base, end, size, _ in entries:
-        if sizes.get(base, 0) > size:
-            sizes[base] = own_size(partition, promises, base, end, present, size)
-    return sizes
-
-
-def _with_missing(
-    partition: PartitionFiles, result: Recovered, loaded: list[Loaded], gone: list[ManifestEntry]
-) -> list[Loaded]:
-    """Add a segment in the place of each missing one, and a fault."""
-    made = list(loaded)
-    for entry in gone:
-        if entry.base_offset < loaded[-1].segment.base_offset:
-            segment = missing_segment(partition, entry)
-            result.faults.append(segment.loss)
-            made.append(Loaded(segment))
-    return sorted(made, key=lambda item: item.segment.base_offset)
-
-
-def _expect_all(result: Recovered, loaded: list[Loaded], entries: list[ManifestEntry]) -> None:
-    """Mark bytes missing from segments that are shorter than the manifest says."""
-    sealed = {item.segment.base_offset: item for item in loaded[:-1]}
-    sizes = {base: item.segment.size for base, item in sealed.items()}
-    for entry in manifest_file.short(entries, sizes):
-        item = sealed[entry.base_offset]
-        segment = item.segment
-        # (An entry that counts bytes after the last batch is wrong, and the next one right.)
-        if item.end != entry.next_offset:
-            SegmentReader(segment).mark_end_missing(entry.size)
-            segment.close_descriptors()
-            result.faults.append(segment.loss)
-
-
-def _load_all(
-    partition: PartitionFiles,
-    promises: Promises,
-    bases: list[int],
-    present: set[str],
-    entries: list[ManifestEntry],
-) -> Iterable[Loaded]:
-    """Load the segments, several at a time if that pays; return them in order.
-
-    If an entry ends a segment before the next one begins, the gap is no loss. A segment that is
-    shorter than listed was flushed, so neither a kill nor a power cut has shortened it: it does
-    not end the log.
-    """
-    listed = {entry.base_offset: entry for entry in entries}
-    shorter: set[int] = set()
-    if entries and not promises.clean:
-        sizes = _sizes(partition, promises, bases, entries, present)
-        shorter = {entry.base_offset for entry in manifest_file.short(entries, sizes)}
-
-    def load_one(pair: tuple[int, int | None]) -> Loaded:
-        base, following = pair
-        entry = listed.get(base)
-        if following is None or entry is None:
-            return load(partition, promises, base, following, present)
-        end = min(following, entry.next_offset)
-        is_short = base in shorter
-        return load(partition, promises, base, end, present, entry.size, was_flushed=is_short)
-
-    pairs = itertools.zip_longest(bases, bases[1:])
-    if partition.writable or partition.files.parallel == 1 or len(bases) < 2:
-        return map(load_one, pairs)
-    return side_by_side(load_one, pairs, partition.files.parallel, "segments")
-
-
-def _load_old(partition: PartitionFiles, promises: Promises, names: list[str]) -> Recovered:
-    """Load a partition of Kafka 0.7. Errors: ReadOnlyFormat if it was opened for writing."""
-    if partition.writable:
-        raise refusal(partition.directory)
-    segments, faults = load_entries(
-        partition.files,
-        partition.directory,
-        names,
-        partition.config,
-        progress=None if promises.clean else partition.progress,
-    )
-    return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
-
-
-def _cut_off(partition: PartitionFiles, result: Recovered, bases: list[int]) -> None:
-    """Take segments after a damaged one out of the log."""
-    if not partition.writable:
-        return
-    for base in bases:
-        segment = partition.segment(base)
-        path = segment.log_path
-        size = partition.files.file_stat(path).st_size
-        segment.leave(paths.CUT)
-        result.cuts.append(
-            Cut(path, 0, size, "the records before it are missing", segment.log_path)
-        )
-    if bases:
-        # The log will grow over them: they must not return.
-        partition.files.sync_directory(partition.directory)
-
-
-def _without_deleted(
-    partition: PartitionFiles, promises: Promises, loaded: list[Loaded]
-) -> list[Loaded]:
-    """Discard the segments below the log start after a crash: their deletion may be half done.
-
-    Segments from the first base on in the history stay. A deletion moves the history's bases,
-    durably, before it removes a file, so no deletion of these segments has begun. Retention moves
-    the bases and then deletes the segments.
-    """
-    if not partition.writable or promises.clean:
-        return loaded
-    following = [item.segment.base_offset for item in loaded[1:]]
-    count = sum(base <= promises.log_start for base in following)
-    if count:
-        try:
-            bases = read_history(partition.files, partition.directory).bases
-        except CorruptCheckpoint:
-            bases = {}
-        kept_from = min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
-        count = sum(base <= kept_from for base in following[:count])
-    for item in loaded[:count]:
-        item.segment.discard()
-    if count:
-        # The checkpoint has no log start if it is the first segment's
-        # (`Log.log_start_for_checkpoint`): they must not return.
-        partition.files.sync_directory(partition.directory)
-    return loaded[count:]
-
-
-def _note_snapshots(
-    partition: PartitionFiles, promises: Promises, result: Recovered, snapshots: Snapshots
-) -> None:
-    """Note the newest snapshot, and which changes of the start are not durable yet."""
-    result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
-    if partition.writable:
-        result.unsynced_snapshots = snapshots.unsynced
-        # The index of transactions that are cut off may be removed, too.
-        result.directory_unsynced = not promises.clean or bool(snapshots.unsynced)
-
-
-def _starts_anew(
-    partition: PartitionFiles, promises: Promises, result: Recovered, names: list[str], now_ms: int
-) -> bool:
-    """If the log is empty or ends before its log start, start a segment there (`LogLoader`)."""
-    segments = result.segments
-    if segments and segments[-1].next_offset < promises.log_start:
-        if not partition.writable:
-            raise CorruptRecord(
-                f"the log ends at offset {segments[-1].next_offset}, before its start offset "
-                f"{promises.log_start}",
-                path=partition.directory,
-            )
-        _cut_off(partition, result, [segment.base_offset for segment in segments])
-        segments.clear()
-    if segments:
-        return False
-    where = (partition.files, partition.directory, promises.log_start, partition.config)
-    if partition.writable:
-        is_unused = all(paths.base_offset_of(name) != promises.log_start for name in names)
-        made = Segment.create(*where, now_ms=now_ms, is_unused=is_unused)
-        segments.append(made)
-        segments[0].close_descriptors()
-        # A flush syncs the directory after a segment was made since the start.
-        partition.files.sync_directory(partition.directory)
-    else:
-        segments.append(Segment(*where, writable=False))
-    return True

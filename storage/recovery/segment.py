@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from storage import paths
@@ -178,38 +178,14 @@ class Loaded:
     end: int | None = None
 
 
-def load(
-    partition: PartitionFiles,
-    promises: Promises,
-    base: int,
-    following: int | None,
-    present: set[str],
-    manifest_size: int | None = None,
-    *,
-    was_flushed: bool = False,
-) -> Loaded:
-    """Load one segment; `following` is the base offset of the next one, None for the last.
+class SegmentLoader:
+    """Loads one segment, once.
 
-    `present`: the names of the existing files. `manifest_size`: its bytes by the manifest; None:
-    unknown. `was_flushed`: all of it was, even if it ends above the recovery point. Errors: OSError
-    from the disk; LogWouldEnd.
-    """
-    loading = _Loading(partition, promises, base, following, present, manifest_size)
-    if was_flushed and following is not None:
-        loading.trusted_below = max(loading.trusted_below, following)
-    try:
-        loading.run()
-    finally:
-        loading.segment.close_descriptors()
-    return loading.result
-
-
-class _Loading:
-    """Loads one segment.
-
-    `trusted`: the index entry from which on the log is read; None: from the start. (Offset,
-    position, largest timestamp so far, its offset.) `places`: the damaged ranges that the walk
-    passes.
+    `following`: the base offset of the next segment, None for the last. `present`: the names of the
+    existing files. `listed_size`: the segment's bytes by the manifest; None: unknown.
+    `trusted_below`: the log is read from this offset on; later damage ends it. `trusted`: the index
+    entry from which on the log is read; None: from the start. (Offset, position, largest timestamp
+    so far, its offset.) `places`: the damaged ranges that the walk passes.
     """
 
     def __init__(
@@ -218,8 +194,8 @@ class _Loading:
         promises: Promises,
         base: int,
         following: int | None,
-        present: set[str],
-        manifest_size: int | None,
+        present: Collection[str],
+        listed_size: int | None = None,
     ) -> None:
         self.partition = partition
         self.files = partition.files
@@ -228,13 +204,30 @@ class _Loading:
         self.trusted_below = promises.trusted_below
         self.following = following
         self.present = present
-        self.manifest_size = manifest_size
+        self.listed_size = listed_size
         self.segment = partition.segment(base, writable=partition.writable)
         self.result = Loaded(self.segment)
         self.trusted: tuple[int, int, int, int] | None = None
         self.places: list[Damage] = []
 
-    def run(self) -> None:
+    def load(self) -> Loaded:
+        """Load the segment. Errors: OSError from the disk; LogWouldEnd."""
+        try:
+            self._load()
+        finally:
+            self.segment.close_descriptors()
+        return self.result
+
+    def own_size(self) -> int:
+        """Return the bytes of a sealed log up to its last batch. Errors: OSError."""
+        try:
+            self._look()
+            with self.files.held_open(self.segment.log_path) as self.fd:
+                return self._own_size(self._read_end())
+        finally:
+            self.segment.close_descriptors()
+
+    def _load(self) -> None:
         segment, following = self.segment, self.following
         segment.sealed = following is not None
         indexes_fit = self._look()
@@ -353,19 +346,12 @@ class _Loading:
             if not base <= offset < upper:
                 return False
             if not active and not self.writable:
-                largest = max(largest, self._largest_at_end())
+                # The index of a read-only directory was not checked, and one that was cut to some
+                # of its entries is as sound as a whole one: only the log decides.
+                largest = max(largest, self._read_end().max_timestamp)
             return active or timestamp >= largest
         # A sealed log whose records have timestamps ends with a final time entry.
         return active or size == 0 or (self.first is not None and largest < 0)
-
-    def _largest_at_end(self) -> int:
-        """Return the largest timestamp from the last batch in the offset index on.
-
-        The index of a read-only directory was not checked, and one that was cut to some of its
-        entries is as sound as a whole one: only the log decides. -1: no batch there has a
-        timestamp, or none is sound.
-        """
-        return self._read_end().max_timestamp
 
     def _read_end(self) -> Rebuild:
         """Read the log from the last batch in the offset index on."""
@@ -378,18 +364,12 @@ class _Loading:
 
     # -- bytes after the last batch -----------------------------------------------------------
 
-    def find_own_size(self) -> int:
-        """Return the bytes of a sealed log up to its last batch; changes nothing."""
-        self._look()
-        with self.files.held_open(self.segment.log_path) as self.fd:
-            return self._own_size(self._read_end())
-
     def _own_size(self, rebuild: Rebuild) -> int:
         """Return the bytes of the log up to its last batch; `rebuild` has read its end.
 
         It ends if no offset is missing and no batch follows, or at the end in the manifest.
         """
-        position, listed = rebuild.position, self.manifest_size
+        position, listed = rebuild.position, self.listed_size
         if self.following is not None and rebuild.next_offset == self.following:
             # (If a batch follows, the base offset of one of the two is wrong.)
             source = FileSource(self.files, self.fd, self.segment.log_path)
@@ -404,7 +384,7 @@ class _Loading:
 
         Reads the end of the log if the file's size differs from the manifest.
         """
-        if self.promises.manifest_below is None or self.manifest_size == self.size:
+        if self.promises.manifest_below is None or self.listed_size == self.size:
             return self.size
         with self.files.held_open(self.segment.log_path) as self.fd:
             rebuild = self._read_end()
@@ -694,22 +674,6 @@ def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
         return parse_header(files.pread(fd, HEADER_SIZE, position))
     except CorruptRecord:
         return None
-
-
-def own_size(
-    partition: PartitionFiles,
-    promises: Promises,
-    base: int,
-    following: int,
-    present: set[str],
-    manifest_size: int,
-) -> int:
-    """Return the bytes of a sealed segment's log up to its last batch. Errors: OSError."""
-    loading = _Loading(partition, promises, base, following, present, manifest_size)
-    try:
-        return loading.find_own_size()
-    finally:
-        loading.segment.close_descriptors()
 
 
 def finish_index(files: Files, item: Loaded) -> None:

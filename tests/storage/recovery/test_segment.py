@@ -13,9 +13,9 @@ from storage.recovery.segment import (
     Loaded,
     PartitionFiles,
     Promises,
+    SegmentLoader,
     finish_index,
     is_empty,
-    load,
     reaches,
 )
 from storage.segment.reader import SegmentReader
@@ -76,7 +76,7 @@ def loaded(
     files = files or Files()
     partition = PartitionFiles(files, str(path), CONFIG, writable)
     promises = Promises(clean, recovery_point)
-    found = load(partition, promises, BASE, following, set(os.listdir(path)))
+    found = SegmentLoader(partition, promises, BASE, following, os.listdir(path)).load()
     finish_index(files, found)
     found.segment.close_descriptors()
     return found
