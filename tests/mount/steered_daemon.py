@@ -36,14 +36,13 @@ from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.mount_options import MountOptions, parse_mount_options
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.events import Events
 from kafkafs.tree.files import view_file
+from kafkafs.tree.files.control_file import CommandEffects, TextCommands, taking
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.partition.partitions import Partitions
 from storage.files import Files, is_temporary
@@ -437,17 +436,17 @@ class Commands:
 def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
     """`.remove-head`: a count of segments written to it is dropped inside the write."""
 
-    def act(lines: Sequence[str]) -> CommandEffects:
-        log = topic.topic.partitions[0]
-        for line in lines:
-            # Control files act in a worker thread; a log belongs to the trio thread.
-            trio.from_thread.run_sync(remove_head, log, int(line), log.monotonic_ms())
-        return CommandEffects()
+    class RemoveHead(TextCommands):
+        structural = True
 
-    def take(flags: int, reader: Handle | None) -> ControlHandle:
-        unfinished = topic.mount.unfinished
-        return ControlHandle(act, lambda _: None, flags, unfinished, reader, structural=True)
+        def carry_out(self, lines: Sequence[str]) -> CommandEffects:
+            log = topic.topic.partitions[0]
+            for line in lines:
+                # Control files act in a worker thread; a log belongs to the trio thread.
+                trio.from_thread.run_sync(remove_head, log, int(line), log.monotonic_ms())
+            return CommandEffects()
 
+    take = taking(lambda: RemoveHead(topic.mount, ".remove-head"))
     return TextFile(inode, lambda: "", lambda: (0o600, 0, 0), topic.mount.clock_ns, take=take)
 
 

@@ -1,6 +1,5 @@
-"""Files that take lines and act on them: `.config` (`topic_config`), and those of `.control`.
+"""The lines that files take: those of `.control`, `.config` (`topic_config`), `.kafkafs/topics`.
 
-`control_file` collects lines and carries them out. Each command of `.control` has a module; most
-begin jobs (`kafkafs.tree.jobs`): `job_file` has what these share, `commands` parses their words.
-`directories.control_directory` is the directory.
+`files.control_file` collects lines. Each command of `.control` has a module; most begin jobs
+(`kafkafs.tree.jobs`): `job_file` has what these share, `commands` parses their words.
 """

@@ -10,11 +10,11 @@ milliseconds since 1970.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.commands import numbered, parse_partition, refused
-from kafkafs.tree.control.control_file import CommandEffects
+from kafkafs.tree.control.commands import TopicCommands, numbered, parse_partition, refused
+from kafkafs.tree.files.control_file import CommandEffects
 from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.partition.partitions import Partitions
 from storage.errors import InvalidTxnState, StorageError
@@ -55,29 +55,35 @@ def transactions_text(mount: MountContext, topic: Topic) -> str:
     return "\n".join([f"last_outcome {outcome}", *text_table(_COLUMNS, rows), ""])
 
 
-def abort_transactions(
-    partitions: Partitions, topic: Topic, lines: Iterable[str]
-) -> CommandEffects:
-    """Carry out the lines, or none where one is wrong or names no open transaction.
+class AbortTransactions(TopicCommands):
+    """The lines of an open file. It is not structural: only the loop thread appends."""
 
-    EINVAL; errors of `abort_transaction`.
-    """
-    mount = partitions.mount
-    if mount.stopping:
-        raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-    commands: dict[tuple[int, int], None] = {}
-    for number, line, words in numbered(lines):
-        command = _parse(words, topic.partitions)
-        if command is None or command in commands:
-            reason = "is not PARTITION PRODUCER_ID" if command is None else "is given twice"
-            raise refused(number, line, reason)
-        commands[command] = None
-    mount.manager.check_may_write(topic.name)
-    for partition, producer_id in commands:
-        _check(mount, topic.partitions[partition], producer_id)
-    check_all_may_append(topic.partitions[partition].append_queue for partition, _ in commands)
-    logs = [_abort(mount, topic, *command) for command in commands]
-    return CommandEffects(grown=[partitions.of(log) for log in logs])
+    def __init__(self, partitions: Partitions, path: str, topic: Topic) -> None:
+        super().__init__(partitions.mount, path, topic)
+        self._partitions = partitions
+
+    def carry_out(self, lines: Sequence[str]) -> CommandEffects:
+        """Carry out the lines, or none where one is wrong or names no open transaction.
+
+        EINVAL; errors of `abort_transaction`.
+        """
+        self.check()
+        mount, topic = self.mount, self.topic
+        if mount.stopping:
+            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+        commands: dict[tuple[int, int], None] = {}
+        for number, line, words in numbered(lines):
+            command = _parse(words, topic.partitions)
+            if command is None or command in commands:
+                reason = "is not PARTITION PRODUCER_ID" if command is None else "is given twice"
+                raise refused(number, line, reason)
+            commands[command] = None
+        mount.manager.check_may_write(topic.name)
+        for partition, producer_id in commands:
+            _check(mount, topic.partitions[partition], producer_id)
+        check_all_may_append(topic.partitions[partition].append_queue for partition, _ in commands)
+        logs = [_abort(mount, topic, *command) for command in commands]
+        return CommandEffects(grown=[self._partitions.of(log) for log in logs])
 
 
 def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, int] | None:
@@ -99,7 +105,7 @@ def _check(mount: MountContext, log: Log, producer_id: int) -> None:
         and pending.producer_id == producer_id
         and (log.topic, log.partition) in pending.partitions
     ):
-        # Half of what is about to be committed would be gone.
+        # Half of the records that are about to be committed would be lost.
         raise InvalidTxnState(
             "it belongs to a commit of staged files, which ends by itself", producer_id
         )

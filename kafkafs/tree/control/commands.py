@@ -16,9 +16,30 @@ import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kafkafs.tree.context import MountContext
+from kafkafs.tree.files.control_file import TextCommands
+from kafkafs.tree.permissions import WholeTopic
+from storage.errors import UnknownTopicOrPartition
+from storage.manager import Topic
+
 RUN = "run"
 DRY_RUN = "dry-run"
 CANCEL = "cancel"
+
+
+class TopicCommands(TextCommands):
+    """The rules of an open file whose lines act on all partitions of a topic."""
+
+    def __init__(self, mount: MountContext, path: str, topic: Topic) -> None:
+        super().__init__(mount, path)
+        self.topic = topic
+        self._right = WholeTopic(mount.permissions, topic)
+
+    def check(self) -> None:
+        """Raise if the topic is deleted, or if a partition is out of reach."""
+        if self.mount.manager.topics.get(self.topic.name) is not self.topic:
+            raise UnknownTopicOrPartition("the topic is deleted")
+        self._right.check()
 
 
 class Command(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN
-from kafkafs.tree.control.job_file import JobFile, by_partition
+from kafkafs.tree.control.job_file import JobFile
 from kafkafs.tree.control.retention import delete_old
 from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
@@ -146,8 +146,8 @@ def _uncleanable(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
 
 COMPACTION = JobFile(
     KIND,
-    by_partition({RUN: _clean_and_retain, DRY_RUN: _preview, CANCEL: None}, check=_check),
-    awaited=False,
+    {RUN: _clean_and_retain, DRY_RUN: _preview, CANCEL: None},
+    check=_check,
     rate=bytes_per_second,
     facts=_uncleanable,
 )

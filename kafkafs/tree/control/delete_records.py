@@ -9,6 +9,8 @@ OFFSET_OUT_OF_RANGE).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
@@ -18,34 +20,37 @@ from kafkafs.tree.jobs import JobKind, JobResult
 from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import OffsetOutOfRange
 from storage.log.log import Log
-from storage.manager import Topic
+from storage.manager import LogManager, Topic
 from storage.task import Task
 
 _COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))
 
 
-def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
-    starts = _parse(lines, topic.partitions)
-    if not starts:
-        return None
-    manager = mount.manager
-    manager.check_may_write(topic.name)
+@dataclass(frozen=True)
+class _DeleteRecords(JobFile):
+    def parse(self, mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
+        starts = _parse(lines, topic.partitions)
+        if not starts:
+            return None
+        mount.manager.check_may_write(topic.name)
+        text = ", ".join(f"{partition} {offset}" for partition, offset in starts.items())
+        return JobCommand(text, partial(_move_log_starts, mount.manager, topic, starts))
 
-    def work(task: Task) -> JobResult:
-        task.begin("moving log starts", 0)
-        moved: list[tuple[int, int, int]] = []
-        for partition, offset in starts.items():
-            task.check()
-            log = topic.partitions[partition]
-            before = log.log_start_offset
-            moved.append((partition, delete_records(manager, log, offset, task), before))
-        records = sum(start - before for _, start, before in moved)
-        return JobResult(
-            [("partitions", len(moved)), ("records", records)], text_table(_COLUMNS, moved)
-        )
 
-    text = ", ".join(f"{partition} {offset}" for partition, offset in starts.items())
-    return text, work
+def _move_log_starts(
+    manager: LogManager, topic: Topic, starts: Mapping[int, int], task: Task
+) -> JobResult:
+    task.begin("moving log starts", 0)
+    moved: list[tuple[int, int, int]] = []
+    for partition, offset in starts.items():
+        task.check()
+        log = topic.partitions[partition]
+        before = log.log_start_offset
+        moved.append((partition, delete_records(manager, log, offset, task), before))
+    records = sum(start - before for _, start, before in moved)
+    return JobResult(
+        [("partitions", len(moved)), ("records", records)], text_table(_COLUMNS, moved)
+    )
 
 
 def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int]:
@@ -70,4 +75,4 @@ def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int
     return starts
 
 
-DELETE_RECORDS = JobFile(JobKind("delete-records"), _parse_command, awaited=True)
+DELETE_RECORDS = _DeleteRecords(JobKind("delete-records"), awaited=True)

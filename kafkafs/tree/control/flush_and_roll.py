@@ -14,7 +14,7 @@ from functools import partial
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import RUN
-from kafkafs.tree.control.job_file import JobFile, by_partition
+from kafkafs.tree.control.job_file import JobFile
 from kafkafs.tree.jobs import JobKind, JobResult
 from storage.errors import LogClosed
 from storage.log.log import Log
@@ -51,5 +51,5 @@ def _roll_log(log: Log, now_ms: int) -> bool:
     return not log.closed and log.files.with_reserve(lambda: log.roll(now_ms))
 
 
-FLUSH = JobFile(JobKind("flush"), by_partition({RUN: _flush}, bare=True), awaited=True)
-ROLL = JobFile(JobKind("roll"), by_partition({RUN: _roll}, bare=True), awaited=True)
+FLUSH = JobFile(JobKind("flush"), {RUN: _flush}, bare=True, awaited=True)
+ROLL = JobFile(JobKind("roll"), {RUN: _roll}, bare=True, awaited=True)

@@ -23,85 +23,88 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.commands import DRY_RUN, parse
-from kafkafs.tree.control.control_file import CommandEffects
+from kafkafs.tree.control.commands import DRY_RUN, TopicCommands, parse
+from kafkafs.tree.files.control_file import CommandEffects
 from kafkafs.tree.jobs import Job, JobKind, JobResult, JobState, JobWork
 from storage.log.log import Log
 from storage.manager import Topic
 from storage.task import Task
 
-JobCommand = tuple[str, JobWork | None]
-"""The command of a write, and its work; None: cancel the jobs."""
-ParseLines = Callable[[MountContext, Topic, Sequence[str]], JobCommand | None]
-"""Parses lines; None where all are blank. StorageError, OSError."""
 PartitionsWork = Callable[[MountContext, Sequence[Log], Task], JobResult]
 """The work of a command for partitions of one topic, in a worker thread."""
 
 
-class JobFile(NamedTuple):
-    """One control file: the kind of its jobs, which has its name, and the parser of its lines.
+class JobCommand(NamedTuple):
+    """The command of a write: its text, and its work; None: cancel the jobs."""
 
-    `awaited`: the answer to a write waits for its jobs. `rate`: their limit in bytes per second.
-    `facts`: more facts to show, between the present job's and the last one's.
+    text: str
+    work: JobWork | None
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """One control file: the kind of its jobs, which has its name, and the work of each verb.
+
+    A line is `VERB` or `VERB PARTITION`; with the work None it cancels the jobs. `bare`: a
+    partition alone means `run` of it. `writes`: the work changes logs, except that of `dry-run`, so
+    a tiered topic is EROFS. `awaited`: the answer to a write waits for its jobs.
     """
 
     kind: JobKind
-    parse: ParseLines
-    awaited: bool
+    works: Mapping[str, PartitionsWork | None] = field(default_factory=dict)
+    awaited: bool = False
+    bare: bool = False
+    writes: bool = True
+    check: Callable[[MountContext, Topic], None] = lambda mount, topic: None
+    """Raises an error if the topic allows no work."""
     rate: Callable[[MountContext], float | None] = lambda mount: None
+    """The limit of a job in bytes per second."""
     facts: Callable[[MountContext, Topic], Sequence[tuple[str, object]]] = lambda mount, topic: ()
+    """More facts to show, between the present job's and the last one's."""
 
-
-def by_partition(
-    works: Mapping[str, PartitionsWork | None],
-    *,
-    bare: bool = False,
-    writes: bool = True,
-    check: Callable[[MountContext, Topic], None] = lambda mount, topic: None,
-) -> ParseLines:
-    """The parser of lines `VERB` and `VERB PARTITION`, with the work of each verb; None: cancel.
-
-    `bare`: a partition alone means `run` of it. `writes`: the work changes logs, except that of
-    `dry-run`, so a tiered topic is EROFS. `check` raises where no work may begin.
-    """
-
-    def parse_lines(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
-        command = parse(lines, list(works), topic.partitions, bare=bare)
+    def parse(self, mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
+        """Parse the lines of a write; None where all are blank. StorageError, OSError."""
+        command = parse(lines, list(self.works), topic.partitions, bare=self.bare)
         if command is None:
             return None
-        work = works[command.verb]
+        work = self.works[command.verb]
         if work is None:
-            return command.text, None
-        if writes and command.verb != DRY_RUN:
+            return JobCommand(command.text, None)
+        if self.writes and command.verb != DRY_RUN:
             mount.manager.check_may_write(topic.name)
-        check(mount, topic)
+        self.check(mount, topic)
         logs = [topic.partitions[number] for number in command.partitions]
-        return command.text, partial(work, mount, logs)
-
-    return parse_lines
+        return JobCommand(command.text, partial(work, mount, logs))
 
 
-def begin_job(
-    mount: MountContext, topic: Topic, file: JobFile, lines: Sequence[str]
-) -> CommandEffects:
-    """Carry out lines. StorageError, OSError, with nothing changed."""
-    if mount.manager.read_only:
-        raise OSError(errno.EROFS, "the mount is read-only")
-    if mount.stopping:
-        raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-    parsed = file.parse(mount, topic, lines)
-    if parsed is None:
-        return CommandEffects()
-    command, work = parsed
-    if work is None:
-        return CommandEffects(stopped=mount.jobs.cancel(file.kind, topic))
-    rate = file.rate(mount)
-    job = mount.jobs.start(file.kind, topic, command, work, bytes_per_second=rate)
-    return CommandEffects(begun=[job]) if file.awaited else CommandEffects()
+class JobCommands(TopicCommands):
+    """The lines of an open control file: they begin and cancel its jobs."""
+
+    def __init__(self, mount: MountContext, path: str, topic: Topic, file: JobFile) -> None:
+        super().__init__(mount, path, topic)
+        self._file = file
+
+    def carry_out(self, lines: Sequence[str]) -> CommandEffects:
+        self.check()
+        mount, topic, file = self.mount, self.topic, self._file
+        if mount.manager.read_only:
+            raise OSError(errno.EROFS, "the mount is read-only")
+        if mount.stopping:
+            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+        command = file.parse(mount, topic, lines)
+        if command is None:
+            return CommandEffects()
+        if command.work is None:
+            return CommandEffects(stopped=mount.jobs.cancel(file.kind, topic))
+        rate = file.rate(mount)
+        text, work = command.text, command.work
+        job = mount.jobs.start(file.kind, topic, text, work, bytes_per_second=rate)
+        return CommandEffects(begun=[job]) if file.awaited else CommandEffects()
 
 
 def state_text(mount: MountContext, topic: Topic, file: JobFile) -> str:

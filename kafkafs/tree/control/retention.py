@@ -13,7 +13,7 @@ from functools import partial
 from kafkafs.quantities import human_size, local_time
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import DRY_RUN, RUN
-from kafkafs.tree.control.job_file import JobFile, by_partition
+from kafkafs.tree.control.job_file import JobFile
 from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
 from storage.directory.retain import RetentionPlan, plan_retention, retain
@@ -143,4 +143,4 @@ def _preview(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
     return JobResult(facts, [*notes, *text_table(_COLUMNS, rows)])
 
 
-RETENTION = JobFile(KIND, by_partition({RUN: delete_old, DRY_RUN: _preview}), awaited=True)
+RETENTION = JobFile(KIND, {RUN: delete_old, DRY_RUN: _preview}, awaited=True)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 
 from kafkafs.tree.control.commands import numbered
-from kafkafs.tree.control.control_file import CommandEffects
+from kafkafs.tree.files.control_file import CommandEffects, TextCommands
 from storage.errors import InvalidConfig
 from storage.manager import LogManager
 
@@ -26,22 +26,29 @@ _COUNT = re.compile(r"[1-9][0-9]{0,5}")
 _MODE = 0o755
 
 
-def carry_out(manager: LogManager, lines: Sequence[str]) -> CommandEffects:
-    """Carry out a command. EINVAL, InvalidConfig, and errors of `create_topic` and
-    `undelete_topic`: nothing has changed.
-    """
-    commands = [words for _, _, words in numbered(lines)]
-    if len(commands) > 1:
-        raise OSError(errno.EINVAL, "give one command per write")
-    for verb, *words in commands:
-        if verb == _CREATE and words:
-            _create(manager, *words)
-        elif verb == _UNDELETE and len(words) in (1, 2):
-            manager.undelete_topic(*words)
-        else:
-            line = " ".join((verb, *words))
-            raise OSError(errno.EINVAL, f"{line!r} is not create TOPIC ... or undelete TOPIC [ID]")
-    return CommandEffects()
+class DirectoryCommands(TextCommands):
+    """The lines of an open file."""
+
+    structural = True
+
+    def carry_out(self, lines: Sequence[str]) -> CommandEffects:
+        """Carry out a command. EINVAL, InvalidConfig, and errors of `create_topic` and
+        `undelete_topic`: nothing has changed.
+        """
+        manager = self.mount.manager
+        commands = [words for _, _, words in numbered(lines)]
+        if len(commands) > 1:
+            raise OSError(errno.EINVAL, "give one command per write")
+        for verb, *words in commands:
+            if verb == _CREATE and words:
+                _create(manager, *words)
+            elif verb == _UNDELETE and len(words) in (1, 2):
+                manager.undelete_topic(*words)
+            else:
+                line = " ".join((verb, *words))
+                reason = f"{line!r} is not create TOPIC ... or undelete TOPIC [ID]"
+                raise OSError(errno.EINVAL, reason)
+        return CommandEffects()
 
 
 def create_line(

@@ -9,9 +9,11 @@ written as `7d`, `12h`, `30m`, `5s`, a size as `10GiB`, `512MiB`, `64KiB`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from kafkafs.tree.control.commands import TopicCommands
 from kafkafs.tree.control.retention import totals
+from kafkafs.tree.files.control_file import CommandEffects
 from storage.directory.retain import plan_retention
 from storage.errors import InvalidConfig
 from storage.manager import LogManager
@@ -35,6 +37,19 @@ def _text(given: Mapping[str, str], in_force: Iterable[tuple[str, str, str]]) ->
         f"# {name}={value} ({source})\n" for name, value, source in in_force if name not in given
     ]
     return "".join(lines)
+
+
+class ConfigCommands(TopicCommands):
+    """The lines of an open file."""
+
+    structural = True
+
+    def carry_out(self, lines: Sequence[str]) -> CommandEffects:
+        self.check()
+        said = apply_config(self.mount.manager, self.topic.name, lines)
+        if said is not None:
+            self.mount.events.of_request(f"{self.topic.name}: {said}")
+        return CommandEffects()
 
 
 def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, RUN
-from kafkafs.tree.control.job_file import JobFile, by_partition
+from kafkafs.tree.control.job_file import JobFile
 from kafkafs.tree.jobs import JobKind, JobResult
 from storage.log.log import Log
 from storage.manager import Topic
@@ -40,7 +40,7 @@ def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
 
 VERIFY = JobFile(
     JobKind("verify", runs_alone=True, is_long=True),
-    by_partition({RUN: _verify, CANCEL: None}, writes=False),
-    awaited=False,
+    {RUN: _verify, CANCEL: None},
+    writes=False,
     facts=_facts,
 )

@@ -26,17 +26,16 @@ from collections.abc import Callable
 from functools import partial
 
 from kafkafs import mount_options
-from kafkafs.tree.control.control_file import ControlHandle
-from kafkafs.tree.control.topic_commands import carry_out
+from kafkafs.tree.control.topic_commands import DirectoryCommands
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.help_text import HELP
 from kafkafs.tree.directories.tree_directory import TreeDirectory
+from kafkafs.tree.files.control_file import Take, taking
 from kafkafs.tree.files.text_file import TextFile, text_table
-from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.adopt_file import NAME as ADOPT
-from kafkafs.tree.owner.adopt_file import adopt_file
+from kafkafs.tree.owner.adopt_file import AdoptCommands
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
 from storage.manager import LogManager, Topic
@@ -46,9 +45,6 @@ from storage.plural import counted
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state.deletion_file import Deletion
-
-Take = Callable[[int, Handle | None], WritingHandle]
-"""Makes the handle for writing, from the flags and the one that reads."""
 
 FOLLOW_S = 0.02
 """Seconds that the owner's thread follows another process at most before such an open."""
@@ -66,6 +62,9 @@ class AboutDirectory(TreeDirectory):
         super().__init__(mount, inode_number(ABOUT))
         self._partitions = partitions
         self._open_files = open_files
+        is_written = not (mount.manager.read_only or mount.options.read_only)
+        commands = partial(DirectoryCommands, mount, f"{ABOUT}/topics")
+        take = taking(commands) if is_written else None
         self.files = {
             "config": self._short(
                 "config", lambda: config_text(mount.manager.settings, mount.options)
@@ -73,13 +72,18 @@ class AboutDirectory(TreeDirectory):
             "help": self._short("help", lambda: HELP, for_all=True),
             "log": self._short("log", mount.events.text),
             "metrics": self._made("metrics", self._metrics_text),
-            "topics": self._made(
-                "topics", lambda: topics_text(mount.manager), self._topics_taker()
-            ),
+            "topics": self._made("topics", lambda: topics_text(mount.manager), take),
             "version": self._short("version", version_text, for_all=True),
         }
-        if not (mount.manager.read_only or mount.options.read_only):
-            self.files[ADOPT] = adopt_file(requests, inode_number(ABOUT, ADOPT))
+        if is_written:
+            self.files[ADOPT] = TextFile(
+                inode_number(ABOUT, ADOPT),
+                requests.text,
+                lambda: (0o600, os.geteuid(), os.getegid()),
+                mount.clock_ns,
+                take=taking(partial(AdoptCommands, requests)),
+                path=f"{ABOUT}/{ADOPT}",
+            )
 
     def _short(self, name: str, make: Callable[[], str], *, for_all: bool = False) -> TextFile:
         """A file whose short text the owner's thread makes. `for_all`: it says nothing of what
@@ -104,20 +108,6 @@ class AboutDirectory(TreeDirectory):
             prepare=lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
             take=take,
             path=f"{ABOUT}/{name}",
-        )
-
-    def _topics_taker(self) -> Take | None:
-        """Makes the handles that take commands about topics; None where nothing may be written."""
-        mount = self.mount
-        if mount.manager.read_only or mount.options.read_only:
-            return None
-
-        def say(reason: str) -> None:
-            mount.events.of_request(f"{ABOUT}/topics: {reason}")
-
-        act = partial(carry_out, mount.manager)
-        return lambda flags, reader: ControlHandle(
-            act, say, flags, mount.unfinished, reader, structural=True
         )
 
     @property

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-from kafkafs.tree.control.abort_transaction import NAME, abort_transactions, transactions_text
+from kafkafs.tree.control.abort_transaction import NAME, AbortTransactions, transactions_text
 from kafkafs.tree.control.compaction import COMPACTION
-from kafkafs.tree.control.control_file import Act, CommandEffects, ControlHandle
 from kafkafs.tree.control.delete_records import DELETE_RECORDS
 from kafkafs.tree.control.flush_and_roll import FLUSH, ROLL
-from kafkafs.tree.control.job_file import JobFile, begin_job, state_text
+from kafkafs.tree.control.job_file import JobCommands, JobFile, state_text
 from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
+from kafkafs.tree.files.control_file import TextCommands, taking
 from kafkafs.tree.files.text_file import TextFile
-from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node, inode_number, missing
-from kafkafs.tree.permissions import WholeTopic
-from storage.errors import UnknownTopicOrPartition
 from storage.modes import Ownership
 
 
@@ -44,19 +41,18 @@ class ControlDirectory(InTopic):
 def command_file(
     topic: TopicDirectory,
     inode: int,
-    name: str,
+    path: str,
     text: Callable[[], str],
-    act: Act,
+    begin: Callable[[], TextCommands],
     *,
-    structural: bool = False,
     shows_partitions: bool = True,
 ) -> Node:
-    """A file that takes lines; the event log gets the reason why it refuses one.
+    """A file that takes lines; `begin` makes the rules of an open one.
 
     Its lines act on all partitions, so its mode is what all of them and the topic let through;
     unless `shows_partitions`, reading it takes no right but that to read the topic.
     """
-    mount, path = topic.mount, f"{topic.path}/{name}"
+    mount = topic.mount
 
     def owner() -> Ownership:
         mode, uid, gid = mount.permissions.whole_topic(topic.topic)
@@ -64,43 +60,21 @@ def command_file(
             mode = mode & ~0o444 | topic.owner()[0] & 0o444
         return mode & 0o666, uid, gid
 
-    def say(reason: str) -> None:
-        mount.events.of_request(f"{path}: {reason}")
-
-    def take(flags: int, reader: Handle | None) -> ControlHandle:
-        right = WholeTopic(mount.permissions, topic.topic)
-
-        def carry_out(lines: Sequence[str]) -> CommandEffects:
-            if mount.manager.topics.get(topic.topic.name) is not topic.topic:
-                raise UnknownTopicOrPartition("the topic is deleted")
-            right.check()
-            return act(lines)
-
-        return ControlHandle(carry_out, say, flags, mount.unfinished, reader, structural=structural)
-
-    return TextFile(inode, text, owner, mount.clock_ns, take=take, path=path)
+    return TextFile(inode, text, owner, mount.clock_ns, take=taking(begin), path=path)
 
 
 def _job_file(file: JobFile, topic: TopicDirectory, inode: int) -> Node:
-    what = topic.mount, topic.topic, file
-    return command_file(
-        topic,
-        inode,
-        f".control/{file.kind.name}",
-        partial(state_text, *what),
-        partial(begin_job, *what),
-    )
+    path = f"{topic.path}/.control/{file.kind.name}"
+    text = partial(state_text, topic.mount, topic.topic, file)
+    begin = partial(JobCommands, topic.mount, path, topic.topic, file)
+    return command_file(topic, inode, path, text, begin)
 
 
 def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
-    # Not structural: only the owner's thread appends.
-    return command_file(
-        topic,
-        inode,
-        f".control/{NAME}",
-        partial(transactions_text, topic.mount, topic.topic),
-        partial(abort_transactions, topic.partitions, topic.topic),
-    )
+    path = f"{topic.path}/.control/{NAME}"
+    text = partial(transactions_text, topic.mount, topic.topic)
+    begin = partial(AbortTransactions, topic.partitions, path, topic.topic)
+    return command_file(topic, inode, path, text, begin)
 
 
 CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from kafkafs.tree.append.topic_append import TopicAppend
-from kafkafs.tree.control.control_file import CommandEffects
-from kafkafs.tree.control.topic_config import apply_config, config_text
+from kafkafs.tree.control.topic_config import ConfigCommands, config_text
 from kafkafs.tree.directories.control_directory import ControlDirectory, command_file
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
@@ -263,16 +262,10 @@ def _snapshot(topic: TopicDirectory, inode: int) -> Node:
 
 
 def _config(topic: TopicDirectory, inode: int) -> Node:
-    manager, name = topic.mount.manager, topic.topic.name
-
-    def act(lines: Sequence[str]) -> CommandEffects:
-        said = apply_config(manager, name, lines)
-        if said is not None:
-            topic.mount.events.of_request(f"{name}: {said}")
-        return CommandEffects()
-
-    text = partial(config_text, manager.settings, name)
-    return command_file(topic, inode, ".config", text, act, structural=True, shows_partitions=False)
+    mount, path = topic.mount, f"{topic.path}/.config"
+    text = partial(config_text, mount.manager.settings, topic.topic.name)
+    begin = partial(ConfigCommands, mount, path, topic.topic)
+    return command_file(topic, inode, path, text, begin, shows_partitions=False)
 
 
 DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {

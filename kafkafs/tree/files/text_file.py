@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from kafkafs.printable import lines
-from kafkafs.tree.handles import Handle, WritingHandle
+from kafkafs.tree.files.control_file import Take
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
 from storage.modes import Ownership
 from storage.waiting import at_once, may_wait
@@ -73,7 +74,7 @@ class TextFile(Node):
         mtime_ns: Callable[[], int],
         *,
         prepare: Callable[[], object] | None = None,
-        take: Callable[[int, Handle | None], WritingHandle] | None = None,
+        take: Take | None = None,
         path: str = "",
         of: Node | None = None,
     ) -> None:

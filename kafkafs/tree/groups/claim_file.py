@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from kafkafs.printable import one_line
-from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
+from kafkafs.tree.files.control_file import CommandEffects, ControlHandle, TextCommands
 from kafkafs.tree.files.text_file import Text, TextFile, text_table
 from kafkafs.tree.groups.claims import NAME_BYTES, Claimed, Claims, Consumer, Numbers
 from kafkafs.tree.groups.group_files import GroupTopic
@@ -80,15 +80,12 @@ class ClaimFile:
         self.claims.forget_empty(self.group)
         return "".join(f"{line}\n" for line in text_table(_COLUMNS, rows))
 
-    def _take(self, flags: int, reader: Handle | None) -> ControlHandle:
+    def _take(self, flags: int, reader: Handle | None) -> ClaimHandle:
         if self.mount.manager.read_only or self.mount.options.read_only:
             raise OSError(errno.EROFS, "offsets cannot be committed through a read-only mount")
         if flags & os.O_ACCMODE != os.O_RDWR:
             raise OSError(errno.EINVAL, "this file must be opened for reading and writing")
         return ClaimHandle(self, flags)
-
-    def say(self, reason: str) -> None:
-        self.mount.events.of_request(f"{self.path}: {reason}")
 
     def topic(self, name: str) -> GroupTopic:
         """The group's positions in a topic."""
@@ -96,32 +93,24 @@ class ClaimFile:
         return GroupTopic(self.partitions, self.claims, self.group, name, known)
 
 
-class ClaimHandle(ControlHandle):
+class ClaimHandle(ControlHandle[str]):
     """A consumer."""
 
-    __slots__ = ("_claimed_bytes", "_consumer", "_file", "_opener", "_text")
+    __slots__ = ("_claiming", "_consumer", "_file", "_text")
 
     asks_groups = True
 
     def __init__(self, file: ClaimFile, flags: int) -> None:
-        super().__init__(
-            self._carry_out_all,
-            file.say,
-            flags,
-            file.mount.unfinished,
-            None,
-            structural=False,
-        )
         self._file = file
         self._consumer = Consumer()
-        # The memory of what it wants, which counts as its user's.
-        self._claimed_bytes = 0
-        # What a reader has begun to read.
+        self._claiming = _Claiming(file, self._consumer)
+        # The text that a reader has begun to read.
         self._text = Text("")
+        super().__init__(self._claiming, flags, None)
 
     def opened_by(self, opener: Opener) -> None:
         super().opened_by(opener)
-        self._opener = opener
+        self._claiming.opener = opener
         self._consumer.name = _process_name(process_of(opener.thread))
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
@@ -146,15 +135,26 @@ class ClaimHandle(ControlHandle):
         self._rest = bytearray()
         self._text = Text("")
         self._file.claims.leave(self._file.group, self._consumer)
-        self._budget.add(self._uid, -self._claimed_bytes)
+        self._budget.add(self._uid, -self._claiming.claimed_bytes)
 
-    # -- lines ---------------------------------------------------------------------------------
 
-    def _carry_out_all(self, lines: Sequence[str]) -> CommandEffects:
+class _Claiming(TextCommands):
+    """The lines of a consumer."""
+
+    opener: Opener
+
+    def __init__(self, file: ClaimFile, consumer: Consumer) -> None:
+        super().__init__(file.mount, file.path)
+        self._file = file
+        self._consumer = consumer
+        self.claimed_bytes = 0
+        """The memory of the names that the consumer wants, which counts as its user's."""
+
+    def carry_out(self, lines: Sequence[str]) -> CommandEffects:
         """Carry out lines; a wrong one changes nothing. Commits come first: only they are refused,
         or have to wait.
         """
-        if self._file.mount.stopping:
+        if self.mount.stopping:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
         commits: list[Callable[[], CommandEffects]] = []
         wanted: dict[str, set[int] | None] = {}
@@ -178,13 +178,13 @@ class ClaimHandle(ControlHandle):
         more = 0
         if joined:
             names = claims.check_wanted(consumer, {**consumer.wanted, **joined})
-            more = names * NAME_BYTES - self._claimed_bytes
-            self._budget.check(self._uid, more)
+            more = names * NAME_BYTES - self.claimed_bytes
+            self.mount.unfinished.check(self.opener.uid, more)
         grown = [each for commit in commits for each in commit().grown]
         if joined or returned:
             claims.change(consumer, joined, returned)
-            self._budget.add(self._uid, more)
-            self._claimed_bytes += more
+            self.mount.unfinished.add(self.opener.uid, more)
+            self.claimed_bytes += more
         return CommandEffects(grown=list(dict.fromkeys(grown)))
 
     def _commit(self, text: str) -> Callable[[], CommandEffects]:
@@ -192,7 +192,7 @@ class ClaimHandle(ControlHandle):
         if len(words) != 3:
             raise _wrong(f"commit {text}")
         topic, number = words[0], _number(words[1], f"commit {text}")
-        wanted = parse(words[2], self._file.mount.clock_ns() // 1_000_000)
+        wanted = parse(words[2], self.mount.clock_ns() // 1_000_000)
         if isinstance(wanted.where, Change):
             raise _wrong(f"commit {text}")  # a commit may be carried out twice
         self._file.claims.of(self._file.group).check_holds(self._consumer, topic, number)
@@ -218,7 +218,7 @@ class ClaimHandle(ControlHandle):
 
     def _check_claim(self, topic: str, numbers: set[int] | None) -> None:
         """EACCES unless the user may commit in those of these partitions that are there."""
-        known = self._file.mount.manager.topics.get(topic)
+        known = self.mount.manager.topics.get(topic)
         there = frozenset(() if known is None else known.numbers)
         self._check_rights(topic, there if numbers is None else there & numbers)
 
@@ -229,12 +229,12 @@ class ClaimHandle(ControlHandle):
 
     def _check_rights(self, topic: str, numbers: Collection[int]) -> None:
         """EACCES unless the user may commit in these partitions."""
-        permissions = self._file.mount.permissions
+        permissions = self.mount.permissions
         if numbers:
             shown = permissions.positions(self._file.group, topic, numbers)
         else:
             shown = permissions.group(self._file.group)
-        if not may_write(shown, self._opener):
+        if not may_write(shown, self.opener):
             raise OSError(errno.EACCES, f"no permission to commit offsets of this group in {topic}")
 
 

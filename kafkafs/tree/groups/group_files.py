@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
+from kafkafs.tree.files.control_file import CommandEffects, ControlHandle, TextCommands
 from kafkafs.tree.files.group_names import file_name
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.groups import group_facts
@@ -108,7 +108,7 @@ class GroupTopic:
             mode, uid, gid = self._owner(self.numbers)
             return mode & 0o222, uid, gid
 
-        def take(flags: int, reader: Handle | None) -> ControlHandle:
+        def take(flags: int, reader: Handle | None) -> ControlHandle[str]:
             return self._take(ALL, self.numbers, flags, reader)
 
         return TextFile(
@@ -141,24 +141,11 @@ class GroupTopic:
 
     def _take(
         self, name: str, numbers: Sequence[int], flags: int, reader: Handle | None
-    ) -> ControlHandle:
+    ) -> ControlHandle[str]:
         mount = self.mount
         if mount.manager.read_only or mount.options.read_only:
             raise OSError(errno.EROFS, "offsets cannot be committed through a read-only mount")
-
-        def say(reason: str) -> None:
-            mount.events.of_request(f"{self.path}/{name}: {reason}")
-
-        act = partial(self._commit_lines, numbers)
-        return ControlHandle(act, say, flags, mount.unfinished, reader, structural=False)
-
-    def _commit_lines(self, numbers: Sequence[int], lines: Sequence[str]) -> CommandEffects:
-        """Commit what the last line says, in partitions that nobody has claimed."""
-        now_ms = self.mount.clock_ns() // 1_000_000
-        wanted = [parse(line, now_ms) for line in lines][-1]
-        for number in numbers:
-            self.claims.check_free(self.group, self.name, number)
-        return self.commit(numbers, wanted)
+        return ControlHandle(_CommitLines(self, name, numbers), flags, reader)
 
     def commit(self, numbers: Sequence[int], wanted: Wanted) -> CommandEffects:
         """Commit in these partitions. On the owner's thread. MustQueue: nothing has changed."""
@@ -193,6 +180,23 @@ class GroupTopic:
             raise UnknownTopicOrPartition(f"topic {self.name} was deleted or replaced")
         topic.check(number)
         return self.partitions.of(topic.partitions[number])
+
+
+class _CommitLines(TextCommands):
+    """The lines of an open file that commit in these partitions."""
+
+    def __init__(self, of: GroupTopic, name: str, numbers: Sequence[int]) -> None:
+        super().__init__(of.mount, f"{of.path}/{name}")
+        self._of = of
+        self._numbers = numbers
+
+    def carry_out(self, lines: Sequence[str]) -> CommandEffects:
+        """Commit the offset of the last line, unless one of the partitions is claimed."""
+        now_ms = self.mount.clock_ns() // 1_000_000
+        wanted = [parse(line, now_ms) for line in lines][-1]
+        for number in self._numbers:
+            self._of.claims.check_free(self._of.group, self._of.name, number)
+        return self._of.commit(self._numbers, wanted)
 
 
 def position_of(committed: Committed | None) -> int | None:

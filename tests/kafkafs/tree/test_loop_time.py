@@ -23,7 +23,7 @@ import trio
 
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.tree.control.control_file import MOST_LINES
+from kafkafs.tree.files.control_file import MOST_LINES
 from kafkafs.tree.groups.claims import MOST_CONSUMERS
 from kafkafs.tree.handles import Handle, NotExamined, Opener
 from kafkafs.tree.inodes import Directory

@@ -11,7 +11,7 @@ import pytest
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.inodes import KEEP_S, ROOT_INODE, Directory, inode_number
-from storage.directory.manager import Topic
+from storage.manager import Topic
 from tests.kafkafs.trees import CALLER, Tree, a_tree
 
 KEPT = (KEEP_S, KEEP_S)

@@ -10,7 +10,7 @@ import pytest
 
 from kafkafs.mount_options import MountOptions
 from kafkafs.quantities import human_size
-from kafkafs.tree.control.control_file import ControlHandle
+from kafkafs.tree.files.control_file import ControlHandle
 from kafkafs.tree.jobs import Job
 from storage.files import Files
 from tests.kafkafs.trees import APPEND, Clock, Tree, a_tree
@@ -34,7 +34,7 @@ def shown(tree: Tree, path: str = F) -> list[str]:
     return data.decode().splitlines()
 
 
-def write(tree: Tree, line: bytes, path: str = F) -> ControlHandle:
+def write(tree: Tree, line: bytes, path: str = F) -> ControlHandle[str]:
     handle = tree.open(path, APPEND)
     assert isinstance(handle, ControlHandle)
     assert not handle.structural

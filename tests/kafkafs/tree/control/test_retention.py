@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.control.control_file import ControlHandle
+from kafkafs.tree.files.control_file import ControlHandle
 from storage.errors import StorageError
 from storage.files import Files
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree

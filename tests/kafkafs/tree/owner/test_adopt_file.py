@@ -19,7 +19,7 @@ from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.owner import adopt_file, owner_requests
 from storage.adopt.staged import AdoptRequest, StagedFile
-from storage.errors import InvalidRecord, TaskCancelled
+from storage.errors import InvalidConfig, InvalidRecord, TaskCancelled
 from storage.files import Files
 from storage.owner import request_kinds as kinds
 from storage.owner.request_kinds import ADOPT, encode
@@ -182,7 +182,7 @@ def test_all_lines_of_a_write_or_none(tree: Tree, bad: bytes, long: bool) -> Non
 
 def test_a_write_has_so_many_requests_at_most(tree: Tree) -> None:
     handle = opened(tree)
-    with pytest.raises(InvalidRecord, match="a write may have at most 100 requests, not 101"):
+    with pytest.raises(InvalidConfig, match="a write may have at most 100 lines, not 101"):
         write(handle, 0, b"".join(line(request(tree, 0), f"r{n}") for n in range(101)))
     assert told(tree) == []
     write(handle, 0, b"".join(line(request(tree, 0), f"r{n}") for n in range(100)))
@@ -207,7 +207,7 @@ def test_many_files_are_looked_at_in_a_worker_thread(tree: Tree) -> None:
 
 
 def test_the_longest_line(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adopt_file, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(adopt_file.AdoptCommands, "longest_line", 1000)
     handle = opened(tree)
     good = line(request(tree, 0, b"a"), "one")
     write(handle, 0, b" " * (1001 - len(good)) + good)
