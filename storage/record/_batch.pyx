@@ -560,24 +560,24 @@ cdef Sound sound_start(
     `data` begins where the last `left` bytes of a `.log` file begin. If the last offset of the
     first batch is below `named`, no batch counts.
 
-    No CRC covers a batch's base offset. The next batch, or the end of the file, shows that it
-    is right: the last batch counts only if `data` has one of the two.
+    No CRC covers a batch's base offset. The next batch shows whether it is right: the last batch
+    counts only if `data` has the start of the next one, or if no batch follows.
     """
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)
     cdef Sound sound = Sound(0, next_offset, 0)
-    cdef const uint8_t *behind
     cdef Judgement judgement
     size = min(size, left)
     judgement = walk(data, size, base_offset, limit, &walked)
     if walked.last < 0 or last_offset(data) < named:
         return sound
-    behind = data + walked.position
     sound.last_size = walked.position - walked.last
-    if walked.position == left or (
-        judgement == NOT_WHOLE
-        and size - walked.position >= MAGIC + 1
-        and (behind[MAGIC] > 2 or <int64_t> load64(behind) >= walked.next_offset)
-    ):
+    if judgement == NOT_WHOLE and size - walked.position > MAGIC:
+        # The base offset of a batch that is not whole is there.
+        if <int64_t> load64(data + walked.position) < walked.next_offset:
+            judgement = FALLING
+    elif judgement == NOT_WHOLE and size < left:
+        judgement = FALLING  # it may be
+    if judgement != FALLING:
         sound.size = walked.position
         sound.next_offset = walked.next_offset
     else:

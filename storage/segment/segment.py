@@ -745,11 +745,11 @@ class Segment:
         only if it can be the entry of the batch at its position.
         """
         indexed, position = self.offset_index.lookup(offset)
-        if position and not self.writable and not self._can_name(indexed, position):
+        if position and not self.writable and not self.can_name(indexed, position):
             return 0
         return position
 
-    def _can_name(self, offset: int, position: int) -> bool:
+    def can_name(self, offset: int, position: int) -> bool:
         """Return whether a sound batch lies at `position` that can have an entry for `offset`."""
         try:
             header = sound_batch(self.source(), position, self.size)

@@ -19,6 +19,8 @@ from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartitio
 from storage.files import Files
 from storage.kafka07.segment import Segment07, entry_files, holds_entries
 from storage.segment.damage import Damage
+from storage.segment.segment import Segment
+from storage.segment.summary import SegmentSummary
 from storage.settings.config import LogConfig
 from storage.state import checkpoint_file
 
@@ -78,15 +80,32 @@ class Split(NamedTuple):
 class Place(NamedTuple):
     """The segment of an offset; `following`: the next one's base offset, if there is one.
 
-    `log_start`: the first segment's base offset. `entries`: the segment itself if its file does not
-    hold batches (`Segment.holds_batches`), so that only the segment can read it.
+    `log_start`: the first segment's base offset.
     """
 
-    path: str
-    base_offset: int
+    segment: Segment
     following: int | None
     log_start: int
-    entries: Segment07 | None
+
+    def open(self) -> None:
+        """Open the segment's log, with its present size. Errors: CorruptRecord, OSError."""
+        segment = self.segment
+        fd = segment.log_fd()
+        segment.identity = segment.disk.identity(fd)
+        size = segment.disk.size(fd)
+        if isinstance(segment, Segment07):
+            segment.set_size(size)
+        else:
+            end = paths.MAX_OFFSET if self.following is None else self.following
+            segment.restore(SegmentSummary(size, end, mtime_ns=0))
+
+    def is_current(self) -> bool:
+        """Return whether the name of the log's file is still that of the open one."""
+        segment = self.segment
+        try:
+            return segment.disk.identity(segment.log_path) == segment.identity
+        except FileNotFoundError:
+            return False
 
 
 class Finder:
@@ -119,16 +138,12 @@ class Finder:
             raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
         base, name = logs[number]
         following = logs[number + 1][0] if number + 1 < len(logs) else None
-        entries = None
-        if not name.endswith(paths.LOG):
-            entries = Segment07(self._files, directory, name, LogConfig())
-        return Place(os.path.join(directory, name), base, following, logs[0][0], entries)
-
-    def following(self, base_offset: int) -> int | None:
-        """Return the base offset of the next segment, by a new list. Errors: those of `find`."""
-        logs = self._logs = self._settled_logs(base_offset)
-        number = bisect_right(logs, base_offset, key=lambda log: log[0])
-        return logs[number][0] if number < len(logs) else None
+        segment: Segment
+        if name.endswith(paths.LOG):
+            segment = Segment(self._files, directory, base, LogConfig(), writable=False)
+        else:
+            segment = Segment07(self._files, directory, name, LogConfig())
+        return Place(segment, following, logs[0][0])
 
     def check_topic(self) -> None:
         """Check that the topic was not deleted and created again. Errors: UnknownTopicOrPartition.

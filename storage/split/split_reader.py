@@ -6,8 +6,8 @@ a position, from the split or from an index, only if a sound batch at it begins 
 wanted offset.
 
 `read_split` yields `Columns`, each of one row or more, in the order of offsets, timestamps in µs.
-Control records and those of aborted transactions are skipped. Every CRC is checked, except for
-batches that a condition excludes by their headers.
+Control records and those of aborted transactions are skipped. `SegmentReader.window` checks every
+batch that is read, also one that a condition then excludes by its header.
 
 Works on any `Files` that can list a directory and read: no maps, no locks. Not here: planning
 (`split`), finding segments (`split_finder`).
@@ -15,29 +15,18 @@ Works on any `Files` that can list a directory and read: no maps, no locks. Not 
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from storage import paths
-from storage.byte_source import ByteSource, FileSource
 from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import Files
-from storage.index.index import OFFSET, Index
-from storage.record._batch import walk_batches
 from storage.record.columns._columns import AbortedSpans, Columns, decode_columns
 from storage.record.columns._predicate import Predicate
-from storage.record.header import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC,
-    Buffer,
-    size_at,
-)
-from storage.segment.batch_check import sound_batch
-from storage.segment.walk import Walk, buffered
+from storage.record.header import HEADER_SIZE
+from storage.segment.reader import SegmentReader, Start
+from storage.segment.segment import Segment
+from storage.segment.walk import Walk
 from storage.split.split_finder import Finder, Patience, Place, Split
 
 # Fits into the processor's cache.
@@ -129,7 +118,9 @@ class _Reader:
                 if error.errno not in _GONE:
                     raise
                 failure = SegmentGone(
-                    "this segment is listed but does not exist", path=place.path, offset=before
+                    "this segment is listed but does not exist",
+                    path=place.segment.log_path,
+                    offset=before,
                 )
             if self.next_offset > before:
                 patience = Patience()
@@ -140,13 +131,19 @@ class _Reader:
 
     def _read(self, place: Place) -> Iterator[Columns]:
         """Read the segment from `next_offset` on."""
-        fd = self._files.open(place.path, os.O_RDONLY)
+        segment = place.segment
         try:
+            place.open()
             self._finder.check_topic()
-            source = FileSource(self._files, fd, place.path)
-            yield from self._windows(fd, place, self._start(source, place))
+            yield from self._windows(place)
+        except CorruptRecord:
+            now = self._finder.find(self.next_offset, refresh=True)
+            if now.following == place.following and place.is_current():
+                raise
+            # The list was out of date, so its end of the segment was wrong.
+            return
         finally:
-            self._files.close(fd)
+            segment.close()
         if self.next_offset >= self._split.to_offset:
             return
         if place.following == self.next_offset:
@@ -154,7 +151,7 @@ class _Reader:
         # Either there is no record up to the next segment, or the list was out of date, and the
         # rest lies in segments that are not in it.
         now = self._finder.find(self.next_offset, refresh=True)
-        if now.base_offset != place.base_offset:
+        if now.segment.base_offset != segment.base_offset:
             return
         if now.following is not None:
             if place.following is not None:
@@ -164,165 +161,66 @@ class _Reader:
             self._split.to_offset, now.log_start, self.next_offset, path=self._split.directory
         )
 
-    def _start(self, source: ByteSource, place: Place) -> int:
-        """Return the position of a batch at or before the record at `next_offset`."""
-        offset = self.next_offset
-        if offset <= place.base_offset:
-            return 0
-        if place.entries is not None:
-            try:
-                place.entries.set_size(source.size())
-                return place.entries.position_before(offset)
-            finally:
-                place.entries.close_descriptors()
-        split = self._split
-        planned = (split.base_offset, split.from_offset) == (place.base_offset, offset)
-        if planned and (
-            self._is_before(source, split.position, offset, offset - 1)
-            or self._is_before(source, split.position, offset, offset)
-        ):
-            return split.position
-        named, position = self._indexed(place, offset)
-        return position if self._is_before(source, position, offset, named) else 0
+    def _start(self, reader: SegmentReader) -> Start:
+        """Return the start of a batch at or before the record at `next_offset`."""
+        segment, offset = reader.segment, self.next_offset
+        base, split = segment.base_offset, self._split
+        if offset <= base:
+            return 0, base, base
+        if split.position and (split.base_offset, split.from_offset) == (base, offset):
+            for named in (offset - 1, offset):
+                if segment.can_name(named, split.position):
+                    return split.position, base, named
+        position = segment.position_before(offset)
+        return reader.start_before(position) if segment.holds_batches else (position, base, base)
 
-    def _indexed(self, place: Place, offset: int) -> tuple[int, int]:
-        """Return the offset and the position of a batch by the index, or zeros."""
-        path = place.path.removesuffix(paths.LOG) + paths.INDEX
-        try:
-            index = Index.of_file(self._files, OFFSET, path, place.base_offset, is_active=True)
-            with contextlib.closing(index):
-                named, position = index.lookup(offset)
-            return named, max(position, 0)
-        except (OSError, SegmentGone):
-            return 0, 0
+    def _windows(self, place: Place) -> Iterator[Columns]:
+        """Decode the segment from `next_offset` on to the split's end, or to its last batch."""
+        segment, to_offset = place.segment, self._split.to_offset
+        reader = SegmentReader(segment)
+        start: Start | None = self._start(reader)
+        decode = self._decode if segment.holds_batches else self._decode_entries
+        room = memoryview(bytearray(self._window_bytes))
 
-    def _is_before(self, source: ByteSource, position: int, offset: int, named: int) -> bool:
-        """Return whether a sound batch at the position begins at or before `offset` and includes
-        the offset `named`, as no CRC covers its base offset.
+        def read(position: int, size: int) -> memoryview:
+            nonlocal room, start
+            if size > len(room):
+                room = memoryview(bytearray(size))
+            count = reader.window(room[:size], position, start)
+            start = None
+            return room[:count]
 
-        A wrapper's offset is that of its last record, so this is enough for a wrapper, too.
-        """
-        if position == 0:
-            return True
-        header = sound_batch(source, position, source.size())
-        if header is None or not 0 <= header.base_offset <= offset:
-            return False
-        return header.magic < MAGIC or header.base_offset <= named <= header.last_offset
-
-    def _windows(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
-        """Decode the file from `position` on to the split's end, or to its last whole batch."""
-        decode = self._decode if place.entries is None else self._decode_entries
-        lowest = place.base_offset
-        limit = paths.MAX_OFFSET if place.following is None else place.following
-        walk = Walk(
-            buffered(self._files, fd).read, position, self._files.size(fd), self._window_bytes
-        )
+        assert start is not None
+        walk = Walk(read, start[0], segment.size, self._window_bytes)
         for data in walk:
-            # Its writer may be running.
-            walk.end = self._files.size(fd)
-            start, at = walk.position, 0
+            at = 0
             while at < len(data):
-                first = lowest
                 try:
-                    columns, size, lowest, ended = decode(data, at, place, start + at, lowest)
+                    columns, size, reached = decode(data, at, segment, walk.position + at)
                 except CorruptRecord as error:
-                    raise self._located(error, place, start) from None
-                if lowest > limit:
-                    limit = self._confirmed(fd, place, start + at, lowest - 1)
+                    raise self._located(error, segment, walk.position) from None
                 at += size
-                if ended and lowest < self._split.to_offset:
-                    # A batch lies after the split, unless its base offset is damaged.
-                    base = int.from_bytes(data[at : at + 8], "big", signed=True)
-                    if base >= limit:
-                        self._confirmed(fd, place, start + at, base)
-                    self._check_gap(fd, place, start + at, lowest)
-                    lowest = self._split.to_offset
-                if ended and size and place.entries is None:
-                    self._check_last(fd, place, data[at - size : at], start + at - size, first)
-                self.next_offset = max(self.next_offset, lowest)
+                self.next_offset = max(self.next_offset, reached)
                 if columns.rows or columns.judged:
                     yield columns
-                if ended:
+                if reached >= to_offset:
                     return
                 if not size:
                     break
             walk.position += at
-            if place.entries is not None and not at:
-                walk.needed = min(len(data) + self._window_bytes, walk.end - start)
-        if place.following is not None and walk.position < self._files.size(fd):
+            if not segment.holds_batches and not at:
+                walk.needed = min(len(data) + self._window_bytes, walk.end - walk.position)
+        if place.following is not None and walk.position < segment.size:
             torn = CorruptRecord("the last batch is incomplete")
-            raise self._located(torn, place, walk.position)
-
-    def _confirmed(self, fd: int, place: Place, position: int, offset: int) -> int:
-        """Return a limit for offsets, if one at `position` is not below the next listed segment's.
-
-        Errors: CorruptRecord (no CRC covers a base offset), unless the list is older than the open
-        file, or the file is not in the log any more.
-        """
-        following = self._finder.following(place.base_offset)
-        if following is None or offset < following:
-            return paths.MAX_OFFSET if following is None else following
-        try:
-            now, then = self._files.file_stat(place.path), self._files.descriptor_stat(fd)
-        except FileNotFoundError:
-            return paths.MAX_OFFSET
-        if (now.st_dev, now.st_ino, now.st_size) != (then.st_dev, then.st_ino, then.st_size):
-            return paths.MAX_OFFSET
-        raise CorruptRecord(
-            f"offset {offset} is not below the next segment's, {following}",
-            path=place.path,
-            position=position,
-            offset=offset,
-        )
-
-    def _check_gap(self, fd: int, place: Place, position: int, lowest: int) -> None:
-        """Check whether records that the split lacks may be in the batch at `position`, which
-        claims to lie after the split. A cleaner may have removed the records, too. Errors:
-        CorruptRecord.
-        """
-        size = size_at(self._files.pread(fd, LOG_OVERHEAD, position), 0)
-        data = self._files.pread(fd, min(size, self._files.size(fd) - position), position)
-        limit = paths.MAX_OFFSET if place.following is None else place.following
-        taken, _, _, _, reason, _ = walk_batches(data, len(data), place.base_offset, lowest, limit)
-        if not taken:
-            raise CorruptRecord(
-                f"it may hold offsets up to {self._split.to_offset - 1}: {reason or 'cut off'}",
-                path=place.path,
-                position=position,
-                offset=lowest,
-            )
-        self._check_last(fd, place, data, position, lowest)
-
-    def _check_last(self, fd: int, place: Place, data: Buffer, position: int, lowest: int) -> None:
-        """Check the base offset of the last batch in `data` by the next batch. `data` lies at
-        `position`; its offsets are not below `lowest`. Errors: CorruptRecord.
-        """
-        base_offset, most = place.base_offset, paths.MAX_OFFSET
-        _, last, before, after, _, _ = walk_batches(data, len(data), base_offset, lowest, most)
-        behind = position + len(data)
-        frame = self._files.pread(fd, LOG_OVERHEAD, behind)
-        if last < 0 or len(frame) < LOG_OVERHEAD:
-            return
-        base = int.from_bytes(frame[:8], "big", signed=True)
-        said = int.from_bytes(data[last : last + 8], "big", signed=True)
-        if not before <= base < after or base - before < after - said:
-            return
-        following = self._files.pread(fd, max(size_at(frame, 0), 0), behind)
-        if walk_batches(following, len(following), base_offset, before, most)[0]:
-            raise CorruptRecord(
-                f"base offset {said} is not below the next batch's, {base}",
-                path=place.path,
-                position=position + last,
-                offset=before,
-            )
+            raise self._located(torn, segment, walk.position)
 
     def _decode(
-        self, data: memoryview, at: int, place: Place, position: int, lowest: int
-    ) -> tuple[Columns, int, int, bool]:
+        self, data: memoryview, at: int, segment: Segment, position: int
+    ) -> tuple[Columns, int, int]:
         """Decode the batches from `data[at]` on, which lies at `position` of the file.
 
-        Return the columns, the number of their bytes, the next offset, and whether the split ends
-        there.
+        Return the columns, the number of their bytes, and the next offset, which is the split's end
+        if no record of the split follows.
         """
         columns = decode_columns(
             *(data, at, len(data) - at),
@@ -332,27 +230,24 @@ class _Reader:
             timestamps_us=True,
             aborted=self._aborted,
             predicate=self._predicate,
-            check_crc=True,
             stop=True,
-            lowest_offset=lowest,
             plain_bytes=_PLAIN_BYTES,
         )
         self._seen(data, at, columns.consumed)
-        return columns, columns.consumed, columns.next_offset, columns.ended
+        reached = self._split.to_offset if columns.ended else columns.next_offset
+        return columns, columns.consumed, reached
 
     def _decode_entries(
-        self, data: memoryview, at: int, place: Place, position: int, lowest: int
-    ) -> tuple[Columns, int, int, bool]:
+        self, data: memoryview, at: int, segment: Segment, position: int
+    ) -> tuple[Columns, int, int]:
         """Decode entries of a segment whose file does not hold batches: its offsets are positions.
 
-        Return the columns, the number of their bytes, the next offset, and whether the split ends
-        there.
+        Return as `_decode`.
         """
-        assert place.entries is not None
-        lowest = start = place.base_offset + position
+        lowest = start = segment.base_offset + position
         plain = bytearray()
         while lowest < self._split.to_offset and len(plain) < _PLAIN_BYTES:
-            made, taken = place.entries.expand(data, at, len(data), lowest - place.base_offset)
+            made, taken = segment.expand(data, at, len(data), lowest - segment.base_offset)
             if not made:
                 break
             plain += made
@@ -367,13 +262,13 @@ class _Reader:
             predicate=self._predicate,
             without_times=True,
         )
-        return columns, lowest - start, lowest, lowest >= self._split.to_offset
+        return columns, lowest - start, lowest
 
-    def _located(self, error: CorruptRecord, place: Place, position: int) -> CorruptRecord:
+    def _located(self, error: CorruptRecord, segment: Segment, position: int) -> CorruptRecord:
         """Return the same error with its place in the file."""
         return CorruptRecord(
             error.message,
-            path=place.path,
+            path=segment.log_path,
             position=position + (error.position or 0),
             offset=self.next_offset if error.offset is None else error.offset,
         )

@@ -186,7 +186,6 @@ def columns(data: bytes) -> None:
                 aborted=ABORTED if bits & 256 else None,
                 check_crc=bits & 512 != 0,
                 stop=bits & 1024 != 0,
-                lowest_offset=-1,
                 plain_bytes=(1, 1 << 30)[bits >> 11 & 1],
             )
             assert 0 <= found.consumed <= end - at

@@ -228,9 +228,9 @@ def _assert_columns(view: memoryview, at: int, size: int, records: list[Record])
 
 def _assert_headers(view: memoryview, at: int, size: int, shown: list[Record]) -> None:
     """The same batch as who reads a log for Spark does."""
-    lowest = min(parse_header(view[at:]).base_offset, 0)
+    header = parse_header(view[at:])
     largest = max((abs(record.timestamp) for record in shown), default=0)
-    backwards = parse_header(view[at:]).last_offset_delta < 0
+    backwards = header.last_offset_delta < 0 or header.base_offset < 0
     try:
         columns = decode_columns(
             view[at : at + size],
@@ -241,7 +241,6 @@ def _assert_headers(view: memoryview, at: int, size: int, shown: list[Record]) -
             timestamp_types=True,
             check_crc=True,
             stop=True,
-            lowest_offset=lowest,
         )
     except CorruptRecord:
         if largest <= (2**63 - 1) // 1000 and not backwards:

@@ -67,6 +67,5 @@ def decode_columns(
     predicate: Predicate | None = None,
     check_crc: bool = False,
     stop: bool = False,
-    lowest_offset: int = -1,
     plain_bytes: int = ...,
 ) -> Columns: ...

@@ -399,7 +399,7 @@ cdef class Columns:
     rows         how many records
     judged       how many records a predicate has decided about; 0 without one
     consumed     bytes of the whole batches that were decoded
-    next_offset  the offset after these batches; without a batch `lowest_offset` with `stop`, or -1
+    next_offset  the offset after these batches; -1 without a batch
     ended        whether decoding ended at `to_offset`, with `stop`
 
     offsets, timestamps          i64 each; empty if the caller does not want them
@@ -494,10 +494,10 @@ cdef class Parts:
     cdef int64_t total  # bytes of all runs and plain forms
     cdef int64_t limit  # `add_plain` adds no more plain forms once `total` reaches it
 
-    def __cinit__(self, int64_t limit, int64_t lowest_offset):
+    def __cinit__(self, int64_t limit):
         self.runs = []
         self.limit = limit
-        self.found.next_offset = lowest_offset
+        self.found.next_offset = -1
 
     cdef int collect(
         self, data, const Rows *rows, const uint8_t *start, int64_t position, int64_t size
@@ -641,7 +641,7 @@ def decode_columns(
     bint offsets=True, bint timestamps=True, bint timestamp_types=False,
     bint timestamps_us=False, bint without_times=False,
     AbortedSpans aborted=None, Predicate predicate=None, bint check_crc=False,
-    bint stop=False, long long lowest_offset=-1, long long plain_bytes=LARGEST_INPUT,
+    bint stop=False, long long plain_bytes=LARGEST_INPUT,
 ):
     """Decode the whole batches in `data[position:position + size]`, the first at its start.
 
@@ -651,12 +651,12 @@ def decode_columns(
     `plain_bytes` or more in decoded form, or would take 2**31 bytes together with it. `size` is
     below 2**31.
 
-    `stop`: the data is from a log, and the batches' offsets rise from `lowest_offset` on; decoding
-    ends behind the batch with the last offset before `to_offset`. `check_crc`: check the CRC of
-    every batch, not only of those that need their plain form. `timestamps_us`: return timestamps in
-    microseconds, not in ms. `without_times`: the batches are the plain form of a format that has no
-    timestamps. `predicate`: only records for which it holds become rows, and a batch whose header
-    rules that out is neither checked nor decoded.
+    `stop`: the data is from a log, and the batches' offsets rise; decoding ends behind the batch
+    with the last offset before `to_offset`. `check_crc`: check the CRC of every batch, not only of
+    those that need their plain form. `timestamps_us`: return timestamps in microseconds, not in ms.
+    `without_times`: the batches are the plain form of a format that has no timestamps. `predicate`:
+    only records for which it holds become rows, and a batch whose header rules that out is neither
+    checked nor decoded.
 
     Raises CorruptRecord, with the batch's position in `data`; also, with `timestamps_us`, for a
     timestamp that does not fit an i64 in microseconds.
@@ -664,7 +664,7 @@ def decode_columns(
     cdef PinnedBuffer held = hold_part(data, position, position + size)
     cdef Rows rows
     cdef Columns columns = Columns.__new__(Columns)
-    cdef Parts parts = Parts(plain_bytes, lowest_offset if stop else -1)
+    cdef Parts parts = Parts(plain_bytes)
     cdef const uint8_t *start
     memset(&rows, 0, sizeof(Rows))
     if size > LARGEST_INPUT:

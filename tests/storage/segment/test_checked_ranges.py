@@ -248,6 +248,9 @@ def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> No
     assert sound(b"".join(batches), 3 * size) == 3 * size
     assert sound(b"".join(batches), 4 * size) == 2 * size
     assert sound(b"".join(batches)[: 2 * size + 17], 3 * size) == 2 * size
+    assert sound(b"".join(batches)[: 2 * size + 16], 3 * size) == size
+    for tail in (bytes(100), b"\xff" * 100, batches[2][:16]):
+        assert sound(batches[0] + batches[1] + tail, 2 * size + len(tail)) == 2 * size
     assert sound(batches[0] + high + batches[2][:17], 3 * size) == size
     assert sound(batches[0] + high + batches[2], 3 * size) == size
 

@@ -360,6 +360,8 @@ def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
         file.write(b"?")
     buffer = bytearray(segment.size)
     assert SegmentReader(segment).window(buffer, 0) == starts[1]
+    with pytest.raises(CorruptRecord, match="CRC"):
+        SegmentReader(segment).window(buffer, starts[1])
     (place,) = segment.damages
     assert place[:4] == (starts[1], starts[2], BASE + 2, BASE + 4)
 
