@@ -1,8 +1,7 @@
 """Loads a partition's directory, after any stop, into trusted segments and producers.
 
 `partition` makes Kafka's numbered passes: `swap` finishes an interrupted cleaning, `segment` loads
-each segment and rebuilds its indexes if necessary, `misplaced` finds wrong base offsets,
-`producers` rebuilds the producers' state.
+each segment and rebuilds its indexes if necessary, `producers` rebuilds the producers' state.
 
 Records that were appended and acknowledged before a clean stop, or flushed before any, are never
 cut.

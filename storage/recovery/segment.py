@@ -8,8 +8,8 @@ A segment that was not flushed ends at the first batch that is torn or damaged. 
 bytes after it to `BASE.log.POSITION.cut`. Zeros up to the file's end are no damage, and loading
 removes them. A file ends in zeros if it was allocated ahead (preallocate), or if its length reached
 the disk and its bytes did not. Two kinds of damage stay in their place and do not end the segment:
-a whole batch with a wrong base offset (`misplaced`), and batches that a failed fsync has lost
-(`rescue`).
+a whole batch with a wrong base offset, if a sound batch or segment follows it, and batches that a
+failed fsync has lost (`rescue`).
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index has nothing from
 the offset on from which the log was read (`producers` adds that).
@@ -29,13 +29,12 @@ from storage.byte_source import FileSource
 from storage.errors import CorruptRecord, LogWouldEnd
 from storage.files import Files
 from storage.index import txn_index
-from storage.record._batch import Rebuild
+from storage.record._batch import Rebuild, walk_batches
 from storage.record.control import ABORT
-from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
+from storage.record.header import FRAME_SIZE, HEADER_SIZE, BatchHeader, parse_header, size_at
 from storage.record.plain import first_offset
 from storage.record.scan import batches
-from storage.recovery.misplaced import misplaced
-from storage.segment.batch_check import Part, check_part, sound_batch
+from storage.segment.batch_check import Check, Part, sound_batch
 from storage.segment.cut import Cut, cut_end, cut_tail
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
@@ -46,14 +45,11 @@ from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
 from storage.state.manifest_file import ManifestEntry
 from storage.state.producer_state import ProducerBatch
-from storage.task import Task
 
 #: The content of an offset index that is being rebuilt: no sound one has this length.
 BEGUN = b"\0"
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PAGE = 4096
-# Damaged ranges after which a segment is read on, from its start for each.
-_MOST_MISPLACED = 100
 # Batches of producers that are remembered of a segment, some 300 bytes each; if there are more, the
 # log is read again.
 _MOST_REMEMBERED = 100_000
@@ -94,13 +90,6 @@ class Promises:
         start.
         """
         return paths.MAX_OFFSET if self.clean else max(self.flushed_to, self.log_start)
-
-    @property
-    def flushed_end(self) -> int | None:
-        """An offset at which a batch of the log ended when it was flushed; None: unknown."""
-        # A recovery point at the log start was raised with it: the log may end anywhere.
-        is_known = self.manifest_below is not None and (self.recovery_point or 0) > self.log_start
-        return self.recovery_point if is_known else None
 
     @property
     def recovery_point_is_reliable(self) -> bool:
@@ -542,23 +531,20 @@ class SegmentLoader:
         if self.trusted is not None and self.rebuild.position == self.trusted[1]:
             # The batch of the entry is damaged, and has no valid offset.
             self._walk_from_start()
-        if may_cut and self.promises.unsynced and self.rebuild.position < self.size:
-            self.places = self._lost()
-            self._walk_from_start()
-        elif may_cut and self._misplaced() is not None:
-            # A walk from the trusted entry does not know the offsets before its first batch.
-            self._walk_from_start()
-            while len(self.places) < _MOST_MISPLACED and (place := self._misplaced()) is not None:
-                self.places.append(place)
-                self._walk_from_start()
         following = self.following
+        if may_cut and (
+            self.rebuild.position < self.size
+            or (following is not None and self.rebuild.next_offset > following)
+        ):
+            self.places = self._passed()
+            if self.places:
+                # A walk from the trusted entry does not know the offsets before its first batch.
+                self._walk_from_start()
         if following is not None and self.rebuild.next_offset > following:
             # No CRC covers a base offset: the next segment's shows that one of these is wrong.
             source = FileSource(self.files, self.fd, self.segment.log_path)
             for at, header in batches(source, 0, self.rebuild.position):
-                is_known = any(at == place.start for place in self.places)
-                if header.last_offset >= following and not is_known:
-                    self.places = [place for place in self.places if place.end <= at]
+                if header.last_offset >= following:
                     self._walk(at)
                     return f"offset {header.last_offset} is not below the next segment's"
         if self.rebuild.position != self.size:
@@ -592,22 +578,43 @@ class SegmentLoader:
             self.rebuild.skip(place.end, place.next_offset)
         read_on(self.partition, self.rebuild, self.fd, end, self.scan.take)
 
-    def _misplaced(self) -> Damage | None:
-        """Return the batch with a wrong base offset that stopped the walk, or should have."""
-        is_sealed = self.following is not None
-        limit = self.following if is_sealed else self.promises.flushed_end
-        return misplaced(self._read_at, self.rebuild, limit, is_sealed=is_sealed)
-
-    def _lost(self) -> list[Damage]:
-        """Return the ranges that a failed fsync lost before whole batches; the end may be torn."""
-        base = self.segment.base_offset
+    def _passed(self) -> list[Damage]:
+        """Return the damage at which the walk ended, and the following damage, as long as the log
+        does not end there.
+        """
+        rebuild, following = self.rebuild, self.following
+        position, next_offset = rebuild.position, rebuild.next_offset
+        if rebuild.last_batch_position > (-1 if self.trusted is None else self.trusted[1]):
+            # The last batch may be the one with the wrong base offset.
+            position, next_offset = rebuild.last_batch_position, rebuild.offset_before_last
         part = Part(
-            *(base, 0, base, self.size, self.partition.config.max_message_bytes),
-            limit=paths.MAX_OFFSET if self.following is None else self.following,
-            may_be_torn=self.following is None,
+            *(self.segment.base_offset, position, next_offset, self.size),
+            self.partition.config.max_message_bytes,
+            limit=paths.MAX_OFFSET if following is None else following,
+            may_be_torn=following is None,
         )
-        found = check_part(buffered(self.files, self.fd), part, Task()).damages
-        return [place for place in found if place.next_offset >= 0]
+        check = Check(buffered(self.files, self.fd), part)
+        found: list[Damage] = []
+        while check.position < self.size:
+            check.step()
+            if len(check.damages) > len(found):
+                place = check.damages[-1]
+                is_whole = self._is_whole(place)
+                if place.next_offset < 0 and following is not None and is_whole:
+                    place = place._replace(next_offset=following)
+                if place.next_offset < 0 or not (is_whole or self.promises.unsynced):
+                    break
+                found.append(place)
+        return found
+
+    def _is_whole(self, place: Damage) -> bool:
+        """Return whether the damage is a whole batch, of which only the base offset is wrong."""
+        size = place.end - place.start
+        frame = self._read_at(place.start, FRAME_SIZE)
+        if len(frame) < FRAME_SIZE or size_at(frame, 0) != size:
+            return False
+        batch = bytes(8) + self._read_at(place.start + 8, size - 8)
+        return walk_batches(batch, len(batch), 0, 0, paths.MAX_OFFSET)[0] == len(batch)
 
     def _used(self, start: int) -> int:
         """Return the position after the last nonzero byte from `start` on; `start` without any."""

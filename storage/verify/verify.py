@@ -302,9 +302,6 @@ class _Directory:
             for file in names
             if file.endswith(paths.LOG) and (base := paths.base_offset_of(file)) is not None
         ]
-        # A batch of the log ended at its recovery point.
-        flushed_end = 0 if self.settings.is_brokers else self.recovery_points.get(key, 0)
-        is_known = flushed_end > self.log_starts.get(key, 0) and not self.is_live
         listed.segments = [
             SegmentPlace(
                 self.files,
@@ -316,7 +313,6 @@ class _Directory:
                 renamed=paths.SWAP if base in swapped else "",
                 was_killed=self.was_killed,
                 is_swapping=self.was_killed and base in swapping,
-                flushed_end=flushed_end if is_known else None,
             )
             for base in bases
         ]

@@ -33,7 +33,6 @@ from storage.record._batch import Rebuild
 from storage.record.columns._columns import decode_columns
 from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
-from storage.recovery.misplaced import misplaced
 from storage.segment.walk import Walk, feed
 from storage.settings.settings import Settings
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
@@ -77,10 +76,9 @@ class Fault:
 class SegmentPlace:
     """A segment to be read. `is_live`: its writer is running.
 
-    `was_killed`: its writer did not stop cleanly, and no start has recovered it. `flushed_end`: an
-    offset at which a batch of its log ended; None: unknown. `renamed`: the suffix of its files'
-    names, if they have one (a cleaner's new segments). `is_swapping`: a kill has interrupted its
-    renaming, so the next start rebuilds its indexes.
+    `was_killed`: its writer did not stop cleanly, and no start has recovered it. `renamed`: the
+    suffix of its files' names, if they have one (a cleaner's new segments). `is_swapping`: a kill
+    has interrupted its renaming, so the next start rebuilds its indexes.
     """
 
     files: Files
@@ -92,7 +90,6 @@ class SegmentPlace:
     renamed: str = ""
     was_killed: bool = False
     is_swapping: bool = False
-    flushed_end: int | None = None
 
     def path(self, suffix: str) -> str:
         name = paths.file_name(self.base_offset, suffix)
@@ -209,8 +206,6 @@ def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
         found.size = place.files.size(fd)
         for finding in _log_findings(place, fd, rebuild, found, progress):
             found.faults.append(Fault(log_path, *finding))
-        if place.is_last and rebuild.fault is None:
-            found.faults += _last_fault(place, fd, rebuild)
         if not found.faults or rebuild.fault is None:
             found.faults += _index_faults(place, rebuild, indexes, fd)
             entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
@@ -286,17 +281,6 @@ def _is_zeros(files: Files, fd: int, position: int, end: int) -> bool:
             if data.count(0) != len(data):
                 return False
     return True
-
-
-def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
-    """Yield the last batch of a log, if it crosses the log's flushed end."""
-
-    def read(position: int, size: int) -> bytes:
-        return place.files.pread(fd, size, position)
-
-    found = misplaced(read, rebuild, place.flushed_end, is_sealed=False)
-    if found is not None:
-        yield Fault(place.path(paths.LOG), found.reason, found.start, found.first_offset)
 
 
 def transaction_faults(
