@@ -160,16 +160,15 @@ class LogManager(DataDirectory):
     ) -> None:
         """Open the logs, report problems, and continue the removals of an earlier process."""
         opened = open_logs(
-            *(self.loader, self.lock, progress),
+            self,
+            progress,
             None if needs is None else partial(needed, self.files, self.path, needs),
             verify=verify,
-            keeps_faulty=self.keeps_faulty,
-            now_ms=self.clock_ms(),
         )
         self.left_out = opened.left_out
         self.opening_bytes, self.opening_s = opened.bytes_read, opened.took_s
         self.lock.changed_ns = max(self.lock.changed_ns, self.topics.created_ns)
-        for line in [*self.loader.cuts, *self.faults]:
+        for line in [*self.cuts, *self.faults]:
             _log.warning("%s", line)
         if self.lock.ignored is not None:
             for line in self.lock.ignored.lines():

@@ -157,7 +157,7 @@ class _Conversion:
             return self.outcome
         # Recovery truncates incomplete batches after a crash, in all partitions.
         with LogManager.open(self.path, files=self.files) as manager:
-            for cut in manager.loader.cuts:
+            for cut in manager.cuts:
                 self._tell(cut)
             self.outcome.faults += manager.faults
         self._locked(self._convert_legacy)

@@ -2,7 +2,7 @@
 
 `data_directory` is an open directory, and creates topics and partitions. Users of this library work
 with a `storage.manager.LogManager`, which also has the groups and adoptions. The parts: `lock`
-excludes other writers; `open` opens all logs, `partition` loads or creates one; `topics` lists the
+excludes other writers; `open` finds and opens all logs, `partition` loads one; `topics` lists the
 partitions by topic; `deletion` deletes and undeletes a topic; `deleted` removes deleted files;
 `checkpoints` writes the offset checkpoints; `partition_modes` sets the modes of directories and
 files. `contents` recognises a data directory before it is opened.

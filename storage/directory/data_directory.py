@@ -1,15 +1,15 @@
 """An open data directory: the table of its topics, and what creates topics and partitions.
 
-Its parts: the `lock`, the `topics`, the `settings`, the offset `checkpoints`, the `loader` of
-partitions, the `modes` of their files, and the `deleted` files.
+Its parts: the `lock`, the `topics`, the `settings`, the offset `checkpoints`, the `modes` of the
+partitions' files, and the `deleted` files.
 
 A partition exists if its directory has the partition's name. The directory of a topic's first
 partition is made under a temporary name, which the next start removes. It is renamed after the
 topic's settings and owner are written in it. If a topic or a partition cannot be completed, its
 files are removed again.
 
-Not here: opening and closing (`LogManager`), the files of a new partition (`Loader.create_log`),
-deletion (`deletion`).
+Not here: opening and closing (`LogManager`), existing partitions (`partition`), deletion
+(`deletion`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from storage.counters import CleanerCounters
 from storage.directory.checkpoints import Checkpoints, RepairAnswers
 from storage.directory.deleted import Deleted, remove_directory
 from storage.directory.lock import DirectoryLock
-from storage.directory.partition import Loader
 from storage.directory.partition_modes import PartitionModes
 from storage.directory.reserve import Reserve
 from storage.directory.topics import Topic, TopicPartition, Topics
@@ -34,10 +33,12 @@ from storage.errors import InvalidTopic, PolicyViolation, ReadOnlyLog, TopicExis
 from storage.files import Files
 from storage.log.group import LogGroup
 from storage.log.log import Log
+from storage.recovery.partition import LogLoader, PartitionFiles, Promises
 from storage.retention.retention import check_policy
+from storage.segment.cut import Cut
 from storage.settings.setting_files import TopicFile, TopicOwner
 from storage.settings.settings import Settings, no_check
-from storage.state import checkpoint_file
+from storage.state import checkpoint_file, manifest_file
 from storage.state.tiered import TieredTopics
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,10 @@ class OpenOptions:
 class DataDirectory:
     """An open data directory. Runs on the log thread; `Log` names the exceptions.
 
-    `faults`: a line for each problem.
+    `faults`: a line for each problem. `cuts`: bytes that recovery has cut off. `uncut`: partitions
+    whose logs a repair would have to truncate before records that a mount shows. `skipped`: names
+    of other directories. `stopped_clean`: whether the last stop was clean, and the checkpoints can
+    be read. `wanted`, `answers`: see `LogManager.open`.
     """
 
     def __init__(self, path: str, files: Files, lock: DirectoryLock, options: OpenOptions) -> None:
@@ -70,8 +74,12 @@ class DataDirectory:
         self.keeps_faulty = options.keeps_faulty
         self.clock_ms = options.clock_ms
         self.monotonic_ms = options.monotonic_ms
-        self.clean = checkpoint_file.has_marker(files, path)
+        self.clean = self.stopped_clean = checkpoint_file.has_marker(files, path)
         self.faults: list[str] = []
+        self.cuts: list[Cut] = []
+        self.uncut: set[TopicPartition] = set()
+        self.skipped: set[str] = set()
+        self.wanted, self.answers = options.wanted, options.answers
         # Without deletions, a missing retention policy does no harm.
         check = no_check if read_only else check_policy
         self.settings = settings = Settings(
@@ -94,20 +102,6 @@ class DataDirectory:
         )
         self.deleted = Deleted(
             path, files, self.duties, self.reserve, self.log_group, read_only=read_only
-        )
-        self.loader = Loader(
-            files,
-            path,
-            settings,
-            self.checkpoints,
-            self.topics,
-            self.faults,
-            self.log_group,
-            self.tiered,
-            read_only=read_only,
-            has_marker=self.clean,
-            wanted=options.wanted,
-            answers=options.answers,
         )
         # Why the last cleaning of a log failed.
         self.uncleanable: dict[Log, str] = {}
@@ -160,6 +154,10 @@ class DataDirectory:
         """Remove a log that was deleted, or not added, from the logs to be flushed."""
         self.duties.forget(log.name)
         self.log_group.unflushed.discard(log)
+
+    def partition_path(self, item: TopicPartition) -> str:
+        """Return the directory of a partition."""
+        return os.path.join(self.path, paths.partition_directory(*item))
 
     # -- topics and partitions -------------------------------------------------------------------
 
@@ -286,7 +284,7 @@ class DataDirectory:
 
         `begun`: the settings and the owners of a new topic.
         """
-        directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
+        directory = self.partition_path((topic.name, partition))
         if partition == 0:
             self._begin_topic(topic.name, directory, begun or TopicFile())
         else:
@@ -297,10 +295,38 @@ class DataDirectory:
                 # The ignored directory was removed: the checkpoints no longer repeat its lines.
                 self.ignored.remove((topic.name, partition))
                 self.start_checkpoint(snapshots=False)()
-            return self.loader.create_log(topic, partition, directory, self.clock_ms())
+            return self._begin_log(topic, partition, directory)
         except OSError:
             remove_directory(self.files, directory)
             raise
+
+    def _begin_log(self, topic: Topic, partition: int, directory: str) -> Log:
+        """Make the files of a new, empty partition in its directory; durable. Errors: OSError.
+
+        Its creation time is later than those of the topic's other partitions, even if the disk's
+        clock stood still.
+        """
+        files, config = self.files, self.settings.log_config(topic.name)
+        metadata = os.path.join(directory, paths.PARTITION_METADATA)
+        checkpoint_file.write_partition_metadata(files, metadata, topic.id)
+        created_ns = max(checkpoint_file.created_ns(files, directory), topic.extended_ns + 1)
+        files.utime_ns(metadata, created_ns)
+        epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        checkpoint_file.write_epochs(files, epochs, [])
+        manifest_file.begin(files, directory)
+        place = PartitionFiles(files, directory, config, writable=True)
+        promises = Promises(clean=True, manifest_below=0)
+        recovered = LogLoader(place, promises, self.clock_ms()).load()
+        files.sync_directory(directory)
+        return Log(
+            *(files, directory, topic.name, partition, topic.id, config, recovered, self.log_group),
+            created_ns=created_ns,
+            log_start=0,
+            recovery_point=0,
+            epochs=[],
+            was_closed=True,
+            read_only=False,
+        )
 
     def _begin_topic(self, name: str, directory: str, begun: TopicFile) -> None:
         """Make the directory of a new topic's partition 0, with the topic's file inside.

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from storage import paths
 from storage.directory.data_directory import DataDirectory
+from storage.directory.partition import load_undeleted
 from storage.directory.topics import Topic
 from storage.errors import TopicExists, UnknownTopicOrPartition
 from storage.state import deletion_file
@@ -158,7 +159,7 @@ def undelete_topic(directory: DataDirectory, name: str, topic_id: str | None = N
     directory.lock.note_change(directory.clock_ms())
     # A partition that is not recovered prevents the clean-shutdown marker.
     clean, directory.clean = directory.clean, False
-    topic = directory.loader.load_undeleted(deletion, directory.clock_ms())
+    topic = load_undeleted(directory, deletion)
     directory.clean = clean and not topic.faults
     directory.left_out.clear()
     directory.topics.deleted_ms.pop(name, None)

@@ -19,9 +19,10 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 
 from storage import paths
+from storage.directory.open import scan
+from storage.directory.partition import add_log, load_partition, retry_while_writer_renames
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow.follow import FRESH_NS, LogFollower
 from storage.log.log import Log
@@ -129,7 +130,7 @@ class DirectoryFollower:
         stamp = self._files.file_stat(manager.path).st_mtime_ns
         if stamp == self._names_seen:
             return []
-        found = manager.loader.scan().partitions
+        found = scan(manager).partitions
         there = {item: self._identity(self._path(item)) for item in found}
         manager.topics.forget_faults(there)
         for log in list(manager.logs()):
@@ -162,15 +163,11 @@ class DirectoryFollower:
         directory = self._path(item)
         has_metadata = self._files.exists(os.path.join(directory, paths.PARTITION_METADATA))
         try:
-            load = partial(
-                manager.loader.load_partition,
+            log = retry_while_writer_renames(
+                manager,
                 item,
-                clean=True,
-                recovery_point=0,
-                log_start=None,
-                now_ms=manager.clock_ms(),
+                lambda: load_partition(manager, item, clean=True, recovery_point=0, log_start=None),
             )
-            log = manager.loader.retry_while_writer_renames(item, load)
         except (StorageError, OSError) as error:
             if item in manager.topics.faulty:
                 manager.topics.set_fault(item, error)
@@ -186,7 +183,7 @@ class DirectoryFollower:
             # Its topic is being created, or one of the same name is being deleted.
             log.abandon()
             return None
-        manager.loader.add(log)
+        add_log(manager, log)
         self._starting.add(item)
         return log
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import itertools
 import os
 import re
@@ -143,6 +144,19 @@ def read_partition_metadata(files: Files, path: str) -> str | None:
     if not any(id_bytes):
         raise CorruptCheckpoint("the topic id is all zero", path=path, line=2)
     return topic_id
+
+
+def created_ns(files: Files, directory: str) -> int:
+    """Return the creation time of a partition: the time of `partition.metadata`, which is written
+    once.
+
+    Without that file: the time of the directory.
+    """
+    with contextlib.suppress(OSError):
+        return files.file_stat(os.path.join(directory, paths.PARTITION_METADATA)).st_mtime_ns
+    with contextlib.suppress(OSError):
+        return files.born_ns(directory) or files.file_stat(directory).st_mtime_ns
+    return 0
 
 
 def write_partition_metadata(files: Files, path: str, topic_id: str) -> None:

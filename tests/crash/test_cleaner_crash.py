@@ -127,7 +127,7 @@ def check_that_it_need_not_be_compacted(life: Life, path: Path, found: Found) ->
     manager.abandon()
     with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
         assert content(manager.log("t", 0)) == before
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
 
 
 def test_a_log_that_is_not_compacted_any_more_after_a_kill(tmp_path: Path) -> None:

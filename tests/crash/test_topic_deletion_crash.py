@@ -144,7 +144,7 @@ def begin_anew(path: Path) -> None:
         log = manager.log("gone", 0)
         assert values(log) == [b"0", b"1", b"2"]
         assert log.log_start_offset == 0
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
 
 
 def stops_of(tmp_path: Path, alone: bool, seeds: Iterable[int]) -> tuple[Life, Stops]:

@@ -275,8 +275,8 @@ FAULTS = [
     Fault(
         "a-restored-partition-begins-at-its-first-record",
         "storage/directory/partition.py",
-        "            return max(log_start, self._own_log_start(directory))\n",
-        "            return log_start\n",
+        "            log_start = max(log_start, _own_log_start(files, path))\n",
+        "            _ = _own_log_start\n",
         "Deleted records are shown again in a partition that came from a backup.",
         ("tests/storage/directory/test_restored_partition.py",),
     ),

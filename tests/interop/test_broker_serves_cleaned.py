@@ -116,7 +116,7 @@ def crash_states(data: Path, base: Path) -> list[Path]:
 def read_by_us(data: Path, topics: Sequence[str], *, writable: bool = False) -> Consumed:
     """What the library reads of the topics; the directory must be whole."""
     with LogManager.open(str(data), read_only=not writable) as manager:
-        assert (manager.faults, manager.loader.cuts) == ([], [])
+        assert (manager.faults, manager.cuts) == ([], [])
         found: Consumed = {
             isolation: {
                 topic: list(manager.log(topic, 0).records(isolation=isolation)) for topic in topics

@@ -174,7 +174,7 @@ def read_by_us(data: Path) -> Consumed:
     """What the library reads of the topics; the directory must be whole."""
     assert verify(str(data)).faults == []
     with LogManager.open(str(data), read_only=True) as manager:
-        assert (manager.faults, manager.loader.cuts) == ([], [])
+        assert (manager.faults, manager.cuts) == ([], [])
         return {
             isolation: {
                 topic: list(manager.log(topic, 0).records(isolation=isolation)) for topic in TOPICS

@@ -322,7 +322,7 @@ def test_after_a_kill_nothing_is_missing(
     # Checkpoints are written beside themselves and renamed.
     shutil.copytree(broker.data, tmp_path / "data", ignore=shutil.ignore_patterns("*.tmp"))
     with LogManager.open(str(tmp_path / "data")) as manager:
-        assert (manager.loader.cuts, manager.faults) == ([], [])
+        assert (manager.cuts, manager.faults) == ([], [])
         for isolation in ISOLATIONS:
             for topic in TOPICS:
                 found = list(manager.log(topic, 0).records(isolation=isolation))

@@ -191,7 +191,7 @@ class Cleanings:
         # The broker had no crash: what its indexes lack by now is not made anew for us.
         (data / ".kafka_cleanshutdown").touch()
         with LogManager.open(str(data), clock_ms=lambda: self._now_ms) as manager:
-            assert (manager.faults, manager.loader.cuts) == ([], [])
+            assert (manager.faults, manager.cuts) == ([], [])
             cleaner = LogCleaner(manager)
             for scenario in SCENARIOS:
                 log = manager.log(scenario.topic, 0)
@@ -427,7 +427,7 @@ def recovered(partition: Path, copy: Path) -> list[list[Record]]:
     shutil.copytree(partition, copy / partition.name)
     (copy / META_PROPERTIES).touch()
     with LogManager.open(str(copy)) as manager:
-        assert (manager.faults, manager.loader.cuts) == ([], [])
+        assert (manager.faults, manager.cuts) == ([], [])
         [log] = manager.logs()
         return [
             list(log.records(isolation="read_committed")),

@@ -205,7 +205,7 @@ def test_producers_and_transactions(tmp_path: Path, killed: bool) -> None:
     if killed:
         manager.abandon()
         with opened(tmp_path) as manager:
-            assert manager.loader.cuts == []
+            assert manager.cuts == []
     else:
         manager.close()
     partition = tmp_path / "t-0"
@@ -241,7 +241,7 @@ def test_recovered_after_a_lost_tail(tmp_path: Path, zeros: int) -> None:
     os.truncate(last, size - 1500)
     os.truncate(last, size - 1500 + zeros)
     with opened(tmp_path) as manager:
-        assert manager.loader.cuts
+        assert manager.cuts
         end = manager.log("t", 0).log_end_offset
         assert end < len(written)
         written = written[:end] + append(

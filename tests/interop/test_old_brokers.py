@@ -131,7 +131,7 @@ def test_after_a_kill_nothing_is_missing(old: Old, tmp_path: Path) -> None:
     # Checkpoints are written beside themselves and renamed.
     shutil.copytree(old.broker.data, tmp_path / "data", ignore=shutil.ignore_patterns("*.tmp"))
     with LogManager.open(str(tmp_path / "data")) as manager:
-        assert (manager.clean, manager.loader.cuts, manager.faults) == (False, [], [])
+        assert (manager.clean, manager.cuts, manager.faults) == (False, [], [])
         assert held(manager, old) == old.consumed
     assert verify(str(tmp_path / "data")).faults == []
 
@@ -142,7 +142,7 @@ def test_after_it_has_stopped_it_is_written_on(old: Old, tmp_path: Path) -> None
     shutil.copytree(old.left, data)
     expected: dict[str, list[Record]] = {}
     with LogManager.open(str(data)) as manager:
-        assert (manager.clean, manager.loader.cuts, manager.faults) == (True, [], [])
+        assert (manager.clean, manager.cuts, manager.faults) == (True, [], [])
         assert held(manager, old) == old.consumed
         for topic in old.topics:
             log = manager.log(topic, 0)
@@ -317,7 +317,7 @@ def clean_ours(data: Path, times: dict[str, int]) -> None:
     (data / RECOVERY_POINTS).unlink(missing_ok=True)
     now_ms = 0
     with LogManager.open(str(data), clock_ms=lambda: now_ms) as manager:
-        assert (manager.loader.cuts, manager.faults) == ([], [])
+        assert (manager.cuts, manager.faults) == ([], [])
         cleaner = LogCleaner(manager)
         for topic, now_ms in times.items():  # noqa: B007
             assert cleaner.clean(manager.log(topic, 0), Task()) is not None

@@ -406,7 +406,7 @@ class CleaningMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         self.disk.kill()
         self.open(self.disk.after_kill())
-        assert self.manager.loader.cuts == []
+        assert self.manager.cuts == []
         self.crashed()
 
     @rule(seed=st.integers(0, 1000))

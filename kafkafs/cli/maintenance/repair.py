@@ -172,7 +172,7 @@ def command(
         if not (applies or wants_salvage):
             _check_alone(manager)
         # Opening has said them.
-        problems = list(map(str, [*manager.faults, *manager.loader.cuts]))
+        problems = list(map(str, [*manager.faults, *manager.cuts]))
         for line in problems:
             out.problem(line, "FAULT")
         for (topic, partition), start in manager.checkpoints.mended_starts.items():
@@ -182,7 +182,7 @@ def command(
         if applies:
             counts = _apply(manager, wanted, say)
             out.json(facts | counts)
-            found = bool(manager.loader.cuts or counts["lacking"])
+            found = bool(manager.cuts or counts["lacking"])
             is_left = any(log.lost_ranges or _is_uncut(manager, log) for log in _writable(manager))
         else:
             plan = _Plan(manager, say)
@@ -308,7 +308,7 @@ def _apply(manager: LogManager, wanted: _Wanted, say: Callable[[str], None]) -> 
     if wanted.salvage:
         lacking = _salvage(logs, say)
     else:
-        cut = {os.path.dirname(each.path) for each in manager.loader.cuts if each.ends_log}
+        cut = {os.path.dirname(each.path) for each in manager.cuts if each.ends_log}
         lacking = {log for log in logs if log.directory in cut or _is_uncut(manager, log)}
     if wanted.accept_loss:
         _accept_loss(manager, say)
@@ -325,7 +325,7 @@ def _apply(manager: LogManager, wanted: _Wanted, say: Callable[[str], None]) -> 
 
 def _is_uncut(manager: LogManager, log: Log) -> bool:
     """Whether a log has damage at which it was not ended."""
-    return (log.topic, log.partition) in manager.loader.uncut
+    return (log.topic, log.partition) in manager.uncut
 
 
 def _salvage(logs: Sequence[Log], say: Callable[[str], None]) -> set[Log]:

@@ -265,7 +265,7 @@ def _of_requests(mount: MountContext) -> Iterator[Values]:
 
 def _of_opening(mount: MountContext) -> Iterator[Values]:
     manager = mount.manager
-    sizes = [cut.size for cut in list(manager.loader.cuts)]
+    sizes = [cut.size for cut in list(manager.cuts)]
     yield "recovery_clean", manager.clean
     yield "recovery_seconds", manager.opening_s
     yield "recovery_read_bytes", manager.opening_bytes

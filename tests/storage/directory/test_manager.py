@@ -348,7 +348,7 @@ def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "t-0.0123456789abcdef0123456789abcdef-stray").mkdir()
     with opened(tmp_path) as manager:
         assert manager.topics == {}
-        assert len(manager.loader.skipped) == 2
+        assert len(manager.skipped) == 2
     assert (tmp_path / "lost+found").is_dir()
     assert (tmp_path / "meta.properties").read_text() == "version=1\n"
 

@@ -276,7 +276,7 @@ def test_a_deletion_that_was_half_done_is_finished(tmp_path: Path, back: tuple[i
         log = manager.log("t", 0)
         assert (bases(log), log.log_start_offset) == ([6], 6)
         assert values(log) == [b"a3", b"b3"]
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
         assert {int(name.split(".")[0]) for name in names(log) if name[0] == "0"} == {6}
 
 

@@ -204,7 +204,7 @@ def test_what_was_refused_does_not_come_back(tmp_path: Path, suffix: str, cut_fa
     put(log, batch([b"2"], NOW_MS + 1))
     disk.kill()
     with opened(tmp_path) as manager:
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
         assert values(manager.log("t", 0)) == [b"1", b"2"]
 
 

@@ -221,7 +221,7 @@ def test_a_kill_right_after_a_rescue_with_losses_hides_nothing(tmp_path: Path) -
     disk.kill()
     with LogManager.open(str(tmp_path), clock_ms=clock) as again:
         log = again.log("t", 0)
-        assert again.loader.cuts == []
+        assert again.cuts == []
         assert log.log_end_offset == 5
         assert values(log, 3) == [b"d", b"e"]
         with pytest.raises(CorruptRecord, match="offsets 2 to 2"):
@@ -263,7 +263,7 @@ def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, l
                     assert not found.expected
                     assert values(log) == [b"a", b"b", b"c"]
                     continue
-                assert [cut for cut in again.loader.cuts if not cut.path.endswith("4.log")] == []
+                assert [cut for cut in again.cuts if not cut.path.endswith("4.log")] == []
                 assert [readable(log, n) for n in range(4)] == expected
                 assert log.flush_error is None
                 assert values(log, 4) in ([b"e"], list(found.expected))

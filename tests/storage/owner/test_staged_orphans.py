@@ -118,6 +118,6 @@ def test_a_staged_file_is_no_fault(tmp_path: Path) -> None:
     assert [Path(fault.path).name for fault in report.left_over] == [STAGED]
     with opened(tmp_path) as manager:
         assert list(manager.topics) == ["t"]
-        assert not manager.loader.skipped
+        assert not manager.skipped
         assert manager.faults == []
     assert (tmp_path / "t-0" / STAGED).exists()

@@ -416,9 +416,7 @@ def test_a_last_offset_at_the_end_of_all(data: Path, clean: bool) -> None:
             assert values(manager, "b", 0) == [b"y"]
             assert values(manager, "e", 0) == []
             if not read_only:
-                assert any(
-                    "exceeds the largest offset" in cut.reason for cut in manager.loader.cuts
-                )
+                assert any("exceeds the largest offset" in cut.reason for cut in manager.cuts)
 
 
 # -- settings ----------------------------------------------------------------------------------

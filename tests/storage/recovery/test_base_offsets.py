@@ -79,7 +79,7 @@ def check(data: Path, expected: list[bytes | None]) -> None:
             assert readable(manager.log("t", 0)) == expected
         with LogManager.open(str(data)) as manager:
             log = manager.log("t", 0)
-            assert manager.loader.cuts == []
+            assert manager.cuts == []
             assert readable(log) == expected
             assert append(log, b"more %d" % n) == len(expected)
             expected = [*expected, b"more %d" % n]

@@ -50,7 +50,7 @@ def test_after_a_kill_nothing_is_missing(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         assert not manager.clean
         assert values(manager.log("t", 0)) == lines
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
 
 
 @pytest.mark.parametrize("missing", range(1, 75))
@@ -67,13 +67,13 @@ def test_a_torn_last_batch_is_cut_and_kept(tmp_path: Path, missing: int) -> None
         log = manager.log("t", 0)
         assert values(log) == lines[:-1]
         if any(tail):
-            (cut,) = manager.loader.cuts
+            (cut,) = manager.cuts
             assert (cut.position, cut.size) == (torn, len(tail))
             assert cut.kept_as is not None
             assert Path(cut.kept_as).read_bytes() == tail
             assert str(len(tail)) in str(cut)
         else:
-            assert manager.loader.cuts == []
+            assert manager.cuts == []
         assert append(log, b"next") == len(lines) - 1
 
 
@@ -84,7 +84,7 @@ def test_a_tail_of_zeros_is_no_damage(tmp_path: Path, size: int) -> None:
         file.write(b"\0" * size)
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
         assert last_log(tmp_path).stat().st_size == manager.log("t", 0).active.size
 
 
@@ -151,7 +151,7 @@ def test_a_preallocated_log_after_a_kill(tmp_path: Path, torn: int) -> None:
     manager.abandon()
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [*lines, b"last"]
-        assert len(manager.loader.cuts) == bool(torn)
+        assert len(manager.cuts) == bool(torn)
         assert path.stat().st_size == manager.log("t", 0).active.size
         append(manager.log("t", 0), b"next")
 
@@ -192,7 +192,7 @@ def test_a_stop_within_a_roll(tmp_path: Path, power_cut: bool) -> None:
             log = manager.log("t", 0)
             found.add((len(log.segments), whole))
             assert log.reader.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
-            assert manager.loader.cuts == []
+            assert manager.cuts == []
         assert verify(str(data)).faults == []
         if whole:
             break
@@ -258,7 +258,7 @@ def test_an_empty_segment_that_a_failed_roll_has_left(
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert values(log) == lines
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
         assert manager.faults == []
         assert not left.exists()
         assert append(log, b"next") == len(lines)
@@ -273,10 +273,10 @@ def test_a_damaged_unflushed_batch_ends_the_log_and_sets_the_rest_aside(tmp_path
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert values(log) == lines[:7]
-        names = sorted(os.path.basename(cut.kept_as or "") for cut in manager.loader.cuts)
+        names = sorted(os.path.basename(cut.kept_as or "") for cut in manager.cuts)
         assert names[0].startswith(f"{4:020d}.log.")
         assert names[1] == f"{8:020d}.log.cut"
-        assert "CRC" in manager.loader.cuts[0].reason
+        assert "CRC" in manager.cuts[0].reason
         append(log, b"after")
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [*lines[:7], b"after"]
@@ -314,7 +314,7 @@ def test_damage_in_a_flushed_sealed_segment_hits_only_its_own_records(tmp_path: 
     first.with_suffix(".index").unlink()
     manager = LogManager.open(str(tmp_path))
     log = manager.log("t", 0)
-    assert manager.loader.cuts == []
+    assert manager.cuts == []
     assert len(manager.faults) == 1
     assert values(log, 4) == lines[4:]
     with pytest.raises(CorruptRecord):
@@ -431,7 +431,7 @@ def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) 
         return
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
-        assert [cut.size for cut in manager.loader.cuts] == [20]
+        assert [cut.size for cut in manager.cuts] == [20]
         assert values(log) == [b"hello"] * 50
         assert log.active.offset_index.count > 10
         assert log.epochs.latest == 0
@@ -566,7 +566,7 @@ def test_gaps_that_a_brokers_cleaner_left_are_no_damage(tmp_path: Path, sign: st
     (tmp_path / sign).write_text("0\n1\nt 0 8\n" if sign.startswith("c") else "version=1\n")
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines[:3] + lines[4:]
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
 
 
 def with_a_gap(data: Path) -> list[bytes]:
@@ -585,11 +585,11 @@ def test_a_cleaned_log_that_was_copied_here_is_whole(tmp_path: Path, read_only: 
     left = with_a_gap(tmp_path)
     with LogManager.open(str(tmp_path), read_only=read_only) as manager:
         assert values(manager.log("t", 0)) == left
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
     for reads_all in (False, True):
         with LogManager.open(str(tmp_path), verify=reads_all) as manager:
             assert values(manager.log("t", 0)) == left
-            assert manager.loader.cuts == []
+            assert manager.cuts == []
 
 
 @pytest.mark.parametrize("verify", [False, True])
@@ -610,7 +610,7 @@ def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: 
     for _ in range(3):
         manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS, verify=verify)
         assert values(manager.log("t", 0)) == left
-        assert manager.loader.cuts == []
+        assert manager.cuts == []
         manager.checkpoint()
         manager.abandon()
     with opened(tmp_path) as manager:
@@ -645,7 +645,7 @@ def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) ->
         log = manager.log("t", 0)
         assert (log.log_start_offset, log.log_end_offset) == (100, 100)
         assert append(log, b"new") == 100
-        assert len(manager.loader.cuts) == 3, "what was there is set aside, not deleted"
+        assert len(manager.cuts) == 3, "what was there is set aside, not deleted"
 
 
 def misplaced(data: Path, lines: list[bytes]) -> bool:
@@ -677,7 +677,7 @@ def test_after_any_damage_the_log_opens_to_a_prefix(tmp_path: Path) -> None:
         with opened(copy) as manager:
             found = values(manager.log("t", 0))
             assert found == lines[: len(found)]
-            assert len(found) < len(lines) or not manager.loader.cuts
+            assert len(found) < len(lines) or not manager.cuts
         assert read_offsets(Files(), str(copy / "recovery-point-offset-checkpoint")) == {
             ("t", 0): len(found)
         }
@@ -763,7 +763,7 @@ def test_a_hole_that_a_power_cut_has_left_is_no_cleaners(
             assert values(log) == [*lines[:6], *lines[8:]]
         else:
             assert values(log) == lines[:6]
-            (cut,) = manager.loader.cuts
+            (cut,) = manager.cuts
             assert cut.kept_as is not None
             assert os.path.basename(cut.kept_as) == f"{8:020d}.log.cut"
 
