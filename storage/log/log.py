@@ -650,7 +650,8 @@ class Log(LogState):
         stay = False
         for segment in self.segments:
             if segment.is_open:
-                if segment.recently_used or segment.is_unsynced:
+                # With a lease, another thread may be appending to it.
+                if segment.recently_used or segment.is_unsynced or segment.leased:
                     segment.recently_used = False
                     stay = True
                     continue

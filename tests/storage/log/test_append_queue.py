@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
@@ -9,6 +10,7 @@ from typing import TypeVar, TypeVarTuple
 
 import pytest
 
+from storage import paths
 from storage.errors import LogClosed
 from storage.files import Files
 from storage.log.append_queue import FAST, SLOW_NS, AppendQueue, MustQueue, check_all_may_append
@@ -157,16 +159,20 @@ class SlowFiles(Files):
         super().pwrite(fd, data, position)
 
 
-def test_files_stay_open_aside(tmp_path: Path) -> None:
+def test_files_stay_open_and_prepared_aside(tmp_path: Path) -> None:
     files = SlowFiles()
     with opened(tmp_path, files) as manager:
         log = manager.create_topic("t").partitions[0]
         append(log, b"one")
+        log.flush()
+        index = log.active.file_path(paths.INDEX)
+        prepared = os.stat(index).st_size
         ATurn(log)
         files.meanwhile = lambda: [log.age_descriptors() for _ in range(3)]
         append(log, b"two")
         files.meanwhile = None
         assert log.active.is_open
+        assert os.stat(index).st_size == prepared > 0
         log.append_queue.leave()
         log.append_queue.turn = None
         assert values(log) == [b"one", b"two"]
