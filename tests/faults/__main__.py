@@ -72,7 +72,7 @@ class Copy:
         """pytest's exit code, None where it hangs, and its output."""
         command = [
             *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"),
-            *(f"--basetemp={self._temporary}", "--all-stops", *options, *tests),
+            *(f"--basetemp={self._temporary}", "--all-stops", "-m", "", *options, *tests),
         ]
         with subprocess.Popen(
             command,

@@ -124,11 +124,11 @@ FAULTS = [
         (ADOPT,),
     ),
     Fault(
-        "adopt-what-is-left-of-a-staged-file",
+        "adopt-the-first-part-of-a-staged-file",
         "storage/log/staged_batches.py",
         "            if size != self._size:\n",
-        "            if size > self._size:\n",
-        "A power cut has taken the end of a staged file, and the batch is adopted without it.",
+        "            if size < self._size:\n",
+        "Bytes that came after the announced ones are not adopted, and nobody is told.",
         (ADOPT,),
     ),
     Fault(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from storage import Log, LogManager, Record, encode
+from storage import Log, LogManager, Record, encode, paths
 from storage.files import Files
 from storage.index.index import Index
+from storage.segment.segment import Segment
 from storage.settings.setting_files import TOPIC_FILE
 from tests.log_check import check
 
@@ -81,6 +83,12 @@ def opened(data: Path, files: Files | None = None, **options: object) -> Iterato
     manager.close()
     with LogManager.open(str(data), read_only=True, files=files) as again:
         assert check(again) == []
+
+
+def sizes_of(segment: Segment) -> list[int]:
+    """The bytes of its log and indexes, as they are on the disk."""
+    kinds = (paths.LOG, paths.INDEX, paths.TIMEINDEX)
+    return [os.path.getsize(segment.file_path(kind)) for kind in kinds]
 
 
 def entries_of(index: Index) -> list[tuple[int, int]]:

@@ -27,7 +27,7 @@ from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.log_check import check_log
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values, write_settings
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, sizes_of, values, write_settings
 from tests.storage.transactions import produced
 from tests.waits import HANG_S
 
@@ -96,7 +96,9 @@ def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
     manager.rescue(log, Task())
     assert log.durability.recovery_point == 4
     manager.checkpoint()
+    sizes = sizes_of(log.segments[1])
     disk.materialise(0)
+    assert sizes_of(log.segments[1]) == sizes
     with opened(tmp_path) as again:
         log = again.log("t", 0)
         assert values(log) == [b"a", b"b", b"c", b"d"]
