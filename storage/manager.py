@@ -165,7 +165,6 @@ class LogManager(DataDirectory):
             None if needs is None else partial(needed, self.files, self.path, needs),
             verify=verify,
         )
-        self.left_out = opened.left_out
         self.opening_bytes, self.opening_s = opened.bytes_read, opened.took_s
         self.lock.changed_ns = max(self.lock.changed_ns, self.topics.created_ns)
         for line in [*self.cuts, *self.faults]:

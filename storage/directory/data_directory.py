@@ -314,18 +314,15 @@ class DataDirectory:
         epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         checkpoint_file.write_epochs(files, epochs, [])
         manifest_file.begin(files, directory)
-        place = PartitionFiles(files, directory, config, writable=True)
         promises = Promises(clean=True, manifest_below=0)
-        recovered = LogLoader(place, promises, self.clock_ms()).load()
+        place = PartitionFiles(files, directory, config, promises, writable=True)
+        recovered = LogLoader(place, self.clock_ms()).load()
         files.sync_directory(directory)
         return Log(
-            *(files, directory, topic.name, partition, topic.id, config, recovered, self.log_group),
+            *(place, topic.name, partition, topic.id, recovered, self.log_group),
             created_ns=created_ns,
-            log_start=0,
-            recovery_point=0,
             epochs=[],
             was_closed=True,
-            read_only=False,
         )
 
     def _begin_topic(self, name: str, directory: str, begun: TopicFile) -> None:

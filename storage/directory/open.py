@@ -78,12 +78,10 @@ class Scan(NamedTuple):
 class Opened(NamedTuple):
     """The results of opening besides the logs.
 
-    `left_out`: the partitions that are not needed; `bytes_read`: bytes of the logs that recovery
-    has read; `took_s`: the time that opening took.
+    `bytes_read`: bytes of the logs that recovery has read; `took_s`: the time that opening took.
     """
 
     scan: Scan
-    left_out: list[TopicPartition]
     bytes_read: int
     took_s: float
 
@@ -103,7 +101,7 @@ def open_logs(
     started = time.monotonic()
     files, checkpoints = directory.files, directory.checkpoints
     scanned = scan(directory)
-    found, left_out = scanned.partitions, list[TopicPartition]()
+    found = scanned.partitions
     new, short = _look_into(directory, found)
     recovery_points, log_starts, are_known = checkpoints.read_at_open(found)
     directory.stopped_clean = directory.clean and are_known
@@ -115,7 +113,7 @@ def open_logs(
     clean = (directory.stopped_clean or is_written) and not verify
     if needs is not None and clean:
         topics = needs({topic for topic, _ in found})
-        left_out = [item for item in found if item[0] not in topics]
+        directory.left_out = [item for item in found if item[0] not in topics]
         found = [item for item in found if item[0] in topics]
     logs: list[Log] = []
     bytes_read = partitions = 0
@@ -173,7 +171,7 @@ def open_logs(
         for log in logs:
             log.abandon()
         raise
-    return Opened(scanned, left_out, bytes_read, time.monotonic() - started)
+    return Opened(scanned, bytes_read, time.monotonic() - started)
 
 
 @contextlib.contextmanager

@@ -75,9 +75,10 @@ def load_partition(
     )
     if verify and answers is not None and not answers.may_hide and tiered is None:
         promises = replace(promises, may_end=False)
-    place, now_ms = PartitionFiles(files, path, config, writable, advance), directory.clock_ms()
+    place = PartitionFiles(files, path, config, promises, writable, advance)
+    now_ms = directory.clock_ms()
     try:
-        recovered = files.with_reserve(LogLoader(place, promises, now_ms).load)
+        recovered = files.with_reserve(LogLoader(place, now_ms).load)
     except LogWouldEnd as damage:
         point, clean_before = promises.recovery_point, directory.stopped_clean
         log = load_partition(
@@ -88,8 +89,8 @@ def load_partition(
             return log
         # A mount ends the log there, too.
         log.abandon()
-        promises = replace(promises, may_end=True)
-        recovered = files.with_reserve(LogLoader(place, promises, now_ms).load)
+        place = replace(place, promises=replace(promises, may_end=True))
+        recovered = files.with_reserve(LogLoader(place, now_ms).load)
     recovered.producers.expire(now_ms, settings.broker.producer_id_expiration_ms)
     directory.cuts.extend(recovered.cuts)
     directory.faults.extend(recovered.faults)
@@ -101,18 +102,13 @@ def load_partition(
         epochs_start = start if is_brokers else max(start, recovered.segments[0].base_offset)
         epochs = _load_epochs(directory, path, epochs_start, end, recovered, writable=writable)
     log = Log(
-        *(files, path, topic, partition, topic_id, config, recovered, directory.log_group),
+        *(place, topic, partition, topic_id, recovered, directory.log_group),
         # (`find_topic_id` sets it when it writes the file that has this time.)
         created_ns=0 if is_new and writable else checkpoint_file.created_ns(files, path),
-        log_start=promises.log_start,
-        recovery_point=end if clean and not recovered.damaged else promises.flushed_to,
         epochs=epochs,
         was_closed=directory.clean,
-        read_only=directory.read_only,
         tiered=tiered,
         checkpointed_start=log_start if is_brokers else None,
-        may_have_gaps=promises.may_have_gaps,
-        recovery_point_is_reliable=promises.recovery_point_is_reliable,
     )
     if promises.unsynced and writable and not clean:
         log.durability.restore_flush_error()

@@ -665,9 +665,7 @@ class LogFollower:
         if entry is not None and base not in found.logs:
             segment = missing_segment(files, entry)
         else:
-            segment = (
-                SegmentLoader(files, self._tail.promises(), base, following, present).load().segment
-            )
+            segment = SegmentLoader(files, base, following, present).load().segment
             if entry is not None and segment.size < entry.size:
                 SegmentReader(segment).mark_end_missing(entry.size)
         if segment.lost:
@@ -677,7 +675,7 @@ class LogFollower:
     def _take_over(self, found: Listing) -> None:
         """Load the end of the log again, as far as it has changed."""
         log = self.log
-        recovered = LogLoader(self._tail.files_of_log(), self._tail.promises(), 0).load()
+        recovered = LogLoader(self._tail.files_of_log(), 0).load()
         fresh = recovered.segments
         if not all(self._is_kept(segment, found) for segment in fresh):
             raise FileReplaced

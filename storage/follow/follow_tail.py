@@ -253,23 +253,21 @@ class LogTail:
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
         """Return the state of the producers at the end of `segments`, the first ones of the log."""
         names = {name for name, _ in self.log.files.scan(self.log.directory)}
-        loaded = [Loaded(each) for each in segments]
-        return replay(self.files_of_log(), self.promises(), loaded, names)[0]
+        return replay(self.files_of_log(), [Loaded(each) for each in segments], names)[0]
 
     def files_of_log(self, swapped: frozenset[int] = frozenset()) -> PartitionFiles:
-        """Return the files for loading segments; `swapped`: see `PartitionFiles`."""
+        """Return the files for loading segments; `swapped`: see `PartitionFiles`. Their writer is
+        running: it trusts indexes.
+        """
         log = self.log
-        return PartitionFiles(log.files, log.directory, log.config, False, swapped=swapped)
-
-    def promises(self) -> Promises:
-        """Return the promises of the writer: it is running, so it trusts indexes."""
-        log = self.log
-        return Promises(
+        promises = Promises(
             clean=True,
             manifest_below=paths.MAX_OFFSET if log.has_manifest else None,
             may_have_gaps=log.may_have_gaps,
             unsynced=log.files.exists(os.path.join(log.directory, paths.UNSYNCED)),
         )
+        where = log.files, log.directory, log.config
+        return PartitionFiles(*where, promises, writable=False, swapped=swapped)
 
 
 def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:

@@ -26,7 +26,6 @@ from typing import TypeVar, TypeVarTuple
 
 from storage import paths
 from storage.errors import CorruptRecord, CutShort, LogClosed
-from storage.files import Files
 from storage.log.assign import Assigned, with_checked_offsets
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
@@ -38,7 +37,7 @@ from storage.log.state import LogState
 from storage.log.transactions import Transactions
 from storage.log.validator import check_keys, converted, converts
 from storage.record.batch import Record
-from storage.recovery.partition import Recovered
+from storage.recovery.partition import PartitionFiles, Recovered
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, Segment
@@ -59,31 +58,25 @@ class Log(LogState):
 
     def __init__(
         self,
-        files: Files,
-        directory: str,
+        opened: PartitionFiles,
         topic: str,
         partition: int,
         topic_id: str,
-        config: LogConfig,
         recovered: Recovered,
         group: LogGroup[Log],
         *,
-        created_ns: int = 0,
-        log_start: int,
-        recovery_point: int,
+        created_ns: int,
         epochs: list[tuple[int, int]],
         was_closed: bool,
-        read_only: bool,
         tiered: str | None = None,
         checkpointed_start: int | None = None,
-        may_have_gaps: bool = False,
-        recovery_point_is_reliable: bool = True,
     ) -> None:
+        config, promises = opened.config, opened.promises
         super().__init__(
-            *(files, directory, topic, partition, config),
+            *(opened.files, opened.directory, topic, partition, config),
             *(recovered.segments, recovered.producers, group),
-            log_start=log_start,
-            read_only=read_only,
+            log_start=promises.log_start,
+            read_only=not opened.writable,
             tiered=tiered,
         )
         self.monotonic_ms = group.monotonic_ms
@@ -92,7 +85,7 @@ class Log(LogState):
         self.topic_id = topic_id
         # When the partition was made, in ns since 1970.
         self.created_ns = created_ns
-        self.may_have_gaps = may_have_gaps or config.is_compacted
+        self.may_have_gaps = promises.may_have_gaps or config.is_compacted
         # Whether a deletion is renaming the directory: other threads may find no files there.
         self.deleting = False
         # By appends, since the log was opened.
@@ -111,13 +104,15 @@ class Log(LogState):
         self.snapshots = ProducerSnapshots(
             self, recovered.snapshot_offset, recovered.unsynced_snapshots
         )
-        point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
+        is_whole = promises.clean and not recovered.damaged
+        point = self.log_end_offset if is_whole else promises.flushed_to
+        point = min(max(point, self.log_start_offset), self.log_end_offset)
         self.durability = Durability(
             self,
             self.epochs,
             self.snapshots,
             point,
-            recovery_point_is_reliable=recovery_point_is_reliable,
+            recovery_point_is_reliable=promises.recovery_point_is_reliable,
         )
         self.durability.directory_unsynced = recovered.directory_unsynced
         self.transactions = Transactions(self)

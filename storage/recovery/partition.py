@@ -85,16 +85,20 @@ class LogLoader:
     the manifest.
     """
 
-    def __init__(self, partition: PartitionFiles, promises: Promises, now_ms: int) -> None:
+    def __init__(self, partition: PartitionFiles, now_ms: int) -> None:
         self.partition = partition
         self.files, self.directory = partition.files, partition.directory
         self.writable = partition.writable
-        self.promises = promises
         self.now_ms = now_ms
         self.result = Recovered([])
         self.names: list[str] = []
         self.bases: list[int] = []
         self.entries: Sequence[ManifestEntry] = ()
+
+    @property
+    def promises(self) -> Promises:
+        """The promises about the log, as far as they are known now."""
+        return self.partition.promises
 
     def load(self) -> Recovered:
         """Load the directory.
@@ -135,7 +139,7 @@ class LogLoader:
             result.segments[-1].sealed = False
         # Replay the producers.
         names = set(self.names)
-        result.producers, snapshots = replay(self.partition, self.promises, loaded, names)
+        result.producers, snapshots = replay(self.partition, loaded, names)
         result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
         if self.writable:
             result.unsynced_snapshots = snapshots.unsynced
@@ -171,13 +175,13 @@ class LogLoader:
             self.names = finish_swaps(self.files, self.directory, self.names)
         else:
             self.names, swapped = as_if_finished(self.files, self.directory, self.names)
-            self.partition = replace(self.partition, swapped=swapped)
-        self.bases = paths.log_bases(self.names)
-        if swapped := self.partition.swapped:
+            bases = paths.log_bases(self.names)
             # A segment that a cleaner has just made may have gaps up to the next one.
-            following = next((base for base in self.bases if base > max(swapped)), -1)
-            gaps_below = max(self.promises.gaps_below, following)
-            self.promises = replace(self.promises, gaps_below=gaps_below)
+            behind = [base for base in bases if base > max(swapped, default=paths.MAX_OFFSET)]
+            gaps_below = max([self.promises.gaps_below, *behind[:1]])
+            promises = replace(self.promises, gaps_below=gaps_below)
+            self.partition = replace(self.partition, swapped=swapped, promises=promises)
+        self.bases = paths.log_bases(self.names)
 
     def _leave_out_half_rolled(self) -> None:
         """Leave out empty segments that begin inside of the previous one, and remove their files.
@@ -228,7 +232,8 @@ class LogLoader:
         self.entries = [entry for entry in recorded.entries if entry.next_offset <= below]
         if not self.bases:
             log_start = max(self.promises.log_start, recorded.log_start)
-            self.promises = replace(self.promises, log_start=log_start)
+            promises = replace(self.promises, log_start=log_start)
+            self.partition = replace(self.partition, promises=promises)
 
     def _missing(self) -> list[ManifestEntry]:
         """Return the listed segments that have no file, ascending.
@@ -255,7 +260,7 @@ class LogLoader:
         sizes = {base: self.files.file_stat(segment(base).log_path).st_size for base in self.bases}
         for base, end, size, _ in self.entries:
             if sizes.get(base, 0) > size:
-                loader = SegmentLoader(self.partition, self.promises, base, end, present, size)
+                loader = SegmentLoader(self.partition, base, end, present, size)
                 sizes[base] = loader.own_size()
         return sizes
 
@@ -304,7 +309,6 @@ class LogLoader:
         shorter than listed was flushed, so neither a kill nor a power cut has shortened it: it does
         not end the log.
         """
-        context = self.partition, self.promises
         listed = {entry.base_offset: entry for entry in self.entries}
         present = set(self.names)
         short: set[int] = set()
@@ -316,9 +320,9 @@ class LogLoader:
             base, following = pair
             entry = listed.get(base)
             if following is None or entry is None:
-                return SegmentLoader(*context, base, following, present).load()
+                return SegmentLoader(self.partition, base, following, present).load()
             end = min(following, entry.next_offset)
-            loader = SegmentLoader(*context, base, end, present, entry.size)
+            loader = SegmentLoader(self.partition, base, end, present, entry.size)
             if base in short:
                 loader.trusted_below = max(loader.trusted_below, end)
             return loader.load()

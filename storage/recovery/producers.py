@@ -16,25 +16,23 @@ Not here: CRCs and offset indexes (`segment`).
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC
-from storage.recovery.segment import Loaded, PartitionFiles, Promises, read_on
+from storage.recovery.segment import Loaded, PartitionFiles, read_on
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState, read
 
 
 def replay(
-    partition: PartitionFiles,
-    promises: Promises,
-    loaded: Sequence[Loaded],
-    names: Collection[str],
+    partition: PartitionFiles, loaded: Sequence[Loaded], names: Collection[str]
 ) -> tuple[ProducerState, Snapshots]:
     """Return the producers at the log's end, and the snapshots.
 
@@ -42,7 +40,7 @@ def replay(
     corrected on disk, else in memory only. Errors: OSError from the disk.
     """
     first, last = loaded[0].segment, loaded[-1].segment
-    snapshots = Snapshots(partition, promises, names, first.base_offset, last.next_offset)
+    snapshots = Snapshots(partition, names, first.base_offset, last.next_offset)
     bases = [item.segment.base_offset for item in loaded]
     missing = [base for base in bases[1:] if partition.writable and base not in snapshots]
     aborts = [
@@ -63,7 +61,7 @@ def replay(
         rebuilt = _walk(partition, item, begins, state) if end > start else []
         if item.scan is not None:
             offset = item.scan.offset if partition.files.in_order else min(item.scan.offset, begins)
-            _put_transactions(partition, promises, item.segment, offset, rebuilt, names)
+            _put_transactions(partition, item.segment, offset, rebuilt, names)
     snapshots.drop_others(bases)
     return state, snapshots
 
@@ -73,31 +71,42 @@ def _walk(
 ) -> list[TxnEntry]:
     """Add a segment's batches from `start` on; return its aborted transactions, if it was read."""
     rebuilt: list[TxnEntry] = []
-    if item.segment.is_lost:
-        return rebuilt
-
-    def take(batches: Sequence[tuple[int, ...]]) -> None:
-        for batch in map(ProducerBatch._make, batches):
-            if batch.base_offset >= start:
-                entry = state.apply(batch)
-                if entry is not None and batch.position >= rebuilt_from:
-                    rebuilt.append(entry)
-
     segment, scan = item.segment, item.scan
+    if segment.is_lost:
+        return rebuilt
     scanned_from = segment.size if scan is None else scan.position
     # An index that was copied before its log has fewer entries.
     rebuilt_from = scanned_from if partition.files.in_order else 0
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
+    for batch in itertools.chain(_unread(partition, segment, start, read_to), known or ()):
+        if batch.base_offset >= start:
+            entry = state.apply(batch)
+            if entry is not None and batch.position >= rebuilt_from:
+                rebuilt.append(entry)
+    return rebuilt
+
+
+def _unread(
+    partition: PartitionFiles, segment: Segment, start: int, end: int
+) -> Iterator[ProducerBatch]:
+    """Yield the batches of producers from the offset `start` to the position `end`, or to any
+    damage, without checking CRCs.
+    """
     try:
         reader = SegmentReader(segment)
         position = reader.position_of(start) if start > segment.base_offset else 0
-        if position is not None and position < read_to and not _is_before_producers(segment):
-            _read_headers(partition, segment, position, read_to, take)
+        if position is None or position >= end or _is_before_producers(segment):
+            return
+        interval = partition.config.index_interval_bytes
+        rebuild = Rebuild(segment.base_offset, interval, position=position)
+        fd = segment.open_apart()
+        try:
+            yield from read_on(partition, rebuild, fd, end, check_crc=False)
+        finally:
+            partition.files.close(fd)
     finally:
         segment.close_descriptors()
-    take(known or [])
-    return rebuilt
 
 
 def _is_before_producers(segment: Segment) -> bool:
@@ -113,25 +122,8 @@ def _is_before_producers(segment: Segment) -> bool:
     )
 
 
-def _read_headers(
-    partition: PartitionFiles,
-    segment: Segment,
-    position: int,
-    end: int,
-    take: Callable[[list[tuple[int, ...]]], None],
-) -> None:
-    """Read batches of producers in a part of a log, without checking CRCs, up to any damage."""
-    rebuild = Rebuild(segment.base_offset, partition.config.index_interval_bytes, position=position)
-    fd = segment.open_apart()
-    try:
-        read_on(partition, rebuild, fd, end, take, check_crc=False)
-    finally:
-        partition.files.close(fd)
-
-
 def _put_transactions(
     partition: PartitionFiles,
-    promises: Promises,
     segment: Segment,
     offset: int,
     rebuilt: list[TxnEntry],
@@ -150,7 +142,7 @@ def _put_transactions(
         index.replace(entries)
         if not entries:
             partition.files.unlink(segment.file_path(paths.TXNINDEX))
-    if partition.writable and not promises.clean:
+    if partition.writable and not partition.promises.clean:
         index.mark_unsynced()
     index.close()
 
@@ -162,12 +154,7 @@ class Snapshots:
     """
 
     def __init__(
-        self,
-        partition: PartitionFiles,
-        promises: Promises,
-        names: Iterable[str],
-        log_start: int,
-        log_end: int,
+        self, partition: PartitionFiles, names: Iterable[str], log_start: int, log_end: int
     ) -> None:
         """Take the snapshots between the first segment's base and the log's end.
 
@@ -177,7 +164,7 @@ class Snapshots:
         self._directory = partition.directory
         self._writable = partition.writable
         # A roll right after a flush leaves one at the recovery point.
-        self._flushed_below = promises.trusted_below
+        self._flushed_below = partition.promises.trusted_below
         self._states: dict[int, bytes | None] = {}
         self._made: set[int] = set()
         is_ahead = False

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from storage import paths
@@ -110,6 +110,7 @@ class PartitionFiles:
     files: Files
     directory: str
     config: LogConfig
+    promises: Promises
     writable: bool
     progress: Callable[[int], None] = lambda size: None
     swapped: frozenset[int] = frozenset()
@@ -135,15 +136,15 @@ class Scan:
     producers: list[ProducerBatch] | None = field(default_factory=list)
     first_abort: int | None = None
 
-    def take(self, batches: list[tuple[int, ...]]) -> None:
-        """Add batches of producers that a walk has found."""
-        for batch in map(ProducerBatch._make, batches):
+    def take(self, batches: Iterable[ProducerBatch]) -> None:
+        """Add batches of producers that a walk finds."""
+        for batch in batches:
             if batch.marker_type == ABORT and self.first_abort is None:
                 self.first_abort = batch.base_offset
             if self.producers is not None:
                 self.producers.append(batch)
-        if self.producers is not None and len(self.producers) > _MOST_REMEMBERED:
-            self.producers = None
+                if len(self.producers) > _MOST_REMEMBERED:
+                    self.producers = None
 
 
 @dataclass(slots=True)
@@ -180,7 +181,6 @@ class SegmentLoader:
     def __init__(
         self,
         partition: PartitionFiles,
-        promises: Promises,
         base: int,
         following: int | None,
         present: Collection[str],
@@ -189,8 +189,8 @@ class SegmentLoader:
         self.partition = partition
         self.files = partition.files
         self.writable = partition.writable
-        self.promises = promises
-        self.trusted_below = promises.trusted_below
+        self.promises = partition.promises
+        self.trusted_below = partition.promises.trusted_below
         self.following = following
         self.present = present
         self.listed_size = listed_size
@@ -574,9 +574,9 @@ class SegmentLoader:
                 max_timestamp_offset=timestamp_offset,
             )
         for place in self.places:
-            read_on(self.partition, self.rebuild, self.fd, place.start, self.scan.take)
+            self.scan.take(read_on(self.partition, self.rebuild, self.fd, place.start))
             self.rebuild.skip(place.end, place.next_offset)
-        read_on(self.partition, self.rebuild, self.fd, end, self.scan.take)
+        self.scan.take(read_on(self.partition, self.rebuild, self.fd, end))
 
     def _passed(self) -> list[Damage]:
         """Return the damage at which the walk ended, and the following damage, as long as the log
@@ -724,23 +724,15 @@ def reaches(segment: Segment, offset: int) -> bool:
 
 
 def read_on(
-    partition: PartitionFiles,
-    rebuild: Rebuild,
-    fd: int,
-    end: int,
-    take: Callable[[list[tuple[int, ...]]], None],
-    *,
-    check_crc: bool = True,
-) -> None:
-    """Feed `rebuild` from its position on to `end`, or to its first fault.
-
-    `take` is called with the batches of producers, some at a time.
+    partition: PartitionFiles, rebuild: Rebuild, fd: int, end: int, *, check_crc: bool = True
+) -> Iterator[ProducerBatch]:
+    """Feed `rebuild` from its position on to `end`, or to its first fault; yield the batches of
+    producers.
     """
     for _, taken, _ in feed(partition.files, fd, end, rebuild, check_crc=check_crc):
         partition.progress(taken)
-        if rebuild.producers:
-            take(list(rebuild.producers))
-            rebuild.producers.clear()
+        yield from map(ProducerBatch._make, rebuild.producers)
+        rebuild.producers.clear()
 
 
 def missing_segment(partition: PartitionFiles, entry: ManifestEntry) -> Segment:

@@ -74,9 +74,9 @@ def loaded(
     files: Files | None = None,
 ) -> Loaded:
     files = files or Files()
-    partition = PartitionFiles(files, str(path), CONFIG, writable)
     promises = Promises(clean, recovery_point)
-    found = SegmentLoader(partition, promises, BASE, following, os.listdir(path)).load()
+    partition = PartitionFiles(files, str(path), CONFIG, promises, writable)
+    found = SegmentLoader(partition, BASE, following, os.listdir(path)).load()
     finish_index(files, found)
     found.segment.close_descriptors()
     return found
