@@ -33,7 +33,8 @@ from storage.errors import InvalidTopic, PolicyViolation, ReadOnlyLog, TopicExis
 from storage.files import Files
 from storage.log.group import LogGroup
 from storage.log.log import Log
-from storage.recovery.partition import LogLoader, PartitionFiles, Promises
+from storage.recovery.partition import LogLoader
+from storage.recovery.promises import PartitionFiles, Promises
 from storage.retention.retention import check_policy
 from storage.segment.cut import Cut
 from storage.settings.setting_files import TopicFile, TopicOwner

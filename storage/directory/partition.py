@@ -29,7 +29,8 @@ from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.log.salvage import count_behind
 from storage.plural import counted
-from storage.recovery.partition import LogLoader, PartitionFiles, Promises, Recovered
+from storage.recovery.partition import LogLoader, Recovered
+from storage.recovery.promises import PartitionFiles, Promises
 from storage.recovery.segment import header_at
 from storage.segment.reader import SegmentReader
 from storage.state import checkpoint_file, history, manifest_file

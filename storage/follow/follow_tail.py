@@ -26,7 +26,8 @@ from storage.record.header import (
     size_at,
 )
 from storage.recovery.producers import replay
-from storage.recovery.segment import Loaded, PartitionFiles, Promises
+from storage.recovery.promises import PartitionFiles, Promises
+from storage.recovery.segment import Loaded
 from storage.segment.damage import sound_size
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment

@@ -37,7 +37,8 @@ from storage.log.state import LogState
 from storage.log.transactions import Transactions
 from storage.log.validator import check_keys, converted, converts
 from storage.record.batch import Record
-from storage.recovery.partition import PartitionFiles, Recovered
+from storage.recovery.partition import Recovered
+from storage.recovery.promises import PartitionFiles
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, Segment

@@ -31,10 +31,9 @@ from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import Files, unusable
 from storage.kafka07.segment import holds_entries, load_entries, refusal
 from storage.recovery.producers import replay
+from storage.recovery.promises import PartitionFiles, Promises
 from storage.recovery.segment import (
     Loaded,
-    PartitionFiles,
-    Promises,
     SegmentLoader,
     finish_index,
     is_empty,
@@ -50,8 +49,6 @@ from storage.state.history import read as read_history
 from storage.state.manifest_file import ManifestContent, ManifestEntry
 from storage.state.producer_state import ProducerState
 from storage.threads import side_by_side
-
-__all__ = ["LogLoader", "PartitionFiles", "Promises", "Recovered"]
 
 
 @dataclass(slots=True)
@@ -113,13 +110,13 @@ class LogLoader:
             return self._load_old()
         if self.writable and not (self.names or bad):
             return self._begin()
-        # First, second and third pass: finish an interrupted swap, or undo it.
+        # First, second and third pass: finish or undo an interrupted swap.
         self._finish_swaps()
         self._leave_out_half_rolled()
         for name in bad:
             path = os.path.join(self.directory, name)
             self._set_aside(name, f"{path}: not a regular file; it is rebuilt from the log")
-        # The manifest tells a lost segment from one that never was.
+        # The manifest lists segments that must exist.
         self._read_manifest()
         missing = self._missing()
         if self.writable:
@@ -137,7 +134,7 @@ class LogLoader:
         result.segments = [item.segment for item in loaded]
         if self.writable:
             result.segments[-1].sealed = False
-        # Replay the producers.
+        # Then the producers, up to the end of the log.
         names = set(self.names)
         result.producers, snapshots = replay(self.partition, loaded, names)
         result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)

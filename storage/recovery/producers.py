@@ -25,7 +25,8 @@ from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC
-from storage.recovery.segment import Loaded, PartitionFiles, read_on
+from storage.recovery.promises import PartitionFiles
+from storage.recovery.segment import Loaded, read_on
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState, read

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from storage import paths
@@ -34,6 +34,7 @@ from storage.record.control import ABORT
 from storage.record.header import FRAME_SIZE, HEADER_SIZE, BatchHeader, parse_header, size_at
 from storage.record.plain import first_offset
 from storage.record.scan import batches
+from storage.recovery.promises import PartitionFiles
 from storage.segment.batch_check import Check, Part, sound_batch
 from storage.segment.cut import Cut, cut_end, cut_tail
 from storage.segment.damage import Damage
@@ -42,7 +43,6 @@ from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.segment.summary import SegmentSummary
 from storage.segment.walk import buffered, feed
 from storage.segment.writer import SegmentWriter
-from storage.settings.config import LogConfig
 from storage.state.manifest_file import ManifestEntry
 from storage.state.producer_state import ProducerBatch
 
@@ -53,74 +53,6 @@ _PAGE = 4096
 # Batches of producers that are remembered of a segment, some 300 bytes each; if there are more, the
 # log is read again.
 _MOST_REMEMBERED = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Promises:
-    """The state of a log that was promised before it is loaded; loading never cuts below it.
-
-    `clean`: the last stop was clean, or another process has the log open: everything was written.
-    `recovery_point`: everything below it was flushed; None: unknown. `verify`: check all of the log
-    nevertheless. `log_start`: records below it were deleted. `manifest_below`: the manifest's
-    entries that end at or below this offset are valid; None: a broker's log has no manifest.
-    `gaps_below`: a cleaner may have left gaps of offsets between segments below this offset.
-    `may_have_gaps`: a cleaner may have left gaps in any segment, whatever the topic's present
-    settings are. `unsynced`: an fsync has failed: the page cache, or new files, still have the
-    readable bytes. `may_end`: the log may end at damage; otherwise that is LogWouldEnd.
-    """
-
-    clean: bool
-    recovery_point: int | None = None
-    verify: bool = False
-    log_start: int = 0
-    manifest_below: int | None = None
-    gaps_below: int = 0
-    may_have_gaps: bool = False
-    unsynced: bool = False
-    may_end: bool = True
-
-    @property
-    def flushed_to(self) -> int:
-        """The recovery point that counts."""
-        return 0 if self.verify else self.recovery_point or 0
-
-    @property
-    def trusted_below(self) -> int:
-        """The offset from which on loading reads the log. A deletion may be half done below the log
-        start.
-        """
-        return paths.MAX_OFFSET if self.clean else max(self.flushed_to, self.log_start)
-
-    @property
-    def recovery_point_is_reliable(self) -> bool:
-        """Whether the log end cannot be below the recovery point without a loss."""
-        is_known = self.recovery_point is not None and not self.verify
-        return is_known or self.gaps_below <= self.flushed_to
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFiles:
-    """The directory of a partition that is loaded.
-
-    `writable`: loading corrects the files. `progress`: called with counts of bytes that were read.
-    `swapped`: the segments whose files' names end in `.swap`; a read-only load does not rename
-    them.
-    """
-
-    files: Files
-    directory: str
-    config: LogConfig
-    promises: Promises
-    writable: bool
-    progress: Callable[[int], None] = lambda size: None
-    swapped: frozenset[int] = frozenset()
-
-    def segment(self, base: int, *, writable: bool = False) -> Segment:
-        """Return the segment's files, without their content."""
-        segment = Segment(self.files, self.directory, base, self.config, writable=writable)
-        if base in self.swapped:
-            segment.note_renamed_to(paths.SWAP)
-        return segment
 
 
 @dataclass(slots=True)
@@ -608,7 +540,7 @@ class SegmentLoader:
         return found
 
     def _is_whole(self, place: Damage) -> bool:
-        """Return whether the damage is a whole batch, of which only the base offset is wrong."""
+        """Return whether the damage is a whole batch with a wrong base offset."""
         size = place.end - place.start
         frame = self._read_at(place.start, FRAME_SIZE)
         if len(frame) < FRAME_SIZE or size_at(frame, 0) != size:

@@ -9,10 +9,9 @@ import pytest
 
 from storage import Record, encode, paths
 from storage.files import Files
+from storage.recovery.promises import PartitionFiles, Promises
 from storage.recovery.segment import (
     Loaded,
-    PartitionFiles,
-    Promises,
     SegmentLoader,
     finish_index,
     is_empty,
