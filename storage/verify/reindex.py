@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -64,77 +64,62 @@ def reindex(
     files = files or Files()
     outcome = Reindexed()
     with ExitStack() as locks:
-        partitions = list(find(targets, files))
-        data_dirs = {os.path.dirname(partition.directory) for partition in partitions}
-        for data_dir in sorted(data_dirs):
+        partitions = _find(targets, files)
+        tiered: dict[str, TieredTopics] = {}
+        for data_dir in sorted(set(map(os.path.dirname, partitions))):
             if not check_only:
                 lock = files.lock(os.path.join(data_dir, paths.LOCK))
                 locks.callback(files.unlock, lock)
-        tiered = {
-            data_dir: TieredTopics(files, data_dir, Settings(files, data_dir))
-            for data_dir in data_dirs
-        }
-        for partition in partitions:
-            data_dir, name = os.path.split(partition.directory)
+            tiered[data_dir] = TieredTopics(files, data_dir, Settings(files, data_dir))
+        for directory, wanted in partitions.items():
+            data_dir, name = os.path.split(directory)
             topic, number = paths.parse_partition_directory(name) or (name, -1)
             line = None if check_only else tiered[data_dir].line(topic)
             if line is None:
+                interval = Settings(files, data_dir).log_config(topic).index_interval_bytes
                 log_start = tiered[data_dir].checkpointed_log_start(topic, number) or 0
-                _Partition(partition, log_start, files, outcome, check_only, progress).run()
+                partition = _Partition(directory, interval, log_start, files, outcome, check_only)
+                partition.run(wanted, progress)
             elif line not in outcome.tiered:
                 outcome.tiered.append(line)
     return outcome
 
 
-@dataclass(slots=True)
-class ReindexTarget:
-    """A partition's directory, and the base offsets of its segments to reindex; None: all."""
+def log_bytes(targets: Iterable[str], files: Files | None = None) -> int:
+    """Return the bytes that `reindex` will read, or slightly less: of the partitions' logs."""
+    files = files or Files()
+    return sum(
+        files.file_stat(os.path.join(directory, paths.file_name(base, paths.LOG))).st_size
+        for directory, wanted in _find(targets, files).items()
+        for base in _bases(files, directory)
+        if wanted is None or base in wanted
+    )
 
-    directory: str
-    bases: set[int] | None
 
-    def includes(self, base: int) -> bool:
-        """Return whether this segment is to be reindexed."""
-        return self.bases is None or base in self.bases
-
-
-def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
-    """Yield the partitions of these paths. Errors: NotADirectoryError if one is no data directory,
-    no partition and no segment's file.
+def _find(targets: Iterable[str], files: Files) -> dict[str, set[int] | None]:
+    """Return the partitions' directories of these paths, with the base offsets of the segments to
+    reindex; None: all. Errors: NotADirectoryError if a path is no data directory, no partition and
+    no segment's file.
     """
-    found: dict[str, ReindexTarget] = {}
+    found: dict[str, set[int] | None] = {}
     for target in targets:
         path = os.path.realpath(target)
         parent, name = os.path.split(path)
         base = paths.base_offset_of(name)
-        if base is not None and not os.path.isdir(path):
-            partition = found.setdefault(parent, ReindexTarget(parent, set()))
-            if partition.bases is not None:
-                partition.bases.add(base)
-        elif not os.path.isdir(path):
+        if os.path.isdir(path):
+            if paths.parse_partition_directory(name) is not None:
+                found[path] = None
+                continue
+            for entry, is_directory in sorted(files.scan(path)):
+                if is_directory and paths.is_partition_directory(entry):
+                    found[os.path.join(path, entry)] = None
+        elif base is None:
             raise NotADirectoryError(
                 errno.ENOTDIR, "neither a directory nor a file of a segment", target
             )
-        elif paths.parse_partition_directory(name) is not None:
-            found[path] = ReindexTarget(path, None)
-        else:
-            for entry, is_directory in sorted(files.scan(path)):
-                if is_directory and paths.is_partition_directory(entry):
-                    directory = os.path.join(path, entry)
-                    found[directory] = ReindexTarget(directory, None)
-    yield from found.values()
-
-
-def log_bytes(targets: Iterable[str], files: Files | None = None) -> int:
-    """Return the bytes that `reindex` will read, or slightly less: of the partitions' logs."""
-    files = files or Files()
-    total = 0
-    for partition in find(targets, files):
-        for base in _bases(files, partition.directory):
-            if partition.includes(base):
-                name = paths.file_name(base, paths.LOG)
-                total += files.file_stat(os.path.join(partition.directory, name)).st_size
-    return total
+        elif (bases := found.setdefault(parent, set())) is not None:
+            bases.add(base)
+    return found
 
 
 def _bases(files: Files, directory: str) -> list[int]:
@@ -145,55 +130,49 @@ def _bases(files: Files, directory: str) -> list[int]:
     )
 
 
+@dataclass(slots=True)
 class _Partition:
-    """Reindexes the target's segments in a partition's directory."""
+    """Reindexes segments in a partition's directory.
 
-    def __init__(
-        self,
-        target: ReindexTarget,
-        log_start: int,
-        files: Files,
-        outcome: Reindexed,
-        check_only: bool,
-        progress: Progress,
-    ) -> None:
-        self.target = target
-        self.files = files
-        self.outcome = outcome
-        self.check_only = check_only
-        self.progress = progress
-        self.bases = _bases(files, target.directory)
-        data_dir, name = os.path.split(target.directory)
-        topic, _ = paths.parse_partition_directory(name) or (name, -1)
-        self.index_interval = Settings(files, data_dir).log_config(topic).index_interval_bytes
-        self.log_start = log_start
-        # The state at the end of the part that was read.
-        self.producers = ProducerState()
+    `producers`: the state at the end of the part that was read.
+    """
 
-    def run(self) -> None:
-        wanted = self.bases if self.target.bases is None else self.target.bases
-        begin = self._begin(min(wanted, default=self.bases[0] if self.bases else 0))
-        end = max(wanted, default=begin)
-        for base in self.bases:
-            if not begin <= base <= end:
-                continue
-            if base != begin and self.target.includes(base):
-                self._snapshot(base)
-            if not self._segment(base):
-                return
+    directory: str
+    index_interval: int
+    log_start: int
+    files: Files
+    outcome: Reindexed
+    check_only: bool
+    producers: ProducerState = field(default_factory=ProducerState)
 
-    def _begin(self, first_wanted: int) -> int:
+    def run(self, wanted: set[int] | None, progress: Progress) -> None:
+        """Reindex the wanted segments; None: all. Stop at damage: what follows is not known."""
+        bases = _bases(self.files, self.directory)
+        todo = [base for base in bases if wanted is None or base in wanted]
+        begin = self._begin(bases, todo[0]) if todo else 0
+        for base in bases:
+            if todo and begin <= base <= todo[-1]:
+                if base != begin and base in todo:
+                    self._snapshot(base)
+                rebuild = self._read(base, progress)
+                if rebuild is None:
+                    return
+                if base in todo:
+                    self._indexes(base, rebuild, is_last=base == bases[-1])
+                self._transactions(base, rebuild, is_wanted=base in todo)
+
+    def _begin(self, bases: list[int], first_wanted: int) -> int:
         """Return the base of the segment to begin at: the newest one, up to the first wanted one,
         with a sound snapshot, which is loaded; otherwise the first segment.
         """
-        for base in reversed(self.bases):
+        for base in reversed(bases):
             if base <= first_wanted and (producers := self._read_snapshot(base)) is not None:
                 self.producers = producers
                 return base
-        return self.bases[0] if self.bases else 0
+        return bases[0]
 
     def _path(self, base: int, suffix: str) -> str:
-        return os.path.join(self.target.directory, paths.file_name(base, suffix))
+        return os.path.join(self.directory, paths.file_name(base, suffix))
 
     def _read_snapshot(self, base: int) -> ProducerState | None:
         path = self._path(base, paths.SNAPSHOT)
@@ -203,56 +182,50 @@ class _Partition:
         except (FileNotFoundError, CorruptCheckpoint):
             return None
 
+    # -- one segment ---------------------------------------------------------------------------
+
     def _snapshot(self, base: int) -> None:
         if self._read_snapshot(base) is None:
             path = self._path(base, paths.SNAPSHOT)
             reason = "unreadable" if self.files.exists(path) else "missing"
             self._replace(path, self.producers.encode(), reason)
 
-    # -- one segment ---------------------------------------------------------------------------
-
-    def _segment(self, base: int) -> bool:
-        """Reindex a segment; return False if its log is damaged, so that the rest is not known."""
+    def _read(self, base: int, progress: Progress) -> Rebuild | None:
+        """Read a segment's log; return None if it is damaged."""
         rebuild = Rebuild(base, self.index_interval)
         path = self._path(base, paths.LOG)
-        fd = self.files.open(path, os.O_RDONLY)
-        try:
+        with self.files.held_open(path) as fd:
             size = self.files.size(fd)
             for _, taken, _ in feed(self.files, fd, size, rebuild):
-                self.progress(taken)
-        finally:
-            self.files.close(fd)
+                progress(taken)
         self.outcome.segments += 1
-        if rebuild.position < size:
-            reason = rebuild.fault or "the last batch is incomplete"
-            self.outcome.damaged.append(Fault(path, f"{reason}; not reindexed", rebuild.position))
-            return False
-        is_last = base == self.bases[-1]
-        if self.target.includes(base):
-            offsets, times = (bytes(rebuild.offset_entries),), rebuilt_times(rebuild, is_last)
-            self._compare(self._path(base, paths.INDEX), offsets, 8, is_last)
-            self._compare(self._path(base, paths.TIMEINDEX), times, 12, is_last)
-        self._transactions(base, rebuild)
-        return True
+        if rebuild.position == size:
+            return rebuild
+        reason = rebuild.fault or "the last batch is incomplete"
+        self.outcome.damaged.append(Fault(path, f"{reason}; not reindexed", rebuild.position))
+        return None
 
-    def _compare(self, path: str, right: tuple[bytes, ...], size: int, is_last: bool) -> None:
-        try:
-            data = self.files.read_whole(path)
-        except FileNotFoundError:
-            self._replace(path, right[0], f"missing, {counted(len(right[0]) // size, 'entry')}")
-            return
-        used = without_zero_tail(data, size) if is_last else data
-        if used not in right:
-            reason = f"{counted(len(used) // size, 'entry')}, not {len(right[0]) // size}"
+    def _indexes(self, base: int, rebuild: Rebuild, *, is_last: bool) -> None:
+        offsets, times = (bytes(rebuild.offset_entries),), rebuilt_times(rebuild, is_last)
+        for suffix, right, size in ((paths.INDEX, offsets, 8), (paths.TIMEINDEX, times, 12)):
+            path = self._path(base, suffix)
+            count = len(right[0]) // size
+            try:
+                data = self.files.read_whole(path)
+            except FileNotFoundError:
+                self._replace(path, right[0], f"missing, {counted(count, 'entry')}")
+                continue
+            used = without_zero_tail(data, size) if is_last else data
+            if used in right:
+                continue
+            reason = f"{counted(len(used) // size, 'entry')}, not {count}"
             if len(used) == len(right[0]):
-                wrong = sum(
-                    used[at : at + size] != right[0][at : at + size]
-                    for at in range(0, len(used), size)
-                )
-                reason = f"{wrong} of {counted(len(used) // size, 'entry')} wrong"
+                starts = range(0, len(used), size)
+                wrong = sum(used[at : at + size] != right[0][at : at + size] for at in starts)
+                reason = f"{wrong} of {counted(count, 'entry')} wrong"
             self._replace(path, right[0], reason)
 
-    def _transactions(self, base: int, rebuild: Rebuild) -> None:
+    def _transactions(self, base: int, rebuild: Rebuild, *, is_wanted: bool) -> None:
         aborted: list[TxnEntry] = []
         aborts: dict[int, tuple[int, int | None]] = {}
         for batch in map(ProducerBatch._make, rebuild.producers):
@@ -262,13 +235,13 @@ class _Partition:
                 aborts[batch.last_offset] = batch.producer_id, began
             if entry is not None:
                 aborted.append(entry)
+        if not is_wanted:
+            return
         path = self._path(base, paths.TXNINDEX)
         data = self.files.read_whole(path) if self.files.exists(path) else b""
         # `producers` has the transactions that were open before the segment.
         seen = SegmentTransactions(txn_index.decode(data), aborts)
         faults = list(OpenTransactions(self.log_start).faults(seen))
-        if not self.target.includes(base):
-            return
         if len(data) % txn_index.ENTRY_SIZE:
             faults.append(("it ends inside an entry", None, None))
         if faults:
@@ -284,4 +257,4 @@ class _Partition:
             self.files.replace_atomically(path, data)
         else:
             self.files.unlink(path)
-            self.files.sync_directory(self.target.directory)
+            self.files.sync_directory(self.directory)

@@ -1,9 +1,8 @@
 """Checks all files of a data directory, without a lock and without changing anything.
 
-In each partition: every byte of every segment (`verify_segment`), the order of offsets across
-segments, producer snapshots, leader epochs, `partition.metadata`. In the directory: checkpoints
-must be readable and not exceed the logs. Files that an interrupted or a delayed deletion, a cleaner
-or recovery left beside them are reported as leftovers, and are no fault.
+`_RULES` lists the rules for a partition, `verify_segment` those for a segment. In the directory,
+checkpoints must be readable and not exceed the logs. Files that an interrupted or a delayed
+deletion, a cleaner or recovery left beside them are reported as leftovers, and are no fault.
 
 If the writer was killed, the next start recovers unflushed bytes. Indexes and snapshots that it
 rebuilds from the log are leftovers, too. It also finishes a decided swap, and rebuilds the indexes
@@ -41,8 +40,7 @@ from storage.verify.verify_segment import (
     Progress,
     SegmentPlace,
     Verified,
-    verify_old_log,
-    verify_patiently,
+    verify_piece,
 )
 
 _CHECKPOINTS = (
@@ -118,13 +116,8 @@ def _partitions(path: str, files: Files, wanted: Wanted | None) -> list[str]:
         for name, is_directory in sorted(entries)
         if is_directory
         and paths.is_partition_directory(name)
-        and (wanted is None or _is_wanted(name, wanted))
+        and (wanted is None or wanted(*(paths.parse_partition_directory(name) or ("", -1))))
     ]
-
-
-def _is_wanted(name: str, wanted: Wanted) -> bool:
-    item = paths.parse_partition_directory(name)
-    return item is not None and wanted(*item)
 
 
 def verify(
@@ -162,18 +155,24 @@ def verify(
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition's directory as it was listed; `epochs`: the recorded ones.
+    """A partition's directory as it was listed, and what is known of its log so far.
 
     `key`: (topic, partition), by which checkpoints name it; partition -1: the directory has no
-    partition's name. `old_log`: replaces the segments in a log of 0.7.
+    partition's name. `recorded_epochs`: those of its checkpoint, `epochs`: those of its batches.
+    `old_log`: replaces the segments in a log of 0.7. `end`: the log end; after damage, which may
+    hide batches, the largest offset. `sound_sizes`: of each segment, the bytes before the first
+    damage.
     """
 
     directory: str
     key: _Key
     names: list[str]
-    epochs: list[tuple[int, int]]
+    recorded_epochs: list[tuple[int, int]]
     segments: list[SegmentPlace] = field(default_factory=list)
     old_log: OldLog | None = None
+    end: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    sound_sizes: dict[int, int] = field(default_factory=dict)
 
     @property
     def pieces(self) -> list[LogPiece]:
@@ -227,9 +226,14 @@ class _Directory:
             pieces = [piece for listed in listings for piece in listed.pieces]
             self.found = dict(zip(pieces, self.read_ahead(pieces), strict=True))
         for listed in listings:
-            end = self._check(listed)
-            if end is not None:
-                ends[listed.key] = end
+            if listed.old_log is None:
+                for _, check in _RULES:
+                    check(self, listed)
+                ends[listed.key] = listed.end
+            elif (verified := self._verify(listed.old_log, None)) is not None:
+                self.report.faults += verified.faults
+                if verified.is_read_whole:
+                    ends[listed.key] = verified.next_offset
         for name, what in _CHECKPOINTS:
             is_rebuilt = name in (paths.HIGH_WATERMARKS, paths.CLEANER_OFFSETS)
             for key, offset in self.checkpoints[name].items():
@@ -289,7 +293,7 @@ class _Directory:
                 names, swapped = as_if_finished(self.files, directory, names)
             except StorageError as error:
                 self._fault(error.path or directory, error.message)
-        self._metadata(directory, key[0])
+        self._check_topic_id(directory, key[0])
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         epochs = self._read(checkpoint_file.read_epochs, path) or []
         listed = _Partition(directory, key, names, epochs)
@@ -318,19 +322,10 @@ class _Directory:
         ]
         return listed
 
-    def _check(self, listed: _Partition) -> int | None:
-        """Check one partition; return its log end, as far as it is known."""
-        if listed.old_log is not None:
-            verified = self._verify(listed.old_log, None)
-            if verified is None:
-                return None
-            self.report.faults += verified.faults
-            return verified.next_offset if verified.is_read_whole else None
+    def _check_segments(self, listed: _Partition) -> None:
         transactions = OpenTransactions(self.log_starts.get(listed.key, 0))
         end = 0
         is_end_known = True
-        seen: list[tuple[int, int]] = []
-        sound_sizes: dict[int, int] = {}
         recovery_point = self.recovery_points.get(listed.key, 0)
         followings = [*listed.bases[1:], paths.MAX_OFFSET]
         for place, following in zip(listed.segments, followings, strict=False):
@@ -346,20 +341,10 @@ class _Directory:
                 is_rebuilt = following >= recovery_point or self._is_rebuilt(place)
                 self._add(fault, is_rebuilt=is_index and is_rebuilt)
             end = max(end, verified.next_offset)
-            sound_sizes[place.base_offset] = verified.sound_size
-            seen += verified.epochs
+            listed.sound_sizes[place.base_offset] = verified.sound_size
+            listed.epochs += verified.epochs
             is_end_known = verified.is_read_whole
-        self._compare_book(listed, sound_sizes)
-        for name in listed.names:
-            base = paths.base_offset_of(name)
-            is_orphan = base is not None and base not in listed.bases
-            if is_orphan and name.endswith(paths.INDEX_SUFFIXES):
-                self._left_over(listed.directory, name, "an index without a log")
-        # The offsets after a damaged batch are not known.
-        bound = end if is_end_known else paths.MAX_OFFSET
-        self._compare_epochs(listed.directory, listed.epochs, seen, bound)
-        self._snapshots(listed, bound)
-        return bound
+        listed.end = end if is_end_known else paths.MAX_OFFSET
 
     def _is_rebuilt(self, place: SegmentPlace) -> bool:
         """Return whether the next start rebuilds a flushed segment's indexes, because a kill has
@@ -375,22 +360,14 @@ class _Directory:
     def _verify(self, piece: LogPiece, before: OpenTransactions | None) -> Verified | None:
         """Read a piece, unless `read_ahead` has, and count it; return None if it vanished."""
         found = self.found.get(piece)
-        if self.read_ahead is not None and found is None:
-            return None
-        if isinstance(piece, SegmentPlace):
-            found = verify_patiently(piece, self.progress, before, found)
-        elif found is None:
-            found = verify_old_log(piece, self.progress)
+        if self.read_ahead is None or found is not None:
+            found = verify_piece(piece, self.progress, before, found)
         if found is not None:
             self.report.size += found.size
             self.report.records += found.records
         return found
 
-    def _compare_book(self, listed: _Partition, sound_sizes: dict[int, int]) -> None:
-        """Report segments that are missing or truncated, though no deletion explains it.
-
-        `sound_sizes`: of each segment, the bytes before the first damage.
-        """
+    def _check_manifest(self, listed: _Partition) -> None:
         directory, key = listed.directory, listed.key
         if self.settings.is_brokers or key[1] < 0 or manifest_file.FILE_NAME not in listed.names:
             return
@@ -409,7 +386,7 @@ class _Directory:
             flushed_end = self.recovery_points.get(key, 0)
             entries = [entry for entry in entries if entry.next_offset <= flushed_end]
         for base, _, size, _ in entries:
-            if sizes.get(base, 0) > size >= sound_sizes.get(base, size + 1):
+            if sizes.get(base, 0) > size >= listed.sound_sizes.get(base, size + 1):
                 # Bytes after the last batch, which the segment's own fault reports.
                 sizes[base] = size
         gone = manifest_file.missing(entries, sizes, self.log_starts.get(key, 0))
@@ -422,7 +399,14 @@ class _Directory:
             reason = f"{what} (offsets {entry.base_offset} to {entry.next_offset - 1})"
             self._fault(path, f"{reason}, its size was {entry.size} bytes", entry.base_offset)
 
-    def _metadata(self, directory: str, topic: str) -> None:
+    def _check_orphans(self, listed: _Partition) -> None:
+        for name in listed.names:
+            base = paths.base_offset_of(name)
+            is_orphan = base is not None and base not in listed.bases
+            if is_orphan and name.endswith(paths.INDEX_SUFFIXES):
+                self._left_over(listed.directory, name, "an index without a log")
+
+    def _check_topic_id(self, directory: str, topic: str) -> None:
         path = os.path.join(directory, paths.PARTITION_METADATA)
         topic_id = self._read(checkpoint_file.read_partition_metadata, path)
         if topic_id is not None:
@@ -430,24 +414,18 @@ class _Directory:
             if known != topic_id:
                 self._fault(path, f"topic id {topic_id}, but {where} has {known}")
 
-    def _compare_epochs(
-        self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
-    ) -> None:
-        """Report recorded epochs that begin after their own batches, or after the log end.
-
-        The first one may begin after its own batches: deleting records moves it to the log start.
-        """
-        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
-        first = dict(reversed(seen))
-        for number, (epoch, start) in enumerate(known):
-            if start > end:
-                reason = f"epoch {epoch} begins beyond the log end {end}"
+    def _check_epochs(self, listed: _Partition) -> None:
+        path = os.path.join(listed.directory, paths.LEADER_EPOCH_CHECKPOINT)
+        first = dict(reversed(listed.epochs))
+        for number, (epoch, start) in enumerate(listed.recorded_epochs):
+            if start > listed.end:
+                reason = f"epoch {epoch} begins beyond the log end {listed.end}"
                 self._fault(path, reason, start, is_rebuilt=True)
             elif number and epoch in first and first[epoch] < start:
                 reason = f"epoch {epoch} has batches from offset {first[epoch]} on"
                 self._fault(path, reason, start)
 
-    def _snapshots(self, listed: _Partition, end: int) -> None:
+    def _check_snapshots(self, listed: _Partition) -> None:
         # The log does not repeat the snapshot at its first segment.
         first = min(listed.bases, default=0)
         for name in listed.names:
@@ -467,8 +445,8 @@ class _Directory:
                 continue
             if excess:
                 self._fault(path, f"{excess} bytes follow its last producer", is_rebuilt=True)
-            if offset > end:
-                reason = f"it contains offsets beyond the log end {end}"
+            if offset > listed.end:
+                reason = f"it contains offsets beyond the log end {listed.end}"
                 self._fault(path, reason, offset, is_rebuilt=True)
             for entry in entries:
                 if entry.last_offset >= offset:
@@ -477,3 +455,28 @@ class _Directory:
                         "of the snapshot"
                     )
                     self._fault(path, reason, entry.last_offset)
+
+
+# The rules for a partition's segments and the files beside them, in the order of the checks.
+_RULES: tuple[tuple[str, Callable[[_Directory, _Partition], None]], ...] = (
+    (
+        "Each segment begins at or after the end of the one before it, and follows the rules of "
+        "`verify_segment`.",
+        _Directory._check_segments,
+    ),
+    (
+        "No segment in the manifest is missing or shorter, unless a deletion explains it.",
+        _Directory._check_manifest,
+    ),
+    ("Each index has a log; otherwise it is left over.", _Directory._check_orphans),
+    (
+        "No recorded leader epoch begins after the log end or after its own batches. The first "
+        "one may begin after its batches: deleting records moves it to the log start.",
+        _Directory._check_epochs,
+    ),
+    (
+        "Each producer snapshot is readable, ends with its last producer, and contains only "
+        "offsets below its own and the log end.",
+        _Directory._check_snapshots,
+    ),
+)

@@ -13,10 +13,8 @@ has open (`verify`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from storage import paths
 from storage.errors import SegmentGone
 from storage.log.log import Log
 from storage.segment.batch_check import Part, check_file
@@ -76,8 +74,7 @@ def _verify(
         attempts = 0
         while attempts < _ATTEMPTS:
             # During appends, its end may be half written and its index preallocated.
-            active = segment is log.active
-            renamed = _renamed(segment)
+            active, suffix = segment is log.active, segment.suffix
             place = SegmentPlace(
                 log.files,
                 log.directory,
@@ -85,7 +82,7 @@ def _verify(
                 log.config.index_interval_bytes,
                 is_last=active,
                 is_live=active,
-                renamed=renamed,
+                renamed=suffix,
             )
             try:
                 # Count its bytes only the first time.
@@ -93,7 +90,7 @@ def _verify(
                 verified = verify_segment(place, progress)
             except FileNotFoundError:
                 # A cleaner may be renaming it, on the log thread.
-                if renamed == task.on_log_thread(lambda: _renamed(segment)):
+                if suffix == task.on_log_thread(lambda: segment.suffix):
                     raise
                 continue
             if segment not in log.segments:
@@ -104,7 +101,16 @@ def _verify(
             attempts += 1
         transactions.pass_over(verified.transactions)
         if not verified.is_read_whole:
-            verified.faults += _further(log, segment, {fault.position for fault in verified.faults})
+            # The read ended at the first damage.
+            path, base = segment.log_path, segment.base_offset
+            largest = log.config.max_message_bytes
+            part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
+            known = {fault.position for fault in verified.faults}
+            verified.faults += [
+                Fault(path, place.reason, place.start, place.first_offset)
+                for place in check_file(log.files, path, part, Task()).damages
+                if place.start not in known
+            ]
         return verified
     except FileNotFoundError:
         if segment not in log.segments or log.closed:
@@ -118,23 +124,3 @@ def _verify(
         return Verified(next_offset=segment.next_offset, faults=[fault])
     finally:
         segment.release()
-
-
-def _renamed(segment: Segment) -> str:
-    """Return the suffix of its files' names."""
-    name = paths.file_name(segment.base_offset, paths.LOG)
-    return os.path.basename(segment.log_path).removeprefix(name)
-
-
-def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
-    """Return the damaged ranges after the first one, at which the read of a segment ends."""
-    path, base = segment.log_path, segment.base_offset
-    part = Part(
-        *(base, 0, base, segment.size, log.config.max_message_bytes),
-        named=segment.index_behind,
-    )
-    return [
-        Fault(path, place.reason, place.start, place.first_offset)
-        for place in check_file(log.files, path, part, Task()).damages
-        if place.start not in known
-    ]

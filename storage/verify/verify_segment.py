@@ -1,13 +1,18 @@
 """Reads a segment, or a whole log of 0.7, and reports every fault in it, without changing anything.
 
-Every batch: size, CRC, ascending offsets, and every record in it, of any codec and format. Then its
-indexes (`verify_index`), except the transaction index: that needs the transactions that are open at
-the segment's start (`transaction_faults`).
+The rules:
 
-A `LogPiece` names the range to read, in this process or in another one. The segment to which a
-living process appends may end in an incomplete batch, or in preallocated zeros; its index may be
-longer than its used part. A living writer's segment with faults is read again, because its last
-batch may be complete then.
+- Each batch is whole, of a known format and codec, with a right CRC, and its offsets are above
+  those of the batch before it. The reading ends at the first batch that is not.
+- Each record can be decoded, and its offset is above the one before it.
+- The log ends with a batch. The segment to which a living process appends may end in an incomplete
+  batch, or in preallocated zeros, and its index may be longer than its used part.
+- The `.index` and the `.timeindex` exist if the log needs them, and match it (`verify_index`).
+- The `.txnindex` has an entry for each aborted transaction, and no other (`transactions`). That
+  needs the transactions that are open at the segment's start.
+
+A `LogPiece` names the range to read, in this process or in another one. A living writer's segment
+with faults is read again, because its last batch may be complete then.
 
 Not here: the other files of a directory (`verify`).
 """
@@ -130,42 +135,37 @@ class Verified:
     transactions: SegmentTransactions = field(default_factory=SegmentTransactions)
 
 
-def verify_piece(piece: LogPiece, progress: Progress = lambda size: None) -> Verified | None:
-    """Read a piece; return None if it vanished. Errors: OSError from the disk, InvalidConfig."""
-    if isinstance(piece, OldLog):
-        return verify_old_log(piece, progress)
-    return verify_patiently(piece, progress)
-
-
-def verify_patiently(
-    place: SegmentPlace,
-    progress: Progress,
+def verify_piece(
+    piece: LogPiece,
+    progress: Progress = lambda size: None,
     before: OpenTransactions | None = None,
     found: Verified | None = None,
 ) -> Verified | None:
-    """Read a segment, and again if a living writer's has faults; return None if it vanished.
+    """Read a piece, and again if a living writer's segment has faults; return None if it vanished.
 
     `before`: the transactions of the segments before it, if they are known. `found`: the outcome,
-    if it was read already.
+    if it was read already. Errors: OSError from the disk, InvalidConfig.
     """
+    if isinstance(piece, OldLog):
+        return found or _verify_old_log(piece, progress)
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_S)
         try:
-            verified = found or verify_segment(place, progress)
+            verified = found or verify_segment(piece, progress)
         except FileNotFoundError:
-            if not place.is_live:
+            if not piece.is_live:
                 raise
             return None
         found = None
         if before is not None:
-            verified.faults += transaction_faults(place, before, verified.transactions)
-        if not verified.faults or not place.is_live:
+            verified.faults += transaction_faults(piece, before, verified.transactions)
+        if not verified.faults or not piece.is_live:
             break
     return verified
 
 
-def verify_old_log(log: OldLog, progress: Progress) -> Verified:
+def _verify_old_log(log: OldLog, progress: Progress) -> Verified:
     """Read a log of 0.7. Errors: OSError from the disk; InvalidConfig for unreadable settings."""
     found = Verified()
     try:
@@ -201,8 +201,7 @@ def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
     indexes = {suffix: _read(place, suffix) for suffix in paths.INDEX_SUFFIXES}
     rebuild = Rebuild(place.base_offset, place.index_interval_bytes)
     found = Verified()
-    fd = place.files.open(log_path, os.O_RDONLY)
-    try:
+    with place.files.held_open(log_path) as fd:
         found.size = place.files.size(fd)
         for finding in _log_findings(place, fd, rebuild, found, progress):
             found.faults.append(Fault(log_path, *finding))
@@ -210,8 +209,6 @@ def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
             found.faults += _index_faults(place, rebuild, indexes, fd)
             entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
             found.transactions = SegmentTransactions.of(rebuild.producers, entries)
-    finally:
-        place.files.close(fd)
     found.next_offset, found.epochs = rebuild.next_offset, rebuild.epochs
     found.sound_size = rebuild.position
     found.is_read_whole = rebuild.fault is None
