@@ -16,8 +16,8 @@ Works on any `Files` that can list a directory and read: no maps, no locks. Not 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import Files
@@ -34,8 +34,6 @@ CHUNK_BYTES = 1024 * 1024
 # Bytes of decompressed batches that are in memory at once, unless one is larger.
 _PLAIN_BYTES = 32 * 1024 * 1024
 _GONE = (errno.ENOENT, errno.ESTALE)
-
-Seen: TypeAlias = Callable[[memoryview, int, int], None]
 
 
 class Wanted(NamedTuple):
@@ -55,20 +53,16 @@ def read_split(
     wanted: Wanted | None = None,
     *,
     chunk_bytes: int = CHUNK_BYTES,
-    seen: Seen = lambda data, position, size: None,
     predicate: Predicate | None = None,
 ) -> Iterator[Columns]:
     """Yield the records of a split, some `chunk_bytes` of log at a time.
 
-    `predicate`: only records for which it is true; columns without rows are yielded, too, because
-    they count the decoded records.
+    `predicate`: only records for which it is true. Columns without rows are yielded, too, because
+    they count batches and decoded records.
 
-    `seen(data, position, size)` is called before columns are yielded, with their batches: whole and
-    consecutive, perhaps some from before the split among them. It is not called for segments that
-    do not hold batches. Errors: OffsetOutOfRange if the first records were deleted (retention), or
-    the log ends before the split does; CorruptRecord with path, position and offset;
-    UnknownTopicOrPartition if the directory was deleted; SegmentGone if a cleaner was stopped in
-    the middle; OSError.
+    Errors: OffsetOutOfRange if the first records were deleted (retention), or the log ends before
+    the split does; CorruptRecord with path, position and offset; UnknownTopicOrPartition if the
+    directory was deleted; SegmentGone if a cleaner was stopped in the middle; OSError.
     """
     sound = split
     if split.lost is not None:
@@ -76,7 +70,7 @@ def read_split(
         end = max(min(lost.first_offset, split.to_offset), split.from_offset)
         before = tuple(base for base in split.segments if base < lost.first_offset)
         sound = split._replace(to_offset=end, segments=before)
-    yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, seen, predicate).run()
+    yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, predicate).run()
     if split.lost is not None and lost.first_offset < split.to_offset:
         raise lost.error(path)
 
@@ -90,7 +84,6 @@ class _Reader:
         split: Split,
         wanted: Wanted,
         chunk_bytes: int,
-        seen: Seen,
         predicate: Predicate | None,
     ) -> None:
         self._files = files
@@ -98,7 +91,6 @@ class _Reader:
         self._finder = Finder(files, split)
         self._wanted = wanted
         self._window_bytes = max(chunk_bytes, HEADER_SIZE)
-        self._seen = seen
         self._predicate = predicate
         self._aborted = AbortedSpans(split.aborted)
         self.next_offset = split.from_offset
@@ -201,7 +193,7 @@ class _Reader:
                     raise self._located(error, segment, walk.position) from None
                 at += size
                 self.next_offset = max(self.next_offset, reached)
-                if columns.rows or columns.judged:
+                if size:
                     yield columns
                 if reached >= to_offset:
                     return
@@ -233,7 +225,6 @@ class _Reader:
             stop=True,
             plain_bytes=_PLAIN_BYTES,
         )
-        self._seen(data, at, columns.consumed)
         reached = self._split.to_offset if columns.ended else columns.next_offset
         return columns, columns.consumed, reached
 

@@ -28,7 +28,6 @@ from storage.record._batch import (
     proven_size,
     walk_batches,
 )
-from storage.record._census import Census
 from storage.record._route import route
 from storage.record._seek import find_record
 from storage.record._stamp import stamp_transaction, survey_staged
@@ -300,9 +299,6 @@ def walked(data: bytes) -> None:
         if limit == LAST_OFFSET:
             assert rebuild.feed(log, len(log), 0) == taken
         assert proven_size(log[taken:], 0) <= len(log) - taken
-        census = Census(0, LAST_OFFSET)
-        at, end = _part(next(ask), len(log))
-        census.add(log, at, end - at)
         read = CheckedRanges()
         read.forget_written(len(log))
         if read.add_sound(log, (0, base, base), len(log), base, limit):

@@ -206,10 +206,8 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
 
     from kafkafs.spark.jobs.range_stats import RangeStats
     from kafkafs.spark.source.rows import bytes_array
-    from storage.record._census import Census
 
     stats = RangeStats(split.topic, split.partition, split.from_offset, split.to_offset)
-    census = Census(split.from_offset, split.to_offset)
     wanted = Wanted(headers=False, timestamp_types=False)
     keys: list[pa.Array] = [pa.array([], pa.binary())]
     predicate = None
@@ -217,7 +215,10 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
         predicate = options.where.of_partition(split.topic, split.partition).predicate()
     while split.from_offset < split.to_offset:
         try:
-            for columns in read_split(files, split, wanted, seen=census.add, predicate=predicate):
+            for columns in read_split(files, split, wanted, predicate=predicate):
+                if predicate is None:
+                    counts = zip(stats.batches, columns.batches, strict=True)
+                    stats.batches = [count + more for count, more in counts]
                 if not columns.rows:
                     continue
                 stats.count(columns, options.gap_ms)
@@ -233,8 +234,6 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
                 raise
             stats.gone += start - split.from_offset
             split = split._replace(from_offset=start)
-    if predicate is None:
-        stats.batches = census.batches
     different = pa.compute.unique(pa.concat_arrays(keys))
     stats.keys = len(different)
     return stats, different

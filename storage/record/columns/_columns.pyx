@@ -23,10 +23,10 @@ from libc.string cimport memcpy, memset
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT, BASE_OFFSET,
     BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA,
-    LEGACY_ATTRIBUTES, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, PinnedBuffer, RecordHead,
-    crc_of, headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields,
-    read_head, size_of, sum_of,
+    LEGACY_ATTRIBUTES, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
+    RELEASE_GIL_FROM, SMALLEST_ENTRY, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields,
+    PinnedBuffer, RecordHead, crc_of, headers_fill, hold_part, judge_batch, last_offset_of, load32,
+    load64, read_fields, read_head, size_of, sum_of,
 )
 from storage.record.columns._predicate cimport Limits, Predicate, Subject, limits_of, subject_of
 from storage.record.columns._header_column cimport (
@@ -41,6 +41,7 @@ from storage.record.plain import plain
 cdef enum:
     LARGEST_INPUT = 0x7FFFFFFF  # the largest position, an i32
     LATEST_MS = 9223372036854775  # the largest timestamp in ms that fits an i64 in microseconds
+    CODECS = CODEC_BITS + 1
 
     # Faults that `Fault` does not have.
     WRONG_CRC = 100
@@ -318,6 +319,26 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
     return NO_FAULT
 
 
+cdef void count_batches(
+    const Rows *rows, const uint8_t *batch, int64_t left, int64_t *by_codec
+) noexcept nogil:
+    """Count the batches whose last offset is wanted. An entry of v0 or v1 counts as a batch."""
+    cdef int64_t size, last
+    cdef uint8_t attributes
+    # The shortest entry has every field that this loop reads in an entry of v0 or v1.
+    while left >= SMALLEST_ENTRY + LOG_OVERHEAD:
+        size = size_of(batch)
+        last, attributes = <int64_t> load64(batch), batch[LEGACY_ATTRIBUTES]
+        if batch[MAGIC] == 2:
+            last, attributes = last_offset_of(batch), batch[ATTRIBUTES + 1]
+        if size < SMALLEST_ENTRY + LOG_OVERHEAD or size > left:
+            return
+        if rows.from_offset <= last < rows.to_offset:
+            by_codec[attributes & CODEC_BITS] += 1
+        batch += size
+        left -= size
+
+
 cdef class AbortedSpans:
     """Aborted transactions: (producer id, first offset, last offset) of each, in any order.
 
@@ -401,6 +422,7 @@ cdef class Columns:
     consumed     bytes of the whole batches that were decoded
     next_offset  the offset after these batches; -1 without a batch
     ended        whether decoding ended at `to_offset`, with `stop`
+    batches      with `stop`, how many batches end in the wanted offsets, a list by codec number
 
     offsets, timestamps          i64 each; empty if the caller does not want them
     timestamp_types              i32 each, Kafka's: 0 create time, 1 append time, -1 none
@@ -417,6 +439,7 @@ cdef class Columns:
     cdef readonly long long consumed
     cdef readonly long long next_offset
     cdef readonly bint ended
+    cdef int64_t by_codec[CODECS]
     cdef readonly bytearray offsets
     cdef readonly bytearray timestamps
     cdef readonly bytearray timestamp_types
@@ -426,6 +449,10 @@ cdef class Columns:
     cdef readonly long long header_count
     cdef readonly VariableColumn header_names
     cdef readonly VariableColumn header_values
+
+    @property
+    def batches(self):
+        return [self.by_codec[codec] for codec in range(CODECS)]
 
     cdef int make_room(
         self, Rows *into, int64_t records, int64_t total, bint keys, bint values, bint headers,
@@ -683,6 +710,8 @@ def decode_columns(
         columns.consumed = parts.found.position
         columns.next_offset = parts.found.next_offset
         columns.ended = parts.found.ended
+        if stop:
+            count_batches(&rows, start, parts.found.position, columns.by_codec)
         columns.make_room(
             &rows, parts.found.records, parts.total, keys, values, headers, offsets, timestamps,
             timestamp_types,

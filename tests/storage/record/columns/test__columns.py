@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
+from storage.record.batch import Record, encode
 from storage.record.columns._columns import AbortedSpans, Columns, VariableColumn, decode_columns
+from storage.record.control import COMMIT, encode_marker
+from storage.record.header import parse_header
 from storage.record.plain import plain, recompress
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, damaged, logs
+from tests.storage.old_logs import wrapper
 from tests.storage.record.test_batch import (
     ABORT_MARKER,
     REJECTED,
@@ -276,6 +280,24 @@ def test_offsets_that_do_not_rise() -> None:
     backwards[23] = 0x80
     with pytest.raises(CorruptRecord, match="do not follow"):
         decode_columns(seal(backwards), 0, len(backwards), stop=True)
+
+
+def test_batches_that_end_in_the_offsets_are_counted_by_codec() -> None:
+    record = Record(0, TIME, 0, None, b"value")
+    stored: list[bytes | bytearray] = [
+        oracle.put_message(oracle.Message(0, b"k", b"v", -1), 0),
+        wrapper([oracle.Message(offset, None, b"v", 5) for offset in (1, 2)], 1, 2),
+        encode([record._replace(offset=3), record._replace(offset=4)]),
+        *(recompress(encode([record._replace(offset=4 + n)]), n) for n in (1, 3, 4)),
+        encode_marker(COMMIT, 1, 0, 0, 9, 1, 0),
+    ]
+    data = b"".join(stored)
+    codecs = [parse_header(each).codec for each in stored]
+    columns = decode_columns(data, 0, len(data), stop=True)
+    assert columns.batches == [codecs.count(codec) for codec in range(8)]
+    columns = decode_columns(data, 0, len(data), from_offset=4, to_offset=9, stop=True)
+    assert columns.batches == [1, 1, 0, 1, 1, 0, 0, 0]
+    assert sum(decode_columns(data, 0, len(data)).batches) == 0
 
 
 @given(data=st.data(), log=logs())
