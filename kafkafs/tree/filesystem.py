@@ -12,11 +12,13 @@ import os
 
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.directories.about import AboutDirectory
+from kafkafs.tree.directories.about import AboutPlace
+from kafkafs.tree.directories.directory import directory_of
 from kafkafs.tree.directories.root import Root
 from kafkafs.tree.files.start_names import is_snapshot_name
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.inodes import Directory, Node
+from kafkafs.tree.names import ABOUT
 from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
@@ -34,9 +36,9 @@ class FileSystem:
         self.open_files = OpenTable()
         self.partitions = Partitions(self.mount)
         self.owner_requests = OwnerRequests(self.mount)
-        self.about = AboutDirectory(self.partitions, self.open_files, self.owner_requests)
+        about = AboutPlace(self.partitions, self.open_files, self.owner_requests)
         self.claims = Claims(self.mount)
-        self.root = Root(self.partitions, self.about, self.claims)
+        self.root = Root(self.partitions, directory_of(ABOUT, about), self.claims)
         self.inodes.remember(self.root)
         self.is_stopped = False
 

@@ -36,6 +36,7 @@ from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.mount_options import MountOptions, parse_mount_options
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.directories.directory import Place, text
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.events import Events
@@ -44,6 +45,7 @@ from kafkafs.tree.files.control_file import CommandEffects, TextCommands, taking
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Node
+from kafkafs.tree.names import ABOUT, everybody_reads
 from kafkafs.tree.partition.partitions import Partitions
 from storage.files import Files, is_temporary
 from storage.log.log import Log
@@ -424,13 +426,10 @@ class Commands:
     def break_version(self) -> None:
         """`.kafkafs/version` has a bug from now on."""
 
-        def text() -> str:
+        def broken(place: Place) -> str:
             raise ZeroDivisionError("a bug that a test planted")
 
-        about = self._tree.about
-        about.files["version"] = TextFile(
-            about.files["version"].inode, text, about.owner, about.mount.clock_ns
-        )
+        ABOUT.rows["version"] = text(broken, everybody_reads)
 
 
 def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:

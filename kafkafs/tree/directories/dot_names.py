@@ -244,7 +244,7 @@ class MetaDirectory(OfPartition):
             self.file_owner,
             lambda: partition.mtime_ns,
             path=f"{self.path}/{name}",
-            of=self,
+            of=partition,
         )
 
     def names(self) -> list[str]:

@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 
-from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.group_directories import GroupsDirectory
 from kafkafs.tree.directories.topic import TopicDirectory
@@ -33,7 +32,7 @@ class Root(TreeDirectory):
 
     kind = "mount"
 
-    def __init__(self, partitions: Partitions, about: AboutDirectory, claims: Claims) -> None:
+    def __init__(self, partitions: Partitions, about: Node, claims: Claims) -> None:
         super().__init__(partitions.mount, ROOT_INODE)
         self.partitions = partitions
         self.start_names = StartNames(partitions)

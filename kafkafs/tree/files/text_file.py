@@ -15,6 +15,7 @@ from kafkafs.printable import lines
 from kafkafs.tree.files.control_file import Take
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
+from kafkafs.tree.partition.partition import Partition
 from storage.modes import Ownership
 from storage.waiting import at_once, may_wait
 
@@ -60,8 +61,8 @@ class TextFile(Node):
     `prepare` the text takes long to make: the loop thread calls `prepare`, and a worker thread
     calls `make`. While such a text is open, stat shows the size of the text that was opened last.
 
-    `take(flags, reader)` makes the handle for writing, of a file that takes lines. `of`: a node
-    that is replaced together with this file.
+    `take(flags, reader)` makes the handle for writing, of a file that takes lines. `of`: the
+    partition that is replaced together with this file.
     """
 
     __slots__ = ("_make", "_mtime_ns", "_of", "_opened", "_owner", "_path", "_prepare", "_take")
@@ -76,7 +77,7 @@ class TextFile(Node):
         prepare: Callable[[], object] | None = None,
         take: Take | None = None,
         path: str = "",
-        of: Node | None = None,
+        of: Partition | None = None,
     ) -> None:
         super().__init__(inode)
         self._path = path
