@@ -30,6 +30,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyfuse3
 import trio
@@ -45,6 +46,7 @@ from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.threads import JobThreads, in_thread
 from kafkafs.mount_options import READ_AHEAD_KIB, MountOptions, kernel_options
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.directories.topics import shown_topics
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.permissions import exposed_text
@@ -104,7 +106,8 @@ def run(
             tree = FileSystem(context)
             _name_exposed(context)
             _warn_of_others(manager, events)
-            daemon = Daemon(mount, tree, notices, lambda: ready(len(tree.root.shown_topics())))
+            topics = partial(shown_topics, tree.root.place)
+            daemon = Daemon(mount, tree, notices, lambda: ready(len(topics())))
             mount_point.clean(mount.path)
             _check_mount_point(mount)
             # From the mount on a signal ends the daemon in order, even before it serves.

@@ -13,12 +13,14 @@ import os
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutPlace
-from kafkafs.tree.directories.directory import directory_of
-from kafkafs.tree.directories.root import Root
+from kafkafs.tree.directories.directory import PageDirectory
+from kafkafs.tree.directories.group_directories import GroupsDirectory
+from kafkafs.tree.directories.topics import RootPlace
+from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.files.start_names import is_snapshot_name
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.inodes import Directory, Node
-from kafkafs.tree.names import ABOUT
+from kafkafs.tree.names import ROOT
 from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
@@ -36,9 +38,11 @@ class FileSystem:
         self.open_files = OpenTable()
         self.partitions = Partitions(self.mount)
         self.owner_requests = OwnerRequests(self.mount)
-        about = AboutPlace(self.partitions, self.open_files, self.owner_requests)
         self.claims = Claims(self.mount)
-        self.root = Root(self.partitions, directory_of(ABOUT, about), self.claims)
+        self.start_names = StartNames(self.partitions)
+        about = AboutPlace(self.partitions, self.open_files, self.owner_requests)
+        groups = GroupsDirectory(self.partitions, self.claims)
+        self.root = PageDirectory(ROOT, RootPlace(about, self.start_names, groups))
         self.inodes.remember(self.root)
         self.is_stopped = False
 

@@ -1,21 +1,53 @@
 """The page of all names in the mount: who may see each, when the kernel drops it, what makes it.
 
 Each directory has a `Page` of rows, one for each name. The inode number of a name follows from its
-place (`Place.number`). Where the kernel may keep the attributes of a file, the file says so itself;
-it keeps those of no text.
+place (`Place.number`). A file of records says itself how long the kernel may keep its attributes;
+the kernel keeps those of no text.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 
+from kafkafs.tree.control import abort_transaction
+from kafkafs.tree.control.abort_transaction import AbortTransactions, transactions_text
+from kafkafs.tree.control.compaction import COMPACTION
+from kafkafs.tree.control.delete_records import DELETE_RECORDS
+from kafkafs.tree.control.flush_and_roll import FLUSH, ROLL
+from kafkafs.tree.control.job_file import JobCommands, JobFile, state_text
+from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.topic_commands import DirectoryCommands
-from kafkafs.tree.directories import about
+from kafkafs.tree.control.topic_config import ConfigCommands, config_text
+from kafkafs.tree.control.verify import VERIFY
+from kafkafs.tree.directories import about, topics
 from kafkafs.tree.directories.about import AboutPlace
-from kafkafs.tree.directories.directory import Page, Place, text
+from kafkafs.tree.directories.directory import (
+    Listed,
+    Page,
+    Place,
+    Row,
+    directory,
+    directory_of,
+    text,
+    until_appended,
+)
 from kafkafs.tree.directories.help_text import HELP
+from kafkafs.tree.directories.topics import (
+    ApartInTopic,
+    InTopic,
+    PartitionPlace,
+    RootPlace,
+    TopicPlace,
+)
+from kafkafs.tree.files import meta
+from kafkafs.tree.files.text_file import Content
+from kafkafs.tree.inodes import Node
 from kafkafs.tree.owner.adopt_file import AdoptCommands
 from storage.modes import Ownership
+from storage.paths import ABOUT as ABOUT_NAME
+from storage.paths import GROUPS as GROUPS_NAME
 
 # -- access ----------------------------------------------------------------------------------------
 
@@ -50,7 +82,45 @@ def daemon_alone(place: Place) -> Ownership:
     return 0o600, os.geteuid(), os.getegid()
 
 
-# -- the daemon ------------------------------------------------------------------------------------
+def root(place: Place) -> Ownership:
+    return place.mount.permissions.root
+
+
+def topic(place: TopicPlace) -> Ownership:
+    return place.mount.permissions.topic(place.topic.name)
+
+
+def topic_readers(place: TopicPlace) -> Ownership:
+    """Each user who may read the topic."""
+    mode, uid, gid = topic(place)
+    return mode & 0o555, uid, gid
+
+
+def whole_topic(place: TopicPlace) -> Ownership:
+    """Each user who may do this in the topic and in all of its partitions."""
+    mode, uid, gid = place.mount.permissions.whole_topic(place.topic)
+    return mode & 0o666, uid, gid
+
+
+def whole_topic_writers(place: TopicPlace) -> Ownership:
+    """The same, and each user who may read the topic reads."""
+    mode, uid, gid = whole_topic(place)
+    return mode & ~0o444 | topic(place)[0] & 0o444, uid, gid
+
+
+def partition_readers(place: PartitionPlace) -> Ownership:
+    """Each user who may read the partition."""
+    mode, uid, gid = place.partition.owner
+    return mode & 0o444, uid, gid
+
+
+def partition_directory(place: PartitionPlace) -> Ownership:
+    """The same, of a directory."""
+    mode, uid, gid = partition_readers(place)
+    return mode | mode >> 2, uid, gid
+
+
+# -- .kafkafs: the daemon --------------------------------------------------------------------------
 
 ABOUT = Page[AboutPlace](
     access=everybody,
@@ -73,5 +143,137 @@ ABOUT = Page[AboutPlace](
             is_long=True,
         ),
         "version": text(about.version_text, everybody_reads),
+    },
+)
+
+# -- a topic ---------------------------------------------------------------------------------------
+
+
+def _job(file: JobFile) -> Row[TopicPlace]:
+    return text(
+        lambda place: state_text(place.mount, place.topic, file),
+        whole_topic,
+        takes=lambda place, path: JobCommands(place.mount, path, place.topic, file),
+    )
+
+
+_in_topic = partial(
+    Page[TopicPlace], access=topic_readers, mtime_ns=lambda place: place.topic.extended_ns
+)
+
+CONTROL = _in_topic(
+    rows={
+        abort_transaction.NAME: text(
+            lambda place: transactions_text(place.mount, place.topic),
+            whole_topic,
+            takes=lambda place, path: AbortTransactions(place.partitions, path, place.topic),
+        ),
+        **{
+            file.kind.name: _job(file)
+            for file in (COMPACTION, DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
+        },
+    }
+)
+
+
+def _meta(make: Callable[[PartitionPlace], str | Content]) -> Row[PartitionPlace]:
+    return text(make, partition_readers, mtime_ns=lambda place: place.partition.mtime_ns)
+
+
+META_OF_PARTITION = Page[PartitionPlace](
+    access=partition_directory,
+    mtime_ns=lambda place: place.partition.log.created_ns,
+    refresh=topics.follow_partition,
+    rows={
+        "offsets": _meta(lambda place: meta.offsets(place.partition.log)),
+        "segments": _meta(topics.segments_text),
+        "index": _meta(lambda place: meta.EntryTable(place.partition.log, meta.OFFSET_INDEX)),
+        "timeindex": _meta(lambda place: meta.EntryTable(place.partition.log, meta.TIME_INDEX)),
+        "txnindex": _meta(lambda place: meta.aborted_transactions(place.partition.log)),
+        "producers": _meta(lambda place: meta.producers(place.partition.log)),
+    },
+)
+
+RAW_OF_PARTITION = Page[PartitionPlace](
+    access=partition_directory,
+    # That of the last append, with which the files come.
+    mtime_ns=lambda place: place.partition.mtime_ns,
+    keep_s=until_appended,
+    find=topics.find_raw,
+    others=topics.raw_names,
+)
+
+SNAPSHOT = _in_topic(
+    has_snapshots=True,
+    find=topics.find_snapshot,
+    others=topics.partition_names,
+    create=topics.refuse_create,
+)
+
+VIEW = _in_topic(
+    find=topics.find_partition,
+    others=topics.partition_names,
+    rows={
+        ".snapshot": directory(SNAPSHOT, InTopic),
+        "append": Row(
+            topics.append_file, Listed.WITH_SHOW_DOT, exists=lambda place: place.view.is_text
+        ),
+    },
+)
+
+FOLLOW = _in_topic(find=topics.find_follow, others=topics.partition_names)
+RAW = _in_topic(find=topics.find_directory(RAW_OF_PARTITION), others=topics.partition_names)
+META = _in_topic(find=topics.find_directory(META_OF_PARTITION), others=topics.partition_names)
+
+TOPIC = Page[TopicPlace](
+    kind="topic",
+    access=topic,
+    mtime_ns=lambda place: place.topic.extended_ns,
+    refresh=topics.look_for_partitions,
+    find=topics.find_partition,
+    others=topics.partition_names,
+    chmod=lambda place, change: place.mount.permissions.change_topic(place.topic.name, change),
+    create=topics.create_partition,
+    unlink=topics.refuse_unlink,
+    rows={
+        ".append": Row(topics.append_file, Listed.WITH_SHOW_DOT),
+        ".batches": directory(VIEW, InTopic),
+        ".config": text(
+            lambda place: config_text(place.mount.manager.settings, place.topic.name),
+            whole_topic_writers,
+            takes=lambda place, path: ConfigCommands(place.mount, path, place.topic),
+            listed=Listed.WITH_SHOW_DOT,
+        ),
+        ".control": directory(CONTROL, ApartInTopic),
+        ".follow": directory(FOLLOW, InTopic),
+        ".jsonl": directory(VIEW, InTopic),
+        ".kv": directory(VIEW, InTopic),
+        ".meta": directory(META, ApartInTopic),
+        ".raw": directory(RAW, ApartInTopic),
+        ".ship": directory(FOLLOW, InTopic),
+        ".snapshot": directory(SNAPSHOT, InTopic),
+    },
+)
+
+# -- the mount point -------------------------------------------------------------------------------
+
+
+def _topic(place: RootPlace, name: str) -> Node | None:
+    found = place.mount.manager.topics.get(name)
+    return None if found is None else directory_of(TOPIC, TopicPlace(place, found))
+
+
+ROOT = Page[RootPlace](
+    kind="mount",
+    access=root,
+    refresh=topics.look_for_partitions,
+    find=_topic,
+    others=topics.topic_names,
+    chmod=lambda place, change: place.mount.permissions.change_root(change),
+    mkdir=topics.create_topic,
+    rmdir=topics.delete_topic,
+    rows={
+        GROUPS_NAME: Row(lambda place, name: place.groups, Listed.WITH_SHOW_DOT),
+        ABOUT_NAME: directory(ABOUT, lambda place, name: place.about),
     },
 )

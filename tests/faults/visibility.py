@@ -508,10 +508,10 @@ FAULTS = [
     ),
     Fault(
         "owner-of-a-topic-not-told-to-its-directories",
-        "kafkafs/tree/directories/topic.py",
-        "            self.mount.permissions.change_topic(self.topic.name, change)\n"
-        "            self._changed()\n",
-        "            self.mount.permissions.change_topic(self.topic.name, change)\n",
+        "kafkafs/tree/directories/directory.py",
+        "                self.page.chmod(self.place, change)\n"
+        "                self._drop_attributes_below()\n",
+        "                self.page.chmod(self.place, change)\n",
         "chmod 700 of a topic leaves its views to be listed for an hour.",
         (
             "tests/kafkafs/tree/directories/test_directories.py",

@@ -36,16 +36,15 @@ from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.mount_options import MountOptions, parse_mount_options
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.directories.directory import Place, text
-from kafkafs.tree.directories.dot_names import DOT_NAMES
-from kafkafs.tree.directories.topic import TopicDirectory
+from kafkafs.tree.directories.directory import Listed, Place, Row, text
+from kafkafs.tree.directories.topics import TopicPlace
 from kafkafs.tree.events import Events
 from kafkafs.tree.files import view_file
 from kafkafs.tree.files.control_file import CommandEffects, TextCommands, taking
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Node
-from kafkafs.tree.names import ABOUT, everybody_reads
+from kafkafs.tree.names import ABOUT, TOPIC, everybody_reads
 from kafkafs.tree.partition.partitions import Partitions
 from storage.files import Files, is_temporary
 from storage.log.log import Log
@@ -432,7 +431,7 @@ class Commands:
         ABOUT.rows["version"] = text(broken, everybody_reads)
 
 
-def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
+def _remove_head_file(topic: TopicPlace, name: str) -> Node:
     """`.remove-head`: a count of segments written to it is dropped inside the write."""
 
     class RemoveHead(TextCommands):
@@ -446,6 +445,7 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
             return CommandEffects()
 
     take = taking(lambda: RemoveHead(topic.mount, ".remove-head"))
+    inode = topic.number(name)
     return TextFile(inode, lambda: "", lambda: (0o600, 0, 0), topic.mount.clock_ns, take=take)
 
 
@@ -458,7 +458,7 @@ def main() -> None:
     arguments = parser.parse_args()
     data, path = os.path.realpath(arguments.data), os.path.realpath(arguments.path)
     options = parse_mount_options(arguments.options)
-    DOT_NAMES[".remove-head"] = _remove_head_file
+    TOPIC.rows[".remove-head"] = Row(_remove_head_file, Listed.NEVER)
     vars(daemon)["Operations"] = CountingOperations
     mount = daemon.Mount(data, path, options, foreground=True)
     mount_point.take_name()

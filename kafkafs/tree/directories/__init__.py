@@ -1,7 +1,5 @@
-"""Directories: they look names up, and create and remove entries.
+"""Directories, and the texts and rules of what is in them; `kafkafs.tree.names` lists their names.
 
-`tree_directory` is the base of all. `root` is the mount point, `topic` a topic; `dot_names` has its
-directories and files besides partitions (`.kv`, `.raw`, `.meta`, …), `control_directory` its
-`.control`. `about` is `.kafkafs`, the daemon as files. The nodes of files are in `files`, `append`,
-`control` and `owner`.
+`directory` has the one class of directories. `topics` has the places of topics, and how their names
+are found, made and removed; `group_directories` has `.groups`. `about` has the texts of `.kafkafs`.
 """

@@ -263,9 +263,10 @@ class PageDirectory(Directory, Generic[S]):
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
         if self.page.create is None:
             return super().create(name, mode, flags, caller)
-        made = self.page.create(self.place, name, mode, flags, caller)
-        self._drop_attributes_below()
-        return made
+        try:
+            return self.page.create(self.place, name, mode, flags, caller)
+        finally:
+            self._drop_attributes_below()
 
     def unlink(self, name: str) -> None:
         if self.page.unlink is None:

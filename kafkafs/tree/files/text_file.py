@@ -70,7 +70,7 @@ class TextFile(Node):
     def __init__(
         self,
         inode: int,
-        make: Callable[[], str | Content],
+        make: Callable[[], str | Content] | None,
         owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         *,
@@ -103,7 +103,7 @@ class TextFile(Node):
         if self._prepare is not None and not may_wait():
             self._prepare()
             raise BlockingIOError
-        made = self._make()
+        made = "" if self._make is None else self._make()
         return Text(made) if isinstance(made, str) else made
 
     def attributes(self) -> Attributes:
@@ -133,6 +133,8 @@ class TextFile(Node):
         access = flags & os.O_ACCMODE
         if self._take is None and (access != os.O_RDONLY or flags & os.O_TRUNC):
             raise OSError(errno.EACCES, "this file is read-only")
+        if self._make is None and access != os.O_WRONLY:
+            raise OSError(errno.EACCES, "this file is write-only")
         if self._take is None or access == os.O_RDONLY:
             return self._open_text()
         return self._take(flags, self._open_text() if access == os.O_RDWR else None)

@@ -14,10 +14,9 @@ import pytest
 
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.inodes import ROOT_INODE, Change
+from kafkafs.tree.inodes import ROOT_INODE, Change, Directory
 from storage import LogManager
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
 from storage.settings.setting_files import TOPIC_FILE
@@ -227,7 +226,7 @@ def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, error: int) -> Non
         topic = manager.create_topic("t", 1)
         manager.settings.set_owner("t", None, 1, 2, 0o700)
         directory = FileSystem(MountContext(manager)).lookup(ROOT_INODE, "t")
-        assert isinstance(directory, TopicDirectory)
+        assert isinstance(directory, Directory)
         for at in range(1, 1000):
             disk.failed = ""
             disk.fail_from_now(error, at)

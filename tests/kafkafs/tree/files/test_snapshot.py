@@ -158,7 +158,7 @@ def test_ten_thousand_leave_nothing_behind(tree: Tree) -> None:
         fs.inodes.forget(inode, fs.inodes.get(inode).lookups)
     assert set(fs.inodes.nodes) == before
     assert partition.owned == owned
-    assert fs.root.start_names.held == {}
+    assert fs.start_names.held == {}
     assert not partition.ranges
     assert list(timeline.open) == attached
 

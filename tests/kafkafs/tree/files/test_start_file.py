@@ -162,9 +162,9 @@ def test_two_files_of_one_name_are_open(tree: Tree) -> None:
     assert start_file(tree, "0@-10") is second
     other.release()
     assert start_file(tree, "0@-10") is first
-    assert len(tree.fs.root.start_names.held) == 1
+    assert len(tree.fs.start_names.held) == 1
     handle.release()
-    assert tree.fs.root.start_names.held == {}
+    assert tree.fs.start_names.held == {}
 
 
 def test_however_many_are_looked_up_few_are_kept(tree: Tree) -> None:
@@ -179,13 +179,13 @@ def test_however_many_are_looked_up_few_are_kept(tree: Tree) -> None:
         start_file(tree, f"0@0..{number}")
         start_file(tree, f"0@{iso(NOW_MS + number)}")
     assert PASSING // 2 < len(tree.fs.inodes.nodes) <= others + PASSING + len(opened)
-    assert len(tree.fs.root.start_names.held) < 20
+    assert len(tree.fs.start_names.held) < 20
     for offset, file, handle in zip((3, 17), opened, handles, strict=True):
         assert tree.fs.inodes.get(file.inode) is file
         assert start_file(tree, f"0@{offset}") is file
         assert read(handle) == Oracle(tree).text("", offset, 40)
         handle.release()
-    assert tree.fs.root.start_names.held == {}
+    assert tree.fs.start_names.held == {}
     for number in range(PASSING + 1):
         start_file(tree, f"0@0..{number}")
     with pytest.raises(OSError, match="not given"):
@@ -199,7 +199,7 @@ def test_however_many_names_lead_to_it_few_are_held(tree: Tree) -> None:
     handle = tree.open(file)
     for number in range(2000):
         assert start_file(tree, f"0@{10**6 + number}") is file
-    held = tree.fs.root.start_names.held
+    held = tree.fs.start_names.held
     assert len(held) == NAMES
     tree.append("t/0", b"x\n")
     assert start_file(tree, f"0@{10**6 + 1999}") is file
