@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections import Counter
 
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutPlace
 from kafkafs.tree.directories.directory import PageDirectory
-from kafkafs.tree.directories.group_directories import GroupsDirectory
+from kafkafs.tree.directories.group_directories import GroupsPlace
 from kafkafs.tree.directories.topics import RootPlace
 from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.files.start_names import is_snapshot_name
@@ -41,7 +42,7 @@ class FileSystem:
         self.claims = Claims(self.mount)
         self.start_names = StartNames(self.partitions)
         about = AboutPlace(self.partitions, self.open_files, self.owner_requests)
-        groups = GroupsDirectory(self.partitions, self.claims)
+        groups = GroupsPlace(self.partitions, self.claims, Counter())
         self.root = PageDirectory(ROOT, RootPlace(about, self.start_names, groups))
         self.inodes.remember(self.root)
         self.is_stopped = False

@@ -22,6 +22,7 @@ from kafkafs.tree.control.topic_commands import DirectoryCommands
 from kafkafs.tree.control.topic_config import ConfigCommands, config_text
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories import about, topics
+from kafkafs.tree.directories import group_directories as groups
 from kafkafs.tree.directories.about import AboutPlace
 from kafkafs.tree.directories.directory import (
     Listed,
@@ -30,9 +31,11 @@ from kafkafs.tree.directories.directory import (
     Row,
     directory,
     directory_of,
+    never,
     text,
     until_appended,
 )
+from kafkafs.tree.directories.group_directories import GroupPlace, GroupsPlace, PositionsPlace
 from kafkafs.tree.directories.help_text import HELP
 from kafkafs.tree.directories.topics import (
     ApartInTopic,
@@ -43,6 +46,9 @@ from kafkafs.tree.directories.topics import (
 )
 from kafkafs.tree.files import meta
 from kafkafs.tree.files.text_file import Content
+from kafkafs.tree.groups.claim_file import NAME as CLAIMS
+from kafkafs.tree.groups.group_facts import all_lags_text
+from kafkafs.tree.groups.group_files import ALL, LAG
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.owner.adopt_file import AdoptCommands
 from storage.modes import Ownership
@@ -255,6 +261,70 @@ TOPIC = Page[TopicPlace](
     },
 )
 
+# -- .groups: consumer groups ----------------------------------------------------------------------
+
+# Another process may write groups at any moment, and offsets expire: the kernel keeps nothing.
+POSITIONS = Page[PositionsPlace](
+    kind="group",
+    appends=True,
+    access=groups.positions_access,
+    keep_s=never,
+    find=groups.find_position,
+    others=groups.position_names,
+    create=groups.refuse_create,
+    unlink=groups.remove_position,
+    rows={ALL: Row(lambda place, name: place.of.all_file(), Listed.NEVER)},
+)
+
+
+def _positions_in(place: GroupPlace, name: str) -> Node | None:
+    found = groups.found_topic(place, name)
+    return None if found is None else directory_of(POSITIONS, PositionsPlace(place, found))
+
+
+GROUP = Page[GroupPlace](
+    kind="group",
+    appends=True,
+    access=groups.group_access,
+    keep_s=never,
+    refresh=topics.look_for_partitions,
+    find=_positions_in,
+    others=groups.topic_names,
+    chmod=lambda place, change: place.mount.permissions.change_group(place.group, change),
+    create=groups.refuse_create,
+    rmdir=groups.remove_topic,
+    rows={
+        CLAIMS: Row(groups.claim_file, Listed.NEVER),
+        LAG: Row(groups.lag_file, Listed.NEVER),
+    },
+)
+
+
+def _group(place: GroupsPlace, name: str) -> Node | None:
+    group = groups.found_group(place, name)
+    return None if group is None else directory_of(GROUP, GroupPlace(place, group))
+
+
+GROUPS = Page[GroupsPlace](
+    kind="group",
+    appends=True,
+    access=groups.groups_access,
+    keep_s=never,
+    find=_group,
+    others=groups.group_names,
+    mkdir=groups.make_group,
+    create=groups.refuse_create,
+    rmdir=groups.remove_group,
+    rows={
+        LAG: text(
+            lambda place: all_lags_text(place.mount.manager),
+            mounting_user,
+            is_long=True,
+            listed=Listed.NEVER,
+        )
+    },
+)
+
 # -- the mount point -------------------------------------------------------------------------------
 
 
@@ -273,7 +343,7 @@ ROOT = Page[RootPlace](
     mkdir=topics.create_topic,
     rmdir=topics.delete_topic,
     rows={
-        GROUPS_NAME: Row(lambda place, name: place.groups, Listed.WITH_SHOW_DOT),
+        GROUPS_NAME: directory(GROUPS, lambda place, name: place.groups),
         ABOUT_NAME: directory(ABOUT, lambda place, name: place.about),
     },
 )

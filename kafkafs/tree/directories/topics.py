@@ -13,6 +13,7 @@ from kafkafs.tree.append.append_target import TopicTarget
 from kafkafs.tree.append.lines_handle import LinesHandle
 from kafkafs.tree.directories.about import AboutPlace
 from kafkafs.tree.directories.directory import Page, Place, directory_of
+from kafkafs.tree.directories.group_directories import GroupsPlace
 from kafkafs.tree.files import meta, raw_file
 from kafkafs.tree.files.follow_file import look_up_follow
 from kafkafs.tree.files.start_file import StartNames
@@ -35,7 +36,7 @@ from storage.waiting import before_waiting, may_wait
 class RootPlace(Place):
     """The mount point."""
 
-    def __init__(self, about: AboutPlace, start_names: StartNames, groups: Node) -> None:
+    def __init__(self, about: AboutPlace, start_names: StartNames, groups: GroupsPlace) -> None:
         super().__init__(about.partitions, "", ROOT_INODE)
         self.about = about
         self.start_names = start_names

@@ -1,5 +1,5 @@
 """The files of a group: `.groups/G/T/N`, a position; `.groups/G/T/.all`, which takes one for all
-partitions of a topic; and `.lag`, a text.
+partitions of a topic.
 
 A line commits inside the `write()` that carries its newline, as in a control file; of several lines
 the last one counts, and a wrong one is EINVAL, which changes nothing. Only the owner's thread
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -40,8 +39,6 @@ T = TypeVar("T")
 
 ALL = ".all"
 LAG = ".lag"
-_FOLLOW_S = 0.02
-"""Seconds that the owner's thread follows another process at most before a table is made."""
 
 
 class GroupTopic:
@@ -221,20 +218,3 @@ def waited_for(queue: AppendQueue, ask: Callable[[], T]) -> T:
         if not queue.has_turn:
             raise MustQueue([queue]) from None
     return queue.off_log_thread(ask)
-
-
-# -- texts -----------------------------------------------------------------------------------------
-
-
-def lag_file(
-    partitions: Partitions, path: str, text: Callable[[], str], owner: Callable[[], Ownership]
-) -> Node:
-    """A table of lags."""
-    return TextFile(
-        inode_number(path),
-        text,
-        owner,
-        partitions.mount.clock_ns,
-        prepare=lambda: partitions.follow_all(time.monotonic() + _FOLLOW_S),
-        path=path,
-    )
