@@ -21,19 +21,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NoReturn
 
 import pyfuse3
 import trio
 
 from kafkafs.fuse.answers import Entries
+from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.inodes import (
-    Attributes,
-    Directory,
-    Node,
-    file_mode,
-    inode_number,
-)
+from kafkafs.tree.inodes import Directory, Node, inode_number
 from storage.errors import StorageError
 from storage.waiting import at_once
 
@@ -47,19 +43,6 @@ _FAULTS = (StorageError, OSError)
 _Found = dict[str, Node]
 #: Calls a function in a worker thread.
 InThread = Callable[[Callable[[Sequence[str]], _Found], Sequence[str]], Awaitable[_Found]]
-
-
-class Unreadable(Node):
-    """Stands for a name whose lookup fails."""
-
-    __slots__ = ()
-
-    def attributes(self) -> Attributes:
-        raise OSError(errno.EIO, "cannot be read")
-
-    def listed_attributes(self) -> Attributes:
-        """Attributes that the kernel does not keep."""
-        return Attributes(self.inode, file_mode(0), 0, 0, 1, 0, 0, 0, 0.0, 0.0)
 
 
 class Listing:
@@ -184,4 +167,10 @@ class Listing:
         return self._tree.lookup(self.directory.inode, name, self._process)
 
     def _unreadable(self, name: str) -> Node:
-        return Unreadable(inode_number(self.directory.inode, name, "unreadable"))
+        """Stands for a name whose lookup fails. The kernel keeps nothing of it."""
+        inode = inode_number(self.directory.inode, name, "unreadable")
+        return TextFile(inode, _fail, lambda: (0, 0, 0), lambda: 0, prepare=lambda: None)
+
+
+def _fail() -> NoReturn:
+    raise OSError(errno.EIO, "cannot be read")

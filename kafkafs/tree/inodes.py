@@ -198,7 +198,7 @@ class Node:
 
 
 class Directory(Node):
-    """A directory. It refuses changes; a subclass overrides those that it supports."""
+    """A directory."""
 
     __slots__ = ()
 
@@ -224,20 +224,17 @@ class Directory(Node):
         raise NotImplementedError
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> "Node":
-        raise OSError(
-            errno.EPERM, "directories can be created only at the top of the mount, as topics"
-        )
+        raise NotImplementedError
 
     def rmdir(self, name: str, caller: Caller) -> None:
-        raise OSError(errno.EPERM, "only topics can be removed")
+        raise NotImplementedError
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
         """Create and open a file; the umask is applied to `mode` already."""
-        raise OSError(errno.EPERM, "files can be created only in a topic, as its next partition")
+        raise NotImplementedError
 
     def unlink(self, name: str) -> None:
-        """On the owner's thread. MustQueue."""
-        raise OSError(errno.EPERM, "files here cannot be removed")
+        raise NotImplementedError
 
 
 class InodeTable:

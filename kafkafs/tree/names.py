@@ -7,6 +7,7 @@ the kernel keeps those of no text.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +33,7 @@ from kafkafs.tree.directories.directory import (
     directory,
     directory_of,
     never,
+    refuse,
     text,
     until_appended,
 )
@@ -213,7 +215,7 @@ SNAPSHOT = _in_topic(
     has_snapshots=True,
     find=topics.find_snapshot,
     others=topics.partition_names,
-    create=topics.refuse_create,
+    create=refuse("new files cannot be created in a snapshot", errno.EROFS),
 )
 
 VIEW = _in_topic(
@@ -264,6 +266,8 @@ TOPIC = Page[TopicPlace](
 # -- .groups: consumer groups ----------------------------------------------------------------------
 
 # Another process may write groups at any moment, and offsets expire: the kernel keeps nothing.
+_no_create = refuse("only existing partitions have committed offsets")
+
 POSITIONS = Page[PositionsPlace](
     kind="group",
     appends=True,
@@ -271,7 +275,7 @@ POSITIONS = Page[PositionsPlace](
     keep_s=never,
     find=groups.find_position,
     others=groups.position_names,
-    create=groups.refuse_create,
+    create=_no_create,
     unlink=groups.remove_position,
     rows={ALL: Row(lambda place, name: place.of.all_file(), Listed.NEVER)},
 )
@@ -291,7 +295,7 @@ GROUP = Page[GroupPlace](
     find=_positions_in,
     others=groups.topic_names,
     chmod=lambda place, change: place.mount.permissions.change_group(place.group, change),
-    create=groups.refuse_create,
+    create=_no_create,
     rmdir=groups.remove_topic,
     rows={
         CLAIMS: Row(groups.claim_file, Listed.NEVER),
@@ -313,7 +317,7 @@ GROUPS = Page[GroupsPlace](
     find=_group,
     others=groups.group_names,
     mkdir=groups.make_group,
-    create=groups.refuse_create,
+    create=_no_create,
     rmdir=groups.remove_group,
     rows={
         LAG: text(

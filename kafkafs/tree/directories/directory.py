@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.control_file import Commands, taking
@@ -98,6 +98,21 @@ class Row(Generic[S]):
     page: Page[Any] | None = None
 
 
+def refuse(why: str, number: int = errno.EPERM) -> Callable[..., NoReturn]:
+    """A change that is refused."""
+
+    def change(*request: object) -> NoReturn:
+        raise OSError(number, why)
+
+    return change
+
+
+_NO_MKDIR = refuse("directories can be created only at the top of the mount, as topics")
+_NO_RMDIR = refuse("only topics can be removed")
+_NO_CREATE = refuse("files can be created only in a topic, as its next partition")
+_NO_UNLINK = refuse("files here cannot be removed")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page(Generic[S]):
     """The names in one kind of directory, and what a user can do there."""
@@ -119,10 +134,11 @@ class Page(Generic[S]):
     appends: bool = False
     chmod: Callable[[S, Change], None] | None = None
     """Changes mode and owner, durably."""
-    mkdir: Callable[[S, str, int, Caller], None] | None = None
-    rmdir: Callable[[S, str, Caller], None] | None = None
-    create: Callable[[S, str, int, int, Caller], tuple[Node, Handle]] | None = None
-    unlink: Callable[[S, str], None] | None = None
+    mkdir: Callable[[S, str, int, Caller], None] = _NO_MKDIR
+    rmdir: Callable[[S, str, Caller], None] = _NO_RMDIR
+    create: Callable[[S, str, int, int, Caller], tuple[Node, Handle]] = _NO_CREATE
+    unlink: Callable[[S, str], None] = _NO_UNLINK
+    """Runs on the loop thread. MustQueue."""
 
     def directories(self) -> Iterator[str]:
         """Yield the paths of the directories in this one that have rows."""
@@ -135,24 +151,15 @@ class Page(Generic[S]):
 class PageDirectory(Directory, Generic[S]):
     """The directory of `place`, with the names of `page`."""
 
-    __slots__ = ("page", "place")
+    __slots__ = ("appends", "has_snapshots", "kind", "page", "place")
 
     def __init__(self, page: Page[S], place: S) -> None:
         super().__init__(place.inode)
         self.page = page
         self.place = place
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        return self.page.kind
-
-    @property
-    def has_snapshots(self) -> bool:  # type: ignore[override]
-        return self.page.has_snapshots
-
-    @property
-    def appends(self) -> bool:  # type: ignore[override]
-        return self.page.appends
+        self.kind = page.kind
+        self.has_snapshots = page.has_snapshots
+        self.appends = page.appends
 
     @property
     def path(self) -> str:
@@ -249,30 +256,20 @@ class PageDirectory(Directory, Generic[S]):
     # -- changes -------------------------------------------------------------------------------
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> Node:
-        if self.page.mkdir is None:
-            return super().mkdir(name, mode, caller)
         self.page.mkdir(self.place, name, mode, caller)
         return self.lookup(name)
 
     def rmdir(self, name: str, caller: Caller) -> None:
-        if self.page.rmdir is None:
-            super().rmdir(name, caller)
-        else:
-            self.page.rmdir(self.place, name, caller)
+        self.page.rmdir(self.place, name, caller)
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
-        if self.page.create is None:
-            return super().create(name, mode, flags, caller)
         try:
             return self.page.create(self.place, name, mode, flags, caller)
         finally:
             self._drop_attributes_below()
 
     def unlink(self, name: str) -> None:
-        if self.page.unlink is None:
-            super().unlink(name)
-        else:
-            self.page.unlink(self.place, name)
+        self.page.unlink(self.place, name)
 
 
 # -- rows ------------------------------------------------------------------------------------------

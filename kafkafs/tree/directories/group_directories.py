@@ -13,7 +13,6 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import NoReturn
 
 from kafkafs.tree.directories.directory import Place, text
 from kafkafs.tree.files.group_names import (
@@ -193,10 +192,6 @@ def make_group(place: GroupsPlace, name: str, mode: int, caller: Caller) -> None
     groups.prepare()
     place.mount.permissions.set_group(group, (caller.uid, caller.gid, mode & 0o7777))
     groups.make(group)
-
-
-def refuse_create(*request: object) -> NoReturn:
-    raise OSError(errno.EPERM, "only existing partitions have committed offsets")
 
 
 def remove_group(place: GroupsPlace, name: str, caller: Caller) -> None:

@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from kafkafs.tree.append.append_target import TopicTarget
 from kafkafs.tree.append.lines_handle import LinesHandle
@@ -296,7 +295,3 @@ def refuse_unlink(place: TopicPlace, name: str) -> None:
     if partition is not None and partition.log.is_new:
         why += "; to write an empty partition: >, cp, tar -x --overwrite or rsync --inplace"
     raise OSError(errno.EPERM, why)
-
-
-def refuse_create(*request: object) -> NoReturn:
-    raise OSError(errno.EROFS, "new files cannot be created in a snapshot")
