@@ -24,7 +24,7 @@ from kafkafs.tree.permissions import Permissions
 from kafkafs.tree.read_ahead import ReadAhead
 from kafkafs.tree.recent_lookups import RecentLookups
 from kafkafs.tree.unfinished import Unfinished
-from kafkafs.views import BatchesView, View, json_lines_view, key_value_view, values_view
+from kafkafs.views import VIEWS, View
 from storage.compaction.log_cleaner import LogCleaner
 from storage.follow.follow_directory import DirectoryFollower
 from storage.log.log import Log
@@ -67,14 +67,10 @@ class MountContext:
         self.follows = follows
         """Whether each stat follows its log, since another process writes the directory."""
         committed = options.isolation == "read_committed"
-        self.dot_views: dict[str, View] = {
-            ".kv": key_value_view(committed),
-            ".jsonl": json_lines_view(committed),
-            ".batches": BatchesView(),
-        }
-        """The views by the names of their directories."""
-        self.views: tuple[View, ...] = (values_view(committed), *self.dot_views.values())
+        self.views: tuple[View, ...] = tuple(make(committed) for make in VIEWS.values())
         """The first is the view of the topic's own files."""
+        self.dot_views = {f".{name}": each for name, each in zip(VIEWS, self.views, strict=True)}
+        """The views by the names of their directories; the first has none."""
         self.unfinished = Unfinished(options.memory)
         self.read_ahead = ReadAhead(options.memory)
         self.store = LineStore(manager.files, manager.duties)

@@ -53,6 +53,7 @@ from kafkafs.tree.groups.group_facts import all_lags_text
 from kafkafs.tree.groups.group_files import ALL, LAG
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.owner.adopt_file import AdoptCommands
+from kafkafs.views import VIEWS
 from storage.modes import Ownership
 from storage.paths import ABOUT as ABOUT_NAME
 from storage.paths import GROUPS as GROUPS_NAME
@@ -244,8 +245,8 @@ TOPIC = Page[TopicPlace](
     create=topics.create_partition,
     unlink=topics.refuse_unlink,
     rows={
+        **{f".{name}": directory(VIEW, InTopic) for name in list(VIEWS)[1:]},
         ".append": Row(topics.append_file, Listed.WITH_SHOW_DOT),
-        ".batches": directory(VIEW, InTopic),
         ".config": text(
             lambda place: config_text(place.mount.manager.settings, place.topic.name),
             whole_topic_writers,
@@ -254,8 +255,6 @@ TOPIC = Page[TopicPlace](
         ),
         ".control": directory(CONTROL, ApartInTopic),
         ".follow": directory(FOLLOW, InTopic),
-        ".jsonl": directory(VIEW, InTopic),
-        ".kv": directory(VIEW, InTopic),
         ".meta": directory(META, ApartInTopic),
         ".raw": directory(RAW, ApartInTopic),
         ".ship": directory(FOLLOW, InTopic),

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from kafkafs.views import _json_lines, _key_value, _parse, _render
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
     from kafkafs.views._measure import Loops
@@ -127,3 +129,10 @@ class BatchesView:
 
 
 View: TypeAlias = TextView | BatchesView
+
+#: The list of views: the functions that make them, by name. The first is the view of a topic's own
+#: files, and `.NAME` is the directory of each other one.
+VIEWS: Final[dict[str, Callable[[bool], View]]] = {
+    **TEXT_VIEWS,
+    "batches": lambda committed: BatchesView(),
+}

@@ -86,13 +86,10 @@ def until_appended(place: Place, inode: int) -> float:
 
 @dataclass(frozen=True)
 class Row(Generic[S]):
-    """One name, or all names of a page that none of its other rows has.
-
-    `page` is that of a directory. `exists`: whether this mount has the name.
-    """
+    """One name. `page`: a directory's own names. `exists`: whether this mount has the name."""
 
     node: Callable[[S, str], Node]
-    """Makes the node of a name."""
+    """Makes the node of the name."""
     listed: Listed = Listed.ALWAYS
     exists: Callable[[S], bool] = lambda place: True
     page: Page[Any] | None = None
@@ -130,8 +127,10 @@ class Page(Generic[S]):
     keep_s: Callable[[S, int], float] = while_notified
     """Seconds that the kernel may keep the attributes."""
     kind: str = "directory"
+    """What it is to a user to whom something is refused (`Node.kind`)."""
     has_snapshots: bool = False
     appends: bool = False
+    """As in `Directory`."""
     chmod: Callable[[S, Change], None] | None = None
     """Changes mode and owner, durably."""
     mkdir: Callable[[S, str, int, Caller], None] = _NO_MKDIR

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kafkafs.cli.common.views import VIEWS as COMMANDS_VIEWS
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree import names
+from kafkafs.tree.directories.directory import Page
+from kafkafs.tree.directories.help_text import HELP
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.inodes import KEEP_S, ROOT_INODE, Directory, inode_number
+from kafkafs.views import VIEWS
 from storage.manager import Topic
 from tests.kafkafs.trees import CALLER, Tree, a_tree
 
@@ -146,3 +152,35 @@ def test_the_listings_have_these_names(tree: Tree) -> None:
     assert sorted({*listed} - {*of_the_disk}) == sorted(
         {*NAMES} - UNLISTED - {path for path in NAMES if path.startswith("t/.raw/0/")}
     )
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+ON_THE_PAGE = {
+    name for page in vars(names).values() if isinstance(page, Page) for name in page.rows
+}
+REFERENCE = Path(__file__).parents[3] / "docs/reference/names.md"
+PICTURE = REFERENCE.read_text().split("```\n")[1]
+"""The manual page of names has it, too."""
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\.?[\w-]+", text))
+
+
+def test_each_name_of_the_page_is_checked_here() -> None:
+    assert {*(path.rpartition("/")[2] for path in NAMES)} >= ON_THE_PAGE
+
+
+@pytest.mark.parametrize("text", [HELP, PICTURE], ids=["help", "reference"])
+def test_the_help_and_the_reference_have_all_names(text: str) -> None:
+    assert sorted(ON_THE_PAGE - words(text)) == []
+
+
+def test_the_reference_has_no_other_names() -> None:
+    dotted = {word for word in words(PICTURE) if word.startswith(".")}
+    assert sorted(dotted - ON_THE_PAGE) == []
+
+
+def test_commands_know_the_views() -> None:
+    assert tuple(VIEWS) == COMMANDS_VIEWS
