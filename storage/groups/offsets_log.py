@@ -126,7 +126,6 @@ class OffsetsLog:
                     offsets=False,
                     timestamps=False,
                     aborted=aborted,
-                    check_crc=True,
                 )
             except CorruptRecord:
                 return

@@ -183,7 +183,6 @@ def columns(data: bytes) -> None:
                 timestamp_types=bits & 64 == 0,
                 timestamps_us=bits & 128 == 0,
                 aborted=ABORTED if bits & 256 else None,
-                check_crc=bits & 512 != 0,
                 stop=bits & 1024 != 0,
                 plain_bytes=(1, 1 << 30)[bits >> 11 & 1],
             )

@@ -228,22 +228,20 @@ def _assert_columns(view: memoryview, at: int, size: int, records: list[Record])
 
 def _assert_headers(view: memoryview, at: int, size: int, shown: list[Record]) -> None:
     """The same batch as who reads a log for Spark does."""
-    header = parse_header(view[at:])
     largest = max((abs(record.timestamp) for record in shown), default=0)
-    backwards = header.last_offset_delta < 0 or header.base_offset < 0
     try:
         columns = decode_columns(
             view[at : at + size],
             0,
             size,
+            from_offset=-(1 << 63),
             headers=True,
             timestamps_us=True,
             timestamp_types=True,
-            check_crc=True,
             stop=True,
         )
     except CorruptRecord:
-        if largest <= (2**63 - 1) // 1000 and not backwards:
+        if largest <= (2**63 - 1) // 1000:
             raise
         return
     headers = [header for record in shown for header in record.headers]

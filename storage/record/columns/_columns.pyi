@@ -67,7 +67,6 @@ def decode_columns(
     without_times: bool = False,
     aborted: AbortedSpans | None = None,
     predicate: Predicate | None = None,
-    check_crc: bool = False,
     stop: bool = False,
     plain_bytes: int = ...,
 ) -> Columns: ...

@@ -5,9 +5,9 @@ Every buffer is a bytearray in the machine's byte order, so `pyarrow.py_buffer` 
 Invariants: in a batch that it decodes, the loop reads every record to its end, headers included.
 Each record must fill its length exactly, and the batch must have as many records as its header
 says. The module brings compressed batches and those of v0 and v1 into plain form
-(`storage/record/plain.py`), which checks their CRC; it checks the CRC of the others if the caller
-sets `check_crc`. The caller says which transactions are aborted. Layouts:
-`storage/record/header.py` and `storage/record/batch.py`.
+(`storage/record/plain.py`), which checks their CRC; the caller has checked the others. The caller
+says which transactions are aborted. Layouts: `storage/record/header.py` and
+`storage/record/batch.py`.
 """
 
 from array import array
@@ -22,11 +22,11 @@ from libc.string cimport memcpy, memset
 
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT, BASE_OFFSET,
-    BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA,
-    LEGACY_ATTRIBUTES, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_ENTRY, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields,
-    PinnedBuffer, RecordHead, crc_of, headers_fill, hold_part, judge_batch, last_offset_of, load32,
-    load64, read_fields, read_head, size_of, sum_of,
+    BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LEGACY_ATTRIBUTES,
+    LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT, RELEASE_GIL_FROM,
+    SMALLEST_ENTRY, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, PinnedBuffer, RecordHead,
+    headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields, read_head,
+    size_of, sum_of,
 )
 from storage.record.columns._predicate cimport Limits, Predicate, Subject, limits_of, subject_of
 from storage.record.columns._header_column cimport (
@@ -44,11 +44,9 @@ cdef enum:
     CODECS = CODEC_BITS + 1
 
     # Faults that `Fault` does not have.
-    WRONG_CRC = 100
-    LATE_TIMESTAMP
+    LATE_TIMESTAMP = 100
     LONG_NAMES
     OUT_OF_MEMORY
-    OUT_OF_ORDER
 
 
 cdef struct Bytes:
@@ -72,7 +70,6 @@ cdef struct Rows:
     int64_t from_offset
     int64_t to_offset
     bint stops  # decoding ends at to_offset
-    bint check_crc
     bint in_us  # timestamps are in microseconds, not in ms
     int64_t *offsets  # NULL: the caller does not want them; so, too, for the next two
     int64_t *timestamps
@@ -272,10 +269,6 @@ cdef inline Fault survey(
         fault = judge(rows, batch)
         if fault != NO_FAULT and fault != CONTROL_BATCH and fault != ENCODED:
             return fault
-        if rows.stops and (
-            base < found.next_offset or <int32_t> load32(batch + LAST_OFFSET_DELTA) < 0
-        ):
-            return <Fault> OUT_OF_ORDER
         if fault == ENCODED:
             return ENCODED
         batch_size = size_of(batch)
@@ -306,11 +299,8 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
         if batch_size < HEADER_SIZE or batch_size > size - position[0]:
             return BAD_BATCH_LENGTH
         if is_ruled_out(rows, batch):
-            # A batch that is not read is not checked, as if an index had excluded it.
             position[0] += batch_size
             continue
-        if rows.check_crc and crc_of(batch, batch_size) != load32(batch + CRC):
-            return <Fault> WRONG_CRC
         if judge(rows, batch) == NO_FAULT:
             fault = add_batch(rows, batch, batch_size)
             if fault != NO_FAULT:
@@ -547,13 +537,8 @@ cdef class Parts:
             if fault == NO_FAULT:
                 break
             if fault != ENCODED:
-                self.check_crcs(rows, start, position)
                 raise fault_of(fault, position + at, start + at, size - at, rows)
-            try:
-                more = self.add_plain(data, rows, start + at, position, position + size)
-            except CorruptRecord:
-                self.check_crcs(rows, start, position)
-                raise
+            more = self.add_plain(data, rows, start + at, position, position + size)
         if rows.stops and self.found.next_offset >= rows.to_offset:
             self.found.ended = True
         return 0
@@ -567,8 +552,6 @@ cdef class Parts:
         cdef bytearray made
         if self.runs and self.total >= self.limit:
             return False
-        if rows.stops and <int64_t> load64(batch) < self.found.next_offset:
-            raise fault_of(<Fault> OUT_OF_ORDER, position + at, batch, HEADER_SIZE, rows)
         made, taken = plain(data, position + at, end)
         if not made or self.total + len(made) > LARGEST_INPUT:
             return False
@@ -581,33 +564,18 @@ cdef class Parts:
         self.total += len(made)
         return True
 
-    cdef int check_crcs(self, const Rows *rows, const uint8_t *start, int64_t position) except -1:
-        """Raise CorruptRecord if a batch before the fault has a wrong CRC: it may be the cause."""
-        cdef int64_t at, begin, size
-        if rows.check_crc:
-            for made, begin, size, _ in self.runs:
-                at = begin
-                while made is None and at < begin + size:
-                    if crc_of(start + at, size_of(start + at)) != load32(start + at + CRC):
-                        raise fault_of(<Fault> WRONG_CRC, position + at, start + at, 0, rows)
-                    at += size_of(start + at)
-        return 0
-
     cdef int decode(self, Rows *rows, const uint8_t *start, int64_t position) except -1:
         cdef bytearray made
         cdef const uint8_t *batches
         cdef int64_t begin, size
         cdef int64_t at = 0
-        cdef bint check_crc = rows.check_crc
         cdef bint without_times = rows.without_times
         cdef Fault fault
         for made, begin, size, is_without in self.runs:
             batches = start + begin
-            rows.check_crc = check_crc
             rows.without_times = without_times or is_without
             if made is not None:
                 batches = <const uint8_t *> PyByteArray_AS_STRING(made)
-                rows.check_crc = False
             if size >= RELEASE_GIL_FROM:
                 with nogil:
                     fault = fill(rows, batches, size, &at)
@@ -625,10 +593,7 @@ cdef class Parts:
 
 
 cdef Fault survey_plain(const Rows *rows, bytearray made, bint without_times, Survey *found):
-    """Survey a plain form, without the checks of offsets.
-
-    `add_plain` has checked the stored batch: a wrapper gives its last offset, not its base offset.
-    """
+    """Survey a plain form; the stored batch has shown whether decoding ends before it."""
     cdef const uint8_t *batch = <const uint8_t *> PyByteArray_AS_STRING(made)
     cdef Rows loose = rows[0]
     cdef Fault fault
@@ -647,11 +612,7 @@ cdef object fault_of(
         offset = <int64_t> load64(batch)
     if fault == OUT_OF_MEMORY:
         return MemoryError()
-    if fault == WRONG_CRC:
-        reason = "a batch's CRC is wrong"
-    elif fault == OUT_OF_ORDER:
-        reason = "a batch's offsets do not follow the previous batch"
-    elif fault == LONG_NAMES:
+    if fault == LONG_NAMES:
         reason = "the header names exceed 2 GiB in total"
     elif fault == LATE_TIMESTAMP:
         reason = f"a timestamp of {rows.refused_timestamp} ms is too large in microseconds"
@@ -667,8 +628,7 @@ def decode_columns(
     bint keys=True, bint values=True, bint headers=False,
     bint offsets=True, bint timestamps=True, bint timestamp_types=False,
     bint timestamps_us=False, bint without_times=False,
-    AbortedSpans aborted=None, Predicate predicate=None, bint check_crc=False,
-    bint stop=False, long long plain_bytes=LARGEST_INPUT,
+    AbortedSpans aborted=None, Predicate predicate=None, bint stop=False, long long plain_bytes=LARGEST_INPUT,
 ):
     """Decode the whole batches in `data[position:position + size]`, the first at its start.
 
@@ -679,11 +639,10 @@ def decode_columns(
     below 2**31.
 
     `stop`: the data is from a log, and the batches' offsets rise; decoding ends behind the batch
-    with the last offset before `to_offset`. `check_crc`: check the CRC of every batch, not only of
-    those that need their plain form. `timestamps_us`: return timestamps in microseconds, not in ms.
-    `without_times`: the batches are the plain form of a format that has no timestamps. `predicate`:
-    only records for which it holds become rows, and a batch whose header rules that out is neither
-    checked nor decoded.
+    with the last offset before `to_offset`. `timestamps_us`: return timestamps in microseconds, not
+    in ms. `without_times`: the batches are the plain form of a format that has no timestamps.
+    `predicate`: only records for which it holds become rows, and a batch whose header rules that
+    out is not decoded.
 
     Raises CorruptRecord, with the batch's position in `data`; also, with `timestamps_us`, for a
     timestamp that does not fit an i64 in microseconds.
@@ -699,8 +658,7 @@ def decode_columns(
     start = held.start + position
     try:
         rows.from_offset, rows.to_offset = from_offset, to_offset
-        rows.stops, rows.check_crc = stop, check_crc
-        rows.in_us, rows.without_times = timestamps_us, without_times
+        rows.stops, rows.in_us, rows.without_times = stop, timestamps_us, without_times
         if aborted is not None:
             rows.aborted = <const Span *> PyByteArray_AS_STRING(aborted.spans)
             rows.aborted_count = aborted.count

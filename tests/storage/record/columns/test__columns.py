@@ -208,7 +208,7 @@ def with_producers(data: st.DataObject, log: bytes) -> bytes:
     return out
 
 
-EVERYTHING: dict[str, Any] = {"headers": True, "timestamp_types": True, "check_crc": True}
+EVERYTHING: dict[str, Any] = {"headers": True, "timestamp_types": True}
 spans = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 1100), st.integers(0, 400)).map(
         lambda span: (span[0], span[1], span[1] + span[2])
@@ -266,22 +266,6 @@ def test_nothing_behind_the_end_is_looked_at(data: st.DataObject, log: MadeLog, 
     assert columns.ended == (size < len(stored) or columns.next_offset >= to_offset)
 
 
-def test_offsets_that_do_not_rise() -> None:
-    data = THREE_RECORDS * 2
-    assert decode_columns(data, 0, len(data)).rows == 6
-    with pytest.raises(CorruptRecord, match="do not follow") as caught:
-        decode_columns(data, 0, len(data), stop=True)
-    assert (caught.value.position, caught.value.offset) == (len(THREE_RECORDS), 0)
-    for codec in (1, 4):
-        data = THREE_RECORDS + recompress(THREE_RECORDS, codec)
-        with pytest.raises(CorruptRecord, match="do not follow"):
-            decode_columns(data, 0, len(data), stop=True)
-    backwards = bytearray(THREE_RECORDS)
-    backwards[23] = 0x80
-    with pytest.raises(CorruptRecord, match="do not follow"):
-        decode_columns(seal(backwards), 0, len(backwards), stop=True)
-
-
 def test_batches_that_end_in_the_offsets_are_counted_by_codec() -> None:
     record = Record(0, TIME, 0, None, b"value")
     stored: list[bytes | bytearray] = [
@@ -298,32 +282,6 @@ def test_batches_that_end_in_the_offsets_are_counted_by_codec() -> None:
     columns = decode_columns(data, 0, len(data), from_offset=4, to_offset=9, stop=True)
     assert columns.batches == [1, 1, 0, 1, 1, 0, 0, 0]
     assert sum(decode_columns(data, 0, len(data)).batches) == 0
-
-
-@given(data=st.data(), log=logs())
-def test_every_crc_is_checked(data: st.DataObject, log: MadeLog) -> None:
-    made = with_producers(data, log.data)
-    batches = list(oracle.walk(made))
-    if not batches:
-        return
-    batch = data.draw(st.sampled_from(batches))
-    at = data.draw(st.integers(batch.position + 17, batch.end - 1))
-    wrong = bytearray(made)
-    wrong[at] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(CorruptRecord) as caught:
-        decode_columns(wrong, 0, len(wrong), check_crc=True)
-    assert caught.value.position == batch.position
-    assert caught.value.offset in (batch.base_offset, None)
-
-
-def test_a_wrong_length_is_found_where_it_is() -> None:
-    """Not where the batch behind it would be."""
-    wrong = bytearray(THREE_RECORDS * 3)
-    wrong[11] -= 1
-    for tail in (b"", recompress(THREE_RECORDS, 1)):
-        with pytest.raises(CorruptRecord, match="CRC") as caught:
-            decode_columns(wrong + tail, 0, len(wrong + tail), check_crc=True)
-        assert caught.value.position == 0
 
 
 def test_timestamps_in_microseconds() -> None:
@@ -407,10 +365,8 @@ def test_many_spans() -> None:
         assert decode_columns(seal(sent), 0, len(sent), aborted=aborted).rows == rows_left
 
 
-@given(data=damaged(), stop=st.booleans(), check=st.booleans(), last=st.integers(0, 1200))
-def test_damage_is_an_error_or_gives_all_columns(
-    data: bytes, stop: bool, check: bool, last: int
-) -> None:
+@given(data=damaged(), stop=st.booleans(), last=st.integers(0, 1200))
+def test_damage_is_an_error_or_gives_all_columns(data: bytes, stop: bool, last: int) -> None:
     with before_guard_page(data) as view, contextlib.suppress(CorruptRecord):
         columns = decode_columns(
             view,
@@ -420,7 +376,6 @@ def test_damage_is_an_error_or_gives_all_columns(
             headers=True,
             timestamp_types=True,
             timestamps_us=True,
-            check_crc=check,
             stop=stop,
         )
         assert len(shown(columns, 1000)) == columns.rows
