@@ -59,8 +59,8 @@ Names in a topic that ls does not show
     roll flush verify      run (of partition N alone: run N)
     delete-records         PARTITION OFFSET
     abort-transaction      PARTITION PRODUCER_ID: abort an open transaction
-  .groups/GROUP/TOPIC/N    at the top: committed offsets (.all, .lag, .claims); >
-              commits one, earliest, latest, +N, -N or a time; rm, rmdir delete it
+  .groups/GROUP/TOPIC/N    at the top: committed offsets (.all, .lag, .claims);
+              > takes N, earliest, latest, +N, -N or a time; rm, rmdir delete
 
 In .kafkafs, for the user who mounted and the data directory's group
 
