@@ -78,8 +78,9 @@ def load_partition(
         promises = replace(promises, may_end=False)
     place = PartitionFiles(files, path, config, promises, writable, advance)
     now_ms = directory.clock_ms()
+    loader = LogLoader(place, now_ms)
     try:
-        recovered = files.with_reserve(LogLoader(place, now_ms).load)
+        recovered = files.with_reserve(loader.load)
     except LogWouldEnd as damage:
         point, clean_before = promises.recovery_point, directory.stopped_clean
         log = load_partition(
@@ -91,7 +92,8 @@ def load_partition(
         # A mount ends the log there, too.
         log.abandon()
         place = replace(place, promises=replace(promises, may_end=True))
-        recovered = files.with_reserve(LogLoader(place, now_ms).load)
+        loader = LogLoader(place, now_ms)
+        recovered = files.with_reserve(loader.load)
     recovered.producers.expire(now_ms, settings.broker.producer_id_expiration_ms)
     directory.cuts.extend(recovered.cuts)
     directory.faults.extend(recovered.faults)
@@ -111,7 +113,7 @@ def load_partition(
         tiered=tiered,
         checkpointed_start=log_start if is_brokers else None,
     )
-    if promises.unsynced and writable and not clean:
+    if loader.promises.unsynced and writable and not clean:
         log.durability.restore_flush_error()
     return log
 
@@ -270,7 +272,6 @@ def _promises(
         manifest_below=manifest_below if is_ours else None,
         gaps_below=paths.MAX_OFFSET if has_gaps_anywhere else point,
         may_have_gaps=may_have_gaps,
-        unsynced=not is_new and files.exists(os.path.join(path, paths.UNSYNCED)),
     )
 
 

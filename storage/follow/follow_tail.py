@@ -265,7 +265,6 @@ class LogTail:
             clean=True,
             manifest_below=paths.MAX_OFFSET if log.has_manifest else None,
             may_have_gaps=log.may_have_gaps,
-            unsynced=log.files.exists(os.path.join(log.directory, paths.UNSYNCED)),
         )
         where = log.files, log.directory, log.config
         return PartitionFiles(*where, promises, writable=False, swapped=swapped)

@@ -94,8 +94,12 @@ class LogLoader:
 
     @property
     def promises(self) -> Promises:
-        """The promises about the log, as far as they are known now."""
+        """The promises about the log, also those that its directory shows."""
         return self.partition.promises
+
+    @promises.setter
+    def promises(self, promises: Promises) -> None:
+        self.partition = replace(self.partition, promises=promises)
 
     def load(self) -> Recovered:
         """Load the directory.
@@ -110,6 +114,8 @@ class LogLoader:
             return self._load_old()
         if self.writable and not (self.names or bad):
             return self._begin()
+        if paths.UNSYNCED in self.names:
+            self.promises = replace(self.promises, unsynced=True)
         # First, second and third pass: finish or undo an interrupted swap.
         self._finish_swaps()
         self._leave_out_half_rolled()
@@ -176,8 +182,8 @@ class LogLoader:
             # A segment that a cleaner has just made may have gaps up to the next one.
             behind = [base for base in bases if base > max(swapped, default=paths.MAX_OFFSET)]
             gaps_below = max([self.promises.gaps_below, *behind[:1]])
-            promises = replace(self.promises, gaps_below=gaps_below)
-            self.partition = replace(self.partition, swapped=swapped, promises=promises)
+            self.promises = replace(self.promises, gaps_below=gaps_below)
+            self.partition = replace(self.partition, swapped=swapped)
         self.bases = paths.log_bases(self.names)
 
     def _leave_out_half_rolled(self) -> None:
@@ -229,8 +235,7 @@ class LogLoader:
         self.entries = [entry for entry in recorded.entries if entry.next_offset <= below]
         if not self.bases:
             log_start = max(self.promises.log_start, recorded.log_start)
-            promises = replace(self.promises, log_start=log_start)
-            self.partition = replace(self.partition, promises=promises)
+            self.promises = replace(self.promises, log_start=log_start)
 
     def _missing(self) -> list[ManifestEntry]:
         """Return the listed segments that have no file, ascending.
