@@ -183,11 +183,12 @@ class LogManager(DataDirectory):
 
     def _end_what_was_stopped(self) -> None:
         """Write the results of recovery, and finish work that a crash or a failed disk stopped."""
-        if not self.clean and (self.topics or self.checkpoints.topics()):
+        if not self.clean and (self.topics or self.checkpoints.stale):
             # Truncated offsets must not count as flushed when they are written again. The recovery
             # points are written first; an ignored checkpoint does not count.
             try:
-                self.start_checkpoint(snapshots=False)()
+                self.note(self.logs())
+                self.write_checkpoints()
             except IgnoredEntry as error:
                 _log.warning("cannot write the checkpoints: %s", error.strerror)
         self._hide_internal_topics()
@@ -363,7 +364,7 @@ class LogManager(DataDirectory):
             log,
             task,
             self.clock_ms(),
-            lambda: task.on_log_thread(lambda: self.start_checkpoint(snapshots=False))(),
+            lambda: self.checkpoint_logs([log], task),
         )
 
     def _rescue(self, log: Log) -> None:

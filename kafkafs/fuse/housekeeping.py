@@ -163,9 +163,6 @@ class Housekeeping:
                 remove = self._manager.deleted.remove(self._manager.monotonic_ms())
 
     async def _checkpoint(self) -> None:
-        await in_thread(None, lambda: trio.from_thread.run(self._start_checkpoint)())
-
-    async def _start_checkpoint(self) -> Callable[[], None]:
-        """Start a checkpoint in the thread that writes it: a started one must be written."""
         async with self._operations.structural:
-            return self._manager.start_checkpoint()
+            self._manager.note(self._manager.logs(), snapshots=True)
+        await in_thread(None, self._manager.write_checkpoints)

@@ -18,7 +18,7 @@ The choice of batches and records is that of `MemoryRecords.filterTo` and `Clean
 - tombstones, and markers of transactions without any batch left, get a *delete horizon* (KIP-534):
   a later round drops them, delete.retention.ms afterwards.
 
-Threads: `clean` runs on a worker thread. It reads sealed segments under leases, and changes the log
+Threads: a round runs on a worker thread. It reads sealed segments under leases, and changes the log
 through `task.on_log_thread` only.
 """
 
@@ -34,7 +34,6 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import KeepPass, KeepRules, MapPass
-from storage.compaction.replacing import prepare, publish
 from storage.compaction.sources import Sources
 from storage.compaction.transactions import CleanedTransactions, aborted_within
 from storage.files import Files
@@ -92,32 +91,6 @@ class Cleaned:
         )
 
 
-def clean(
-    log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
-) -> Cleaned:
-    """Clean the log below `cleanable.first_uncleanable_offset`, as far as an empty map reaches.
-
-    `now_ms`: wall time, for delete horizons. Errors: TaskCancelled, CorruptRecord if the log is
-    damaged, InvalidRecord if a record exceeds max.decompressed.message.bytes, OSError; nothing has
-    changed.
-    """
-    with _sources(log, cleanable, task) as sources:
-        cleaned, new = write(
-            *(log.files, log.directory, sources, cleanable, task),
-            now_ms=now_ms,
-            offset_map=offset_map,
-        )
-        if new:
-            old = sources.segments[: cleaned.segments_before]
-            try:
-                prepare(log, old, new, task)
-            except BaseException:
-                _discard(new)
-                raise
-            publish(log, old, new, task)
-    return cleaned
-
-
 def write(
     files: Files,
     directory: str,
@@ -131,7 +104,10 @@ def write(
 ) -> tuple[Cleaned, list[Segment]]:
     """Write the kept records into new segments, durably; none if nothing changes.
 
-    `suffix`: the ending of the names of their files. Errors: those of `clean`; no file is left.
+    `cleanable`: the log is cleaned below its first uncleanable offset, as far as an empty map
+    reaches. `now_ms`: wall time, for delete horizons. `suffix`: the ending of the names of their
+    files. Errors: TaskCancelled, CorruptRecord if the log is damaged, InvalidRecord if a record
+    exceeds max.decompressed.message.bytes, OSError; no file is left.
     """
     writers: list[GroupWriter] = []
 
@@ -151,10 +127,10 @@ def write(
     try:
         cleaned = run(sources, cleanable, task, now_ms, offset_map, new_writer)
     except BaseException:
-        _discard(written())
+        discard(written())
         raise
     if cleaned.is_same:
-        _discard(written())
+        discard(written())
         return cleaned, []
     return cleaned, written()
 
@@ -162,14 +138,14 @@ def write(
 def preview(
     log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
 ) -> Cleaned:
-    """Return the result that `clean` would have; write nothing. Errors: those of `clean`."""
-    with _sources(log, cleanable, task) as sources:
+    """Return the result that a round would have; write nothing. Errors: those of `write`."""
+    with leased(log, cleanable, task) as sources:
         return run(sources, cleanable, task, now_ms, offset_map)
 
 
 @contextlib.contextmanager
-def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]:
-    """Yield the segments of the round, with leases on them."""
+def leased(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]:
+    """Yield the segments of a round, with leases on them."""
 
     def lease() -> Sources:
         sources = Sources.below(log, cleanable.first_uncleanable_offset)
@@ -282,7 +258,8 @@ def _build_map(
     return False
 
 
-def _discard(segments: Sequence[Segment]) -> None:
+def discard(segments: Sequence[Segment]) -> None:
+    """Remove the files of these segments, as far as possible."""
     for segment in segments:
         with contextlib.suppress(OSError):
             segment.discard()

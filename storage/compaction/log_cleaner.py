@@ -1,8 +1,8 @@
 """The cleaner of a data directory: chooses the next log, and records how far each was cleaned.
 
 `cleaner-offset-checkpoint` in the data directory has the first dirty offset of each cleaned log
-(`Checkpoints.cleaned`). A round writes it before it changes the log, with the still valid
-offset, and after it, with the new one. So it is never too high.
+(`Checkpoints.cleaned`). A round writes it before it changes the log, with the still valid offset,
+and after it, with the new one. So it is never too high.
 
 Invariant: a cleaner cleans one log at a time, in its caller's worker thread (`clean_all`,
 `preview`); any worker thread may swap in segments that other processes have cleaned. The choice of
@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from storage.compaction import cleaner, swap_in
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable, first_damaged
 from storage.compaction.cleaner import Cleaned
+from storage.compaction.replacing import prepare, publish
 from storage.compaction.swap_request import SwapRequest
 from storage.errors import CorruptRecord, StorageError, SwapRefused, TaskCancelled
 from storage.log.log import Log
@@ -214,8 +215,22 @@ class LogCleaner:
         """Clean a log; return None if the round met unknown damage: the range is smaller now."""
         now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
         try:
-            self._write_down(log, plan.first_dirty_offset, task)
-            cleaned = cleaner.clean(log, plan, task, now_ms=now_ms, offset_map=offset_map)
+            with cleaner.leased(log, plan, task) as sources:
+                cleaned, new = cleaner.write(
+                    *(log.files, log.directory, sources, plan, task),
+                    now_ms=now_ms,
+                    offset_map=offset_map,
+                )
+                old = sources.segments[: cleaned.segments_before]
+                try:
+                    self._write_down(log, plan.first_dirty_offset, task)
+                    if new:
+                        prepare(log, old, new, task)
+                except BaseException:
+                    cleaner.discard(new)
+                    raise
+                if new:
+                    publish(log, old, new, task)
             self._checkpoint(log, cleaned.end_offset, task)
         except TaskCancelled:
             raise
@@ -261,7 +276,8 @@ class LogCleaner:
         """Record that a cleaner may leave gaps in the log from now on.
 
         A start accepts gaps as a cleaner's only below the recovery point; gaps above it count as
-        lost records. So the log is flushed first.
+        lost records. Also, a dropped record may have its later one above the recovery point. So the
+        log is flushed first.
         """
         log.flush(task.on_log_thread)
         known = self.first_dirty(log)
@@ -270,9 +286,10 @@ class LogCleaner:
     def _checkpoint(self, log: Log, offset: int, task: Task) -> None:
         """Record durably that a log is clean up to `offset` (`updateCheckpoints`)."""
 
-        def start() -> Callable[[], None]:
+        def note() -> None:
             if not log.closed:
                 self._manager.checkpoints.cleaned[log.topic, log.partition] = offset
-            return self._manager.start_checkpoint(snapshots=False)
+            self._manager.note([log])
 
-        task.on_log_thread(start)()
+        task.on_log_thread(note)
+        self._manager.write_checkpoints()

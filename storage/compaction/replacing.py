@@ -21,12 +21,10 @@ from storage.task import Task, in_chunks
 
 
 def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
-    """Write all state that must be durable before the readable segments `new` replace `old`.
-    Errors: TaskCancelled, OSError, StorageError; the log must be left as it is.
+    """Write the history of shown text before the readable segments `new` replace `old`. The log is
+    flushed. Errors: TaskCancelled, OSError, StorageError; the log must be left as it is.
     """
     task.begin("replacing", 0)
-    # A dropped record may have its later one above the recovery point.
-    log.flush(task.on_log_thread)
     # Before the first rename to `.swap`: after it, a restart carries the swap out.
     task.on_log_thread(lambda: log.prepare_replacement(old, new))()
 
@@ -44,7 +42,7 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
             raise TaskCancelled("cleanup.policy no longer includes compact")
         log.replace(old, new, log.monotonic_ms())
 
-    decide(log, old, new)
+    commit(log, old, new)
     try:
         task.on_log_thread(replace)
     except BaseException:
@@ -60,8 +58,8 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
         log.files.sync_directory(log.directory)
 
 
-def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Decide that `new`, durable `.cleaned` segments, replace `old`, all in their range.
+def commit(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    """Commit the swap: `new`, durable `.cleaned` segments, replace `old`, all in their range.
 
     After a crash the next start carries it out (`swap`); the caller must call `Log.replace` or
     `take_back`. Thread-safe; waits for the disk. Errors: OSError; nothing is decided.
@@ -75,7 +73,7 @@ def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
 
 
 def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Revoke `decide`, and remove the files. Thread-safe; waits for the disk.
+    """Revoke `commit`, and remove the files. Thread-safe; waits for the disk.
 
     The lowest one becomes `.cleaned` again first: after a crash a start then removes all of them.
     """

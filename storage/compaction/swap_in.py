@@ -6,7 +6,7 @@ Runs on a worker thread; only `task.on_log_thread` parts touch the log. In this 
    no cleaner is running on the log meanwhile.
 2. The new segments are read: each batch's CRC, offsets that rise within their range, indexes that
    match the log, aborted transactions that the log knows.
-3. The log after them is flushed, and the history of shown text is written.
+3. The history of shown text is written. The log is flushed (`LogCleaner`).
 4. The files are renamed to `.cleaned`. From there on it is a cleaning of our own (`replacing`): a
    crash leaves the old segments or the new ones.
 

@@ -1,10 +1,10 @@
 """Rewrites message formats v0 and v1, and logs of Kafka 0.7, as v2, in place.
 
 A segment with old messages is written to `.cleaned` files, made durable, and replaced by the swap
-of a cleaner (`swap.publish`). So after any interruption the next start finds either the old files
-or the new ones, whole. Base offsets, offsets, codecs, keys, values and the files' mtimes stay;
-indexes are rebuilt; v2 batches are copied unchanged. `record.plain` documents timestamps of v0, and
-a codec's own framing.
+of a cleaner (`swap.replace_closed`). So after any interruption the next start finds either the old
+files or the new ones, whole. Base offsets, offsets, codecs, keys, values and the files' mtimes
+stay; indexes are rebuilt; v2 batches are copied unchanged. `record.plain` documents timestamps of
+v0, and a codec's own framing.
 
 A log of 0.7 (`.kafka` files) becomes one of `.log` segments, all of its files in one swap. Its ids,
 which are byte positions, stay as offsets, with gaps between them, and remain valid in consumers'
@@ -45,7 +45,7 @@ from storage.record.header import (
 )
 from storage.record.plain import RUN_BYTES, to_v2
 from storage.record.scan import batches
-from storage.recovery.swap import finish_swaps, publish
+from storage.recovery.swap import finish_swaps, replace_closed
 from storage.segment.cut import Cut, cut_tail
 from storage.segment.segment import MAX_SEGMENT_BYTES
 from storage.segment.walk import Walk, buffered, sealed_times
@@ -227,7 +227,7 @@ class _Conversion:
                     target = _Target(self, directory, base, self._interval(topic))
                     self._convert_file(path, size, target, _take_legacy)
                     if not self.dry_run:
-                        publish(self.files, directory, [base])
+                        replace_closed(self.files, directory, [base])
                     self._tell(target.converted(path, size))
                 else:
                     self.progress(size)
@@ -295,7 +295,7 @@ class _Conversion:
                 target.discard()
             raise
         if not self.dry_run:
-            publish(self.files, directory, [segment.base_offset for segment in segments])
+            replace_closed(self.files, directory, [segment.base_offset for segment in segments])
         for target, segment in targets:
             self._tell(target.converted(segment.log_path, segment.size))
 

@@ -1,4 +1,8 @@
-"""The offset checkpoints of a data directory: their content at its opening, and their new states.
+"""The offset checkpoints of a data directory.
+
+Each file has a line for each partition. `note` takes the present values of one log into the lines,
+on the log thread; `write` writes each file whose lines have changed. The lines of partitions that
+were not opened stay.
 
 A file that cannot be read is renamed (`bad_file`):
 
@@ -6,9 +10,6 @@ A file that cannot be read is renamed (`bad_file`):
 - log starts come from `kafkafs.history`. A partition without one is a fault until `repair` sets its
   log start, since deleted records must not be shown again. Until then `kafkafs.lost-log-starts`
   names it.
-
-Invariants: the lines of partitions that were not opened stay; an older state is never written after
-a later one.
 
 Not here: the values of a log (`Log.flushed_end`, `Log.log_start_for_checkpoint`).
 """
@@ -19,7 +20,7 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -27,6 +28,7 @@ from storage.bad_file import set_aside
 from storage.directory.topics import TopicPartition
 from storage.errors import CorruptCheckpoint
 from storage.files import Files, unusable
+from storage.log.log import Log
 from storage.state import checkpoint_file, history
 from storage.state.deletion_file import Deletion
 
@@ -56,16 +58,26 @@ class Checkpoints:
     """The offset checkpoints of one data directory.
 
     `cleaned`: the offset up to which each log has been cleaned; `cleaned_before`: the same before
-    it was loaded, also of deleted topics. `has_log_starts`: whether there was a checkpoint of log
+    it was loaded, also of deleted topics. `stale`: partitions that only the files on the disk may
+    name. `has_log_starts`: whether there was a checkpoint of log
     starts, which each directory of ours has. `lost_starts`: partitions whose log start is lost,
     each with an offset that is not above it. `mended_starts`: lost log starts that a repair has
     set.
     """
 
     def __init__(
-        self, files: Files, path: str, faults: list[str], answers: RepairAnswers, *, read_only: bool
+        self,
+        files: Files,
+        path: str,
+        faults: list[str],
+        answers: RepairAnswers,
+        ignored: Collection[TopicPartition],
+        *,
+        read_only: bool,
     ) -> None:
-        """`faults` gets a line for each file that cannot be read."""
+        """`faults` gets a line for each file that cannot be read. `ignored`: partitions whose lines
+        stay though their directories do not count.
+        """
         self._files = files
         self._path = path
         self._faults = faults
@@ -76,16 +88,18 @@ class Checkpoints:
         self.has_log_starts = True
         self.lost_starts: dict[TopicPartition, int] = {}
         self.mended_starts: dict[TopicPartition, int] = {}
-        # The content of each file when the directory was opened.
-        self._at_open: dict[str, dict[TopicPartition, int]] = {}
-        # Any thread may write the files.
+        self.stale: set[TopicPartition] = set()
+        self._ignored = ignored
+        # Held while the lines change.
         self._lock = threading.Lock()
-        self._started = 0
-        self._done = 0
-        # The content of each file that this process has written.
-        self._written: dict[str, dict[TopicPartition, int]] = {}
-        # The topics that the files may name; None: not yet read.
-        self._topics: frozenset[str] | None = None
+        self._lines: dict[str, dict[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
+        # The files whose lines may differ on the disk.
+        self._unwritten = set(CHECKPOINTS)
+        # What `write` does besides: save the manifests of these logs, and write snapshots.
+        self._noted: dict[Log, None] = {}
+        self._snapshots: list[Callable[[], None]] = []
+        # Held by the thread that writes the files.
+        self._writing = threading.Lock()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -111,38 +125,29 @@ class Checkpoints:
         # A new topic with the name of a deleted one has not been cleaned.
         known = self.cleaned_before
         self.cleaned.update((item, known[item]) for item in found if item in known)
-        self._at_open = {
-            paths.RECOVERY_POINTS: points,
-            paths.LOG_STARTS: starts,
-            paths.CLEANER_OFFSETS: known,
-        }
+        if not self._read_only:
+            self._take(paths.RECOVERY_POINTS, points, found)
+            self._take(paths.LOG_STARTS, starts, found)
+            self._take(paths.CLEANER_OFFSETS, known, found)
+            self._take(paths.HIGH_WATERMARKS, self.read(paths.HIGH_WATERMARKS)[0], found)
         return points, starts, are_known
+
+    def _take(
+        self, name: str, offsets: dict[TopicPartition, int], found: Sequence[TopicPartition]
+    ) -> None:
+        """Take the lines of a file that count."""
+        there = {*found, *self._ignored}
+        self._lines[name] = {item: offsets[item] for item in offsets if item in there}
+        self.stale |= offsets.keys() - there
 
     def look_at_cleaner_offsets(self) -> None:
         """Read the cleaner's checkpoint before partitions are loaded."""
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
 
-    def at_open(self, item: TopicPartition) -> tuple[int | None, int | None]:
-        """Return a partition's recovery point and log start when the directory was opened."""
-        points, starts = (self._at_open[name] for name in (paths.RECOVERY_POINTS, paths.LOG_STARTS))
+    def recorded(self, item: TopicPartition) -> tuple[int | None, int | None]:
+        """Return the lines of a partition: its recovery point and its log start."""
+        points, starts = (self._lines[name] for name in (paths.RECOVERY_POINTS, paths.LOG_STARTS))
         return points.get(item), starts.get(item)
-
-    def bring_back(self, deletion: Deletion) -> list[TopicPartition]:
-        """Add the lines of a topic that is about to be undeleted, also to `cleaned_before`.
-
-        Return its partitions.
-        """
-        for each in deletion.partitions:
-            item = deletion.topic, each.number
-            for name, offset in (
-                (paths.RECOVERY_POINTS, each.recovery_point),
-                (paths.LOG_STARTS, each.log_start),
-                (paths.CLEANER_OFFSETS, each.cleaned),
-            ):
-                self._at_open[name].pop(item, None)
-                if offset is not None:
-                    self._at_open[name][item] = offset
-        return [(deletion.topic, each.number) for each in deletion.partitions]
 
     def note_end(self, item: TopicPartition, end: int) -> None:
         """Note that recovery truncated a log at `end`: records that are written there later are
@@ -150,15 +155,6 @@ class Checkpoints:
         """
         if self.cleaned.get(item, 0) > end:
             self.cleaned[item] = end
-
-    def _kept(self, name: str, unopened: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return a checkpoint's lines for the partitions `unopened`, which the next one repeats."""
-        if not unopened:
-            return {}
-        if name not in self._at_open:
-            self._at_open[name] = self.read(name)[0]
-        offsets = self._at_open[name]
-        return {item: offsets[item] for item in unopened if item in offsets}
 
     def set_aside(self, path: str, error: Exception, *, stays: bool = False) -> None:
         """Note that a small file cannot be read, and rename it unless it `stays`."""
@@ -252,47 +248,87 @@ class Checkpoints:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def topics(self) -> frozenset[str]:
-        """Return the topics that the checkpoints on disk may name."""
-        if self._topics is None:
-            self._topics = frozenset(
-                topic for name in CHECKPOINTS for topic, _ in self.read(name)[0]
-            )
-        return self._topics
+    def note(self, log: Log, *, snapshot: bool = False) -> None:
+        """Take the present values of a log into the lines.
 
-    def start(
-        self,
-        offsets: Mapping[str, dict[TopicPartition, int]],
-        topics: frozenset[str],
-        unopened: Sequence[TopicPartition],
-    ) -> Callable[[], None]:
-        """Take a state of the checkpoints; return a thread-safe function that writes it.
-
-        `offsets`: of the logs, by the file's name. `topics`: the topics that these name.
-        `unopened`: the partitions that exist and are not open. If a later state was written, the
-        function writes nothing: when it returns, this state or a later one is durable. Errors:
-        OSError.
+        `snapshot`: also write a snapshot of its producers if the log has grown.
         """
-        stated = {
-            name: self._kept(name, unopened) | each
-            for name, each in {**offsets, paths.CLEANER_OFFSETS: self.cleaned}.items()
-        }
-        topics |= {topic for topic, _ in [*stated[paths.CLEANER_OFFSETS], *unopened]}
-        self._started += 1
-        number = self._started
+        item = log.topic, log.partition
+        values = (
+            log.flushed_end,
+            log.log_start_for_checkpoint,
+            log.high_watermark,
+            self.cleaned.get(item),
+        )
+        write_snapshot = log.snapshots.start() if snapshot else None
+        with self._lock:
+            self._noted[log] = None
+            for name, offset in zip(CHECKPOINTS, values, strict=True):
+                self._set(name, item, offset)
+            if write_snapshot is not None:
+                self._snapshots.append(write_snapshot)
 
-        def write() -> None:
+    def _set(self, name: str, item: TopicPartition, offset: int | None) -> None:
+        """Change a line; None: there is none."""
+        lines = self._lines[name]
+        if lines.get(item) != offset:
+            self._unwritten.add(name)
+            if offset is None:
+                del lines[item]
+            else:
+                lines[item] = offset
+
+    def forget(self, items: Iterable[TopicPartition]) -> None:
+        """Remove the lines of partitions that are deleted."""
+        with self._lock:
+            for item in items:
+                self.cleaned.pop(item, None)
+                if any(item in lines for lines in self._lines.values()):
+                    self.stale.add(item)
+                for name in CHECKPOINTS:
+                    self._set(name, item, None)
+
+    def bring_back(self, deletion: Deletion) -> None:
+        """Add the lines of a topic that is about to be undeleted."""
+        with self._lock:
+            for each in deletion.partitions:
+                item = deletion.topic, each.number
+                self._set(paths.RECOVERY_POINTS, item, each.recovery_point)
+                self._set(paths.LOG_STARTS, item, each.log_start)
+                self._set(paths.CLEANER_OFFSETS, item, each.cleaned)
+
+    def write(self) -> None:
+        """Write all that was noted. Thread-safe; when it returns, it is durable. Errors: OSError;
+        the next call writes it again.
+        """
+        failure: OSError | None = None
+        with self._writing:
             with self._lock:
-                if number < self._done:
-                    return
-                self._topics = self.topics() | topics
-                for name, each in stated.items():
-                    if each != self._written.pop(name, None):
-                        path = os.path.join(self._path, name)
-                        checkpoint_file.write_offsets(self._files, path, each)
-                    # (Not known if the write failed.)
-                    self._written[name] = each
-                self._topics = topics
-                self._done = number
-
-        return write
+                logs, self._noted = self._noted, {}
+                names, self._unwritten = self._unwritten, set()
+                stated = {name: self._lines[name].copy() for name in CHECKPOINTS if name in names}
+                stale = self.stale.copy()
+            for log in logs:
+                try:
+                    # Before a recovery point declares its entries flushed.
+                    log.manifest.save()
+                except OSError as error:
+                    failure = failure or error
+            try:
+                for name, lines in stated.items():
+                    path = os.path.join(self._path, name)
+                    checkpoint_file.write_offsets(self._files, path, lines)
+            except BaseException:
+                with self._lock:
+                    self._unwritten |= names
+                raise
+            with self._lock:
+                self.stale -= stale
+                snapshots, self._snapshots = self._snapshots, []
+            for write_snapshot in snapshots:
+                try:
+                    self._files.with_reserve(write_snapshot)
+                except OSError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from storage import paths
@@ -41,6 +41,7 @@ from storage.settings.setting_files import TopicFile, TopicOwner
 from storage.settings.settings import Settings, no_check
 from storage.state import checkpoint_file, manifest_file
 from storage.state.tiered import TieredTopics
+from storage.task import Task
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,12 @@ class DataDirectory:
         self.topics = Topics(path, settings, self.faults)
         self.logs, self.log, self.topic = self.topics.logs, self.topics.log, self.topics.topic
         self.checkpoints = Checkpoints(
-            files, path, self.faults, options.answers or RepairAnswers(), read_only=read_only
+            files,
+            path,
+            self.faults,
+            options.answers or RepairAnswers(),
+            () if lock.ignored is None else lock.ignored.partitions(),
+            read_only=read_only,
         )
         self.deleted = Deleted(
             path, files, self.duties, self.reserve, self.log_group, read_only=read_only
@@ -108,11 +114,8 @@ class DataDirectory:
         self.uncleanable: dict[Log, str] = {}
         # Logs whose new settings make their active segment too large or too old.
         self.roll_due: set[Log] = set()
-        # Partitions that exist and were not opened, because they are not needed or are being
-        # undeleted. The checkpoints repeat their lines.
+        # Partitions that exist and were not opened, because they are not needed.
         self.left_out: list[TopicPartition] = []
-        # Partitions whose directories are ignored. The checkpoints repeat their lines.
-        self.ignored = [] if lock.ignored is None else lock.ignored.partitions()
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -201,9 +204,6 @@ class DataDirectory:
         topic = Topic(name, checkpoint_file.new_topic_id())
         self.settings.set_topic_id(name, topic.id)
         overrides = self.settings.checked(name, settings) if settings else {}
-        if name in self.checkpoints.topics():
-            # The lines of a deleted topic must not apply to the new one, which begins at offset 0.
-            self.start_checkpoint(snapshots=False)()
         try:
             begun = TopicFile(overrides, {} if owner is None else {None: owner})
             for partition in range(count):
@@ -292,10 +292,11 @@ class DataDirectory:
             known = self.settings.topic_file(topic.name)
             self.modes.make_directory(directory, known, (topic.name, partition))
         try:
-            if (topic.name, partition) in self.ignored:
-                # The ignored directory was removed: the checkpoints no longer repeat its lines.
-                self.ignored.remove((topic.name, partition))
-                self.start_checkpoint(snapshots=False)()
+            # The lines of a deleted or ignored partition must not apply to the new one, which
+            # begins at offset 0.
+            self.checkpoints.forget([(topic.name, partition)])
+            if (topic.name, partition) in self.checkpoints.stale:
+                self.write_checkpoints()
             return self._begin_log(topic, partition, directory)
         except OSError:
             remove_directory(self.files, directory)
@@ -411,59 +412,33 @@ class DataDirectory:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
-        """Take the state for the checkpoints; return a thread-safe function that writes it.
+    def note(self, logs: Iterable[Log], *, snapshots: bool = False) -> None:
+        """Let the next checkpoint have the present state of these logs, unless they were deleted.
 
-        `snapshots`: also write a snapshot of the producers of every partition that has grown. If a
-        later checkpoint was written, the function writes nothing: when it returns, this state or a
-        later one is durable.
+        `snapshots`: also write a snapshot of the producers of every log that has grown.
         """
         self.check_writable()
-        opened = list(self.logs())
-        logs = [log for log in opened if not log.read_only]
-        unopened = [*self.topics.faulty, *self.left_out, *self.ignored]
-        unopened += [(log.topic, log.partition) for log in opened if log.read_only]
-        recovery_points = {
-            (log.topic, log.partition): end for log in logs if (end := log.flushed_end) is not None
-        }
-        high_watermarks = {(log.topic, log.partition): log.high_watermark for log in logs}
-        log_starts = {
-            (log.topic, log.partition): start
-            for log in logs
-            if (start := log.log_start_for_checkpoint) is not None
-        }
-        write_offsets = self.checkpoints.start(
-            {
-                paths.RECOVERY_POINTS: recovery_points,
-                paths.LOG_STARTS: log_starts,
-                paths.HIGH_WATERMARKS: high_watermarks,
-            },
-            frozenset(self.topics),
-            unopened,
-        )
-        grown = logs if snapshots else []
-        started = [each for log in grown if (each := log.snapshots.start()) is not None]
+        for log in logs:
+            topic = self.topics.get(log.topic)
+            is_there = topic is not None and topic.partitions.get(log.partition) is log
+            if is_there and not log.read_only:
+                self.checkpoints.note(log, snapshot=snapshots)
 
-        def write() -> None:
-            failure: OSError | None = None
-            for log in logs:
-                try:
-                    # Before a recovery point declares its entries flushed.
-                    log.manifest.save()
-                except OSError as error:
-                    failure = failure or error
-            write_offsets()
-            for write_snapshot in started:
-                try:
-                    self.files.with_reserve(write_snapshot)
-                except OSError as error:
-                    failure = failure or error
-            self.reserve.restore()
-            if failure is not None:
-                raise failure
+    def write_checkpoints(self) -> None:
+        """Write all that was noted, durably. Thread-safe. Errors: OSError; the next call writes it
+        again.
+        """
+        self.checkpoints.write()
+        self.reserve.restore()
 
-        return write
+    def checkpoint_logs(self, logs: Iterable[Log], task: Task) -> None:
+        """Write the present state of these logs to the checkpoints, durably. Runs on a worker
+        thread. Errors: OSError.
+        """
+        task.on_log_thread(lambda: self.note(logs))
+        self.write_checkpoints()
 
     def checkpoint(self) -> None:
         """Write the recovery points, log starts, high watermarks and snapshots now."""
-        self.start_checkpoint()()
+        self.note(self.logs(), snapshots=True)
+        self.write_checkpoints()

@@ -51,8 +51,8 @@ def delete_topic(directory: DataDirectory, name: str) -> int:
     del directory.topics[name]
     directory.topics.deleted_ms[name] = deletion.deleted_ms
     directory.topics.changes += 1
+    directory.checkpoints.forget((name, each.number) for each in deletion.partitions)
     for each in deletion.partitions:
-        directory.checkpoints.cleaned.pop((name, each.number), None)
         if each.number in logs:
             logs[each.number].relocate(os.path.join(directory.path, each.directory))
             logs[each.number].mark_topic_deleted(due_ms)
@@ -64,8 +64,8 @@ def delete_topic(directory: DataDirectory, name: str) -> int:
     try:
         # Another topic of this name must not find these offsets.
         directory.checkpoints.forget_lost_starts(name)
-        if name in directory.checkpoints.topics():
-            directory.start_checkpoint(snapshots=False)()
+        if directory.checkpoints.stale:
+            directory.write_checkpoints()
     except OSError as error:  # `create_topic` tries again
         _log.warning("%s: checkpoint entries of %r remain: %s", directory.path, name, error)
     return delay_ms if is_recorded else 0
@@ -77,7 +77,7 @@ def _planned(directory: DataDirectory, topic: Topic, delay_ms: int) -> Deletion:
     for number in topic.numbers:
         item = topic.name, number
         log = topic.partitions.get(number)
-        point, start = directory.checkpoints.at_open(item)
+        point, start = directory.checkpoints.recorded(item)
         if log is not None:
             point, start = None, log.log_start_for_checkpoint
             with contextlib.suppress(OSError):
@@ -148,12 +148,12 @@ def undelete_topic(directory: DataDirectory, name: str, topic_id: str | None = N
             raise UnknownTopicOrPartition(reason, path=directory.path)
     directory.deleted.end_reading(deletion)
     # Before the topic is visible: only the checkpoints of a broker's directory have log starts.
-    directory.left_out += directory.checkpoints.bring_back(deletion)
+    directory.checkpoints.bring_back(deletion)
     try:
-        directory.start_checkpoint(snapshots=False)()
+        directory.write_checkpoints()
         _rename(directory, moves, sync_after=len(moves) - 1)
     except BaseException:
-        directory.left_out.clear()
+        directory.checkpoints.forget((name, each.number) for each in deletion.partitions)
         raise
     directory.deleted.take_back(deletion)
     directory.lock.note_change(directory.clock_ms())
@@ -161,7 +161,6 @@ def undelete_topic(directory: DataDirectory, name: str, topic_id: str | None = N
     clean, directory.clean = directory.clean, False
     topic = load_undeleted(directory, deletion)
     directory.clean = clean and not topic.faults
-    directory.left_out.clear()
     directory.topics.deleted_ms.pop(name, None)
     directory.topics.changes += 1
     with contextlib.suppress(OSError):  # the file means nothing there

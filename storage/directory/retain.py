@@ -189,7 +189,7 @@ def retain(
                 flushed.append(advance)
         if flushed:
             task.begin("deleting", sum(advance.size for advance in flushed))
-            task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()
+            directory.checkpoint_logs([advance.log for advance in flushed], task)
         for advance in flushed:
             with _noted(outcome, advance.log):
                 _delete(advance, task, now, outcome)
@@ -198,7 +198,7 @@ def retain(
             task.on_log_thread(advance.end)
     if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
         # Some segments stay after all: no checkpoint may have a log start above them.
-        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()
+        directory.checkpoint_logs([advance.log for advance in flushed], task)
     return outcome
 
 
@@ -349,7 +349,7 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
 
     try:
         advance.write_down(task)
-        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()
+        directory.checkpoint_logs([log], task)
         return task.on_log_thread(carry_out)
     finally:
         task.on_log_thread(advance.end)

@@ -7,9 +7,9 @@ that it replaces to `*.deleted`, then strips `.swap`. So after a crash:
 - only `.swap` is left: it was decided; the old files in its range are removed, the rest is renamed;
 - `.deleted` and `.tmp` are useless.
 
-`decide` is the second step of these. `publish` is a complete swap, for segments that are rewritten
-under their own base in a partition that is not open (in an open one: `replacing`). Files that
-recovery had set aside (`.cut`) belong to no swap.
+`decide` is the second step of these. `replace_closed` is a complete swap, for segments that are
+rewritten under their own base in a partition that is not open (in an open one: `replacing`). Files
+that recovery had set aside (`.cut`) belong to no swap.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
     files.sync_directory(directory)
 
 
-def publish(files: Files, directory: str, bases: Collection[int]) -> None:
+def replace_closed(files: Files, directory: str, bases: Collection[int]) -> None:
     """Replace segments by the `.cleaned` files of these bases, which are durable.
 
     Durable when it returns (`LocalLog.replaceSegments`). The partition is not open anywhere.

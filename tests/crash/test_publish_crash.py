@@ -1,4 +1,4 @@
-"""A power cut at every operation of a swap of segments that nobody has open (``swap.publish``).
+"""A power cut at every operation of a swap of closed segments (``swap.replace_closed``).
 
 Names that were not synced are kept in any order.  The next start finds all of the segments as they
 were or all of them new, and none that is made of both.
@@ -12,7 +12,7 @@ import pytest
 
 from storage import paths
 from storage.files import Files
-from storage.recovery.swap import finish_swaps, publish
+from storage.recovery.swap import finish_swaps, replace_closed
 from tests.crash.moments import Found, Unsynced, stops_of_life
 
 BASES = (0, 7, 15)
@@ -47,7 +47,7 @@ class Life:
                 fd = files.open(str(made), 0)
                 files.fsync(fd)
                 files.close(fd)
-        publish(files, directory, BASES)
+        replace_closed(files, directory, BASES)
 
 
 class Opening(Life):

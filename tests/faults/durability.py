@@ -264,10 +264,10 @@ FAULTS = [
         "retention-log-starts-not-written-down-before-it-deletes",
         "storage/directory/retain.py",
         '            task.begin("deleting", sum(advance.size for advance in flushed))\n'
-        "            task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()\n",
-        """\
-            task.begin("deleting", sum(advance.size for advance in flushed))
-""",
+        "            directory.checkpoint_logs([advance.log for advance in flushed], task)\n"
+        "        for advance",
+        '            task.begin("deleting", sum(advance.size for advance in flushed))\n'
+        "        for advance",
         "Half of a deletion is undone by a power cut.",
         (RETENTION_CRASH,),
     ),
@@ -284,7 +284,7 @@ FAULTS = [
         "storage/directory/retain.py",
         "    if any(advance.log.log_start_offset < advance.log_start for advance in flushed):\n"
         "        # Some segments stay after all: no checkpoint may have a log start above them.\n"
-        "        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()\n"
+        "        directory.checkpoint_logs([advance.log for advance in flushed], task)\n"
         "    return outcome\n",
         """\
     return outcome
@@ -296,7 +296,7 @@ FAULTS = [
         "delete-records-log-start-not-written-down",
         "storage/directory/retain.py",
         "        advance.write_down(task)\n"
-        "        task.on_log_thread(lambda: directory.start_checkpoint(snapshots=False))()\n"
+        "        directory.checkpoint_logs([log], task)\n"
         "        return",
         """\
         advance.write_down(task)

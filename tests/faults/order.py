@@ -190,12 +190,11 @@ FAULTS = [
     ),
     Fault(
         "swap-not-flushed-before",
-        "storage/compaction/replacing.py",
-        "    log.flush(task.on_log_thread)\n    # Before the first",
-        "    # Before the first",
+        "storage/compaction/log_cleaner.py",
+        "        log.flush(task.on_log_thread)\n        known = self.first_dirty(log)\n",
+        "        _ = log.flush\n        known = self.first_dirty(log)\n",
         "A record goes for one behind it that a power cut takes.",
         (CLEANER_CRASH,),
-        unseen="LogCleaner has flushed what a round reads before it begins: that is once more.",
     ),
     Fault(
         "swap-history-not-written-down-first",
@@ -242,10 +241,10 @@ FAULTS = [
     ),
     # -- the data directory --------------------------------------------------------------------
     Fault(
-        "checkpoint-older-one-after-a-later-one",
+        "checkpoint-loses-what-is-noted-meanwhile",
         "storage/directory/checkpoints.py",
-        "                if number < self._done:",
-        "                if number < 0:",
+        "                self.stale -= stale\n",
+        "                self.stale -= stale\n                self._unwritten.clear()\n",
         "Recovery points and log starts go back: deleted records return after a kill.",
         (MANAGER,),
     ),
@@ -336,8 +335,8 @@ FAULTS = [
     Fault(
         "checkpoints-not-written-anew-after-recovery",
         "storage/manager.py",
-        "                self.start_checkpoint(snapshots=False)()\n            except IgnoredEntry",
-        "                _ = self.start_checkpoint\n            except IgnoredEntry",
+        "                self.write_checkpoints()\n            except IgnoredEntry",
+        "                _ = self.write_checkpoints\n            except IgnoredEntry",
         "What recovery has cut counts as flushed when it is written again.",
         (LOG_CRASH,),
         unseen="A log that ends below its recovery point takes nothing before it is written.",
@@ -418,8 +417,8 @@ FAULTS = [
     Fault(
         "undelete-topic-lines-of-the-checkpoints-later",
         "storage/directory/deletion.py",
-        "        directory.start_checkpoint(snapshots=False)()\n        _rename",
-        "        _ = directory.start_checkpoint\n        _rename",
+        "        directory.write_checkpoints()\n        _rename",
+        "        _ = directory.write_checkpoints\n        _rename",
         "A kill within brings deleted records back, and takes what was not flushed for lost.",
         ("tests/crash/test_undelete_crash.py",),
     ),

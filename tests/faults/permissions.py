@@ -32,9 +32,9 @@ FAULTS = [
     ),
     Fault(
         "ignored-partitions-lose-their-lines",
-        "storage/directory/data_directory.py",
-        "[*self.topics.faulty, *self.left_out, *self.ignored]",
-        "[*self.topics.faulty, *self.left_out]",
+        "storage/directory/checkpoints.py",
+        "there = {*found, *self._ignored}",
+        "there = {*found}",
         "Deleted records of a partition that was ignored come back.",
         (TOP_LEVEL,),
     ),

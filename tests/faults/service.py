@@ -52,8 +52,8 @@ FAULTS = [
         "checkpoint-without-the-lock-of-the-tree",
         "kafkafs/fuse/housekeeping.py",
         "        async with self._operations.structural:\n"
-        "            return self._manager.start_checkpoint()\n",
-        "        return self._manager.start_checkpoint()\n",
+        "            self._manager.note(self._manager.logs(), snapshots=True)\n",
+        "        self._manager.note(self._manager.logs(), snapshots=True)\n",
         "A checkpoint beside rmdir walks over topics that go.",
         (TICKS,),
     ),
@@ -232,10 +232,8 @@ FAULTS = [
     Fault(
         "reserve-not-restored-by-checkpoints",
         "storage/directory/data_directory.py",
-        "            self.reserve.restore()\n            if failure is not None:\n"
-        "                raise failure\n\n        return write",
-        "            if failure is not None:\n                raise failure\n\n"
-        "        return write",
+        "        self.checkpoints.write()\n        self.reserve.restore()\n",
+        "        self.checkpoints.write()\n",
         "A reserve that was given up stays so until something is deleted.",
         (RESERVE, MANAGER),
     ),
@@ -503,20 +501,18 @@ FAULTS = [
     Fault(
         "cleaner-checkpoint-before-the-swap",
         "storage/compaction/log_cleaner.py",
-        "            cleaned = cleaner.clean(log, plan, task, now_ms=now_ms,"
-        " offset_map=offset_map)\n            self._checkpoint(log, cleaned.end_offset, task)",
+        "            with cleaner.leased(log, plan, task) as sources:\n",
         "            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
-        "            cleaned = cleaner.clean(log, plan, task, now_ms=now_ms,"
-        " offset_map=offset_map)",
+        "            with cleaner.leased(log, plan, task) as sources:\n",
         "What a cleaning that failed has not cleaned is never cleaned.",
         (LOG_CLEANER,),
     ),
     Fault(
         "cleaner-holes-not-written-down",
         "storage/compaction/log_cleaner.py",
-        "            self._write_down(log, plan.first_dirty_offset, task)\n"
-        "            cleaned = cleaner",
-        "            cleaned = cleaner",
+        "                    self._write_down(log, plan.first_dirty_offset, task)\n"
+        "                    if new:",
+        "                    if new:",
         "After a kill the cleaner's holes are taken for lost segments: EIO.",
         ("tests/crash/test_cleaner_crash.py", LOG_CLEANER),
     ),

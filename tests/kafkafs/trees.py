@@ -17,7 +17,7 @@ from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from kafkafs.tree.notices import Notices
 from storage import LogManager, Record, encode, paths
-from storage.compaction.replacing import decide
+from storage.compaction.replacing import commit
 from storage.files import Files
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
@@ -267,7 +267,7 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
     """Replace the first `count` segments by one without some records, as the cleaner does."""
     old = log.segments[:count]
     new = cleaned_segment(log, count, drop)
-    decide(log, old, [new])
+    commit(log, old, [new])
     log.replace(old, [new], log.monotonic_ms())
     log.rename_to_deleted(old)
     log.finish_replacement(new)

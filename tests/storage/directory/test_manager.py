@@ -25,9 +25,11 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
+from storage.log.log import Log
 from storage.segment.reader import SegmentReader
 from storage.state import checkpoint_file
 from storage.state.checkpoint_file import read_offsets
+from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values, write_settings
 
@@ -526,11 +528,11 @@ def test_a_checkpoint_that_says_the_same_is_not_written_again(tmp_path: Path) ->
         log.flush()
         files.bad = True
         with pytest.raises(OSError, match="Input/output"):
-            manager.start_checkpoint(snapshots=False)()
+            manager.checkpoint_logs([log], Task())
         files.bad = False
         # It may be there or not; what it said before has to be written, too.
         log.durability.recovery_point = 1
-        manager.start_checkpoint(snapshots=False)()
+        manager.checkpoint_logs([log], Task())
         recorded = read_offsets(files, str(tmp_path / paths.RECOVERY_POINTS))
         assert recorded == {("t", 0): 1}
         log.durability.recovery_point = 2
@@ -585,16 +587,46 @@ def test_a_log_is_closed_though_somebody_has_a_lease(tmp_path: Path) -> None:
     assert still_open(tmp_path) == []
 
 
-def test_a_checkpoint_that_comes_late_says_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
+def test_a_state_that_is_noted_during_a_write_is_written_by_the_next(tmp_path: Path) -> None:
+    class Noting(Files):
+        log: Log | None = None
+
+        def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+            log, self.log = self.log, None
+            if log is not None and path.endswith("recovery-point-offset-checkpoint"):
+                append(log, b"a")
+                log.flush()
+                manager.note([log])
+            super().replace_atomically(path, data, sync=sync)
+
+    def point() -> int:
+        path = str(tmp_path / "recovery-point-offset-checkpoint")
+        return read_offsets(files, path)["t", 0]
+
+    files = Noting(str(tmp_path))
+    with opened(tmp_path, files) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        late = manager.start_checkpoint()
-        append(log, b"a")
-        log.flush()
+        manager.note([log])
+        files.log = log
+        manager.write_checkpoints()
+        assert point() == 0
+        manager.write_checkpoints()
+        assert point() == 1
+
+
+def test_a_checkpoint_of_one_log_leaves_the_lines_of_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        logs = [manager.create_topic(name, 1).partitions[0] for name in "ab"]
+        for log in logs:
+            append(log, b"1")
+            log.flush()
         manager.checkpoint()
-        late()
+        for log in logs:
+            append(log, b"2")
+            log.flush()
+        manager.checkpoint_logs([logs[0]], Task())
         points = read_offsets(manager.files, str(tmp_path / "recovery-point-offset-checkpoint"))
-        assert points == {("t", 0): 1}
+        assert points == {("a", 0): 2, ("b", 0): 1}
 
 
 def test_of_what_could_not_be_opened_nobody_says_that_it_was_closed(tmp_path: Path) -> None:

@@ -198,23 +198,19 @@ def test_retention_of_what_an_open_transaction_began_in(tmp_path: Path) -> None:
         assert log.transactions.is_aborted(9, 2)
 
 
-def test_a_checkpoint_is_written_although_a_later_one_was_started(tmp_path: Path) -> None:
+def test_a_log_start_is_written_although_other_states_are_noted(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager)
-        later: list[Callable[[], None]] = []
 
         def on_log_thread(function: Callable[[], T], /) -> T:
+            manager.note(manager.logs())
             value = function()
-            if callable(value) and log_starts(manager) == {}:
-                # The worker has what it is about to write: in the end its checkpoint.
-                later.append(manager.start_checkpoint())
+            manager.note(manager.logs())
             return value
 
         assert delete_records(manager, log, 3, Task(on_log_thread)) == 3
-        assert later
         assert log_starts(manager) == {("t", 0): 3}
-        for write in later:
-            write()
+        manager.write_checkpoints()
         assert log_starts(manager) == {("t", 0): 3}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from storage import paths
 from storage.files import Files
-from storage.recovery.swap import finish_swaps, publish
+from storage.recovery.swap import finish_swaps, replace_closed
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.storage.logs import NOW_MS, append, opened, values
 
@@ -36,7 +36,7 @@ def names(path: Path) -> set[str]:
 
 def test_publishing_takes_the_place_of_one_segment(tmp_path: Path) -> None:
     directory(tmp_path, ".cleaned")
-    publish(Files(), str(tmp_path), [100])
+    replace_closed(Files(), str(tmp_path), [100])
     assert names(tmp_path) == {*KEPT, f"{BASE}.log", f"{BASE}.index", f"{BASE}.timeindex"}
     assert (tmp_path / f"{BASE}.index").read_text() == ""
 
@@ -75,7 +75,7 @@ def test_publishing_beside_a_power_cut(tmp_path: Path) -> None:
             made.with_name(made.name + paths.CLEANED).write_bytes(made.read_bytes())
     (data / paths.CLEAN_SHUTDOWN).unlink()
     stops = Stops(data, seeds=range(-8, 4))
-    publish(stops.disk, str(directory), bases)
+    replace_closed(stops.disk, str(directory), bases)
     stops.end()
 
     def check(path: Path, found: Found) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from kafkafs.tree.inodes import KEEP_S
 from storage import paths
-from storage.compaction.replacing import decide
+from storage.compaction.replacing import commit
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
@@ -131,7 +131,7 @@ def test_a_segment_that_is_just_being_replaced(tree: Tree) -> None:
     content = Path(log.directory, Path(LOG).name).read_bytes()
     old = log.segments[:1]
     new = cleaned_segment(log, 1, lambda record: record.offset == 0)
-    decide(log, old, [new])
+    commit(log, old, [new])
     log.replace(old, [new], log.monotonic_ms())
 
     assert tree.node(LOG).inode == known.inode

@@ -16,7 +16,7 @@ import pytest
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.partition.rewrite import Rewrite
 from storage import LogManager
-from storage.compaction.replacing import decide, take_back
+from storage.compaction.replacing import commit, take_back
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.log.log import Log
@@ -224,7 +224,7 @@ def test_what_is_prepared_stays_written_until_it_is_carried_out(
     shown = log.history.nonce
     log.prepare_replacement(old, new)()
     meanwhile(tree)
-    decide(log, old, new)
+    commit(log, old, new)
     nonce, follow_after = reopened(tree)
     assert follow_after == follow, "positions last"
     assert nonce != shown
@@ -239,7 +239,7 @@ def a_removal(log: Log) -> Callable[[], None]:
 def a_swap(log: Log) -> Callable[[], None]:
     old, new = log.segments[:2], replacement(log)
     log.prepare_replacement(old, new)()
-    decide(log, old, new)
+    commit(log, old, new)
     return lambda: take_back(log, old, new)
 
 
