@@ -31,7 +31,15 @@ from storage.files import Files
 from storage.index import txn_index
 from storage.record._batch import Rebuild, walk_batches
 from storage.record.control import ABORT
-from storage.record.header import FRAME_SIZE, HEADER_SIZE, BatchHeader, parse_header, size_at
+from storage.record.header import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    parse_header,
+    size_at,
+)
 from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.recovery.promises import PartitionFiles
@@ -465,7 +473,8 @@ class SegmentLoader:
             self._walk_from_start()
         following = self.following
         if may_cut and (
-            self.rebuild.position < self.size
+            self._whole_size(self.rebuild.position)
+            or (self.promises.unsynced and self.rebuild.position < self.size)
             or (following is not None and self.rebuild.next_offset > following)
         ):
             self.places = self._passed()
@@ -531,7 +540,7 @@ class SegmentLoader:
             check.step()
             if len(check.damages) > len(found):
                 place = check.damages[-1]
-                is_whole = self._is_whole(place)
+                is_whole = self._whole_size(place.start) == place.end - place.start
                 if place.next_offset < 0 and following is not None and is_whole:
                     place = place._replace(next_offset=following)
                 if place.next_offset < 0 or not (is_whole or self.promises.unsynced):
@@ -539,14 +548,15 @@ class SegmentLoader:
                 found.append(place)
         return found
 
-    def _is_whole(self, place: Damage) -> bool:
-        """Return whether the damage is a whole batch with a wrong base offset."""
-        size = place.end - place.start
-        frame = self._read_at(place.start, FRAME_SIZE)
-        if len(frame) < FRAME_SIZE or size_at(frame, 0) != size:
-            return False
-        batch = bytes(8) + self._read_at(place.start + 8, size - 8)
-        return walk_batches(batch, len(batch), 0, 0, paths.MAX_OFFSET)[0] == len(batch)
+    def _whole_size(self, position: int) -> int:
+        """Return the size of a whole batch at `position`, whatever its base offset; 0: none."""
+        frame = self._read_at(position, FRAME_SIZE)
+        is_known = len(frame) == FRAME_SIZE and frame[MAGIC_POSITION] <= MAGIC
+        size = size_at(frame, 0) if is_known else 0
+        if not FRAME_SIZE < size <= self.size - position:
+            return 0
+        batch = bytes(8) + self._read_at(position + 8, size - 8)
+        return walk_batches(batch, len(batch), 0, 0, paths.MAX_OFFSET)[0]
 
     def _used(self, start: int) -> int:
         """Return the position after the last nonzero byte from `start` on; `start` without any."""

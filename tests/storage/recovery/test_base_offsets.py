@@ -13,6 +13,7 @@ from storage import LogManager
 from storage.errors import CorruptRecord
 from storage.log.log import Log
 from storage.record.header import parse_header
+from storage.verify.verify import verify
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 
 COUNT = 8
@@ -116,6 +117,18 @@ def test_the_last_one_of_each_segment(tmp_path: Path, base: int, by: int, stop: 
     path = log_file(tmp_path, base)
     move(path, number, base + 2 * number + by)
     check(tmp_path, [*without(base // 2 + number), b"newest"])
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_last_one_of_the_log_is_not_checked(tmp_path: Path, stop: str) -> None:
+    """No batch follows it; Kafka does not check it either."""
+    fill(tmp_path, stop)
+    move(log_file(tmp_path), COUNT - 1, 100)
+    assert verify(str(tmp_path)).faults == []
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.faults == []
+        assert values(manager.log("t", 0)) == LINES
+        assert append(manager.log("t", 0), b"next") == 102
 
 
 def test_a_line_says_where(tmp_path: Path) -> None:
