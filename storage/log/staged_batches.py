@@ -163,7 +163,7 @@ def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
 
 def _check(chunk: memoryview, config: LogConfig, now_ms: int) -> None:
     """Check batches as an append does."""
-    _, _, largest, max_timestamp, codecs = survey_staged(chunk)
+    largest, max_timestamp, codecs = survey_staged(chunk)
     if largest > config.max_message_bytes:
         raise RecordTooLarge(largest, config.max_message_bytes)
     if config.message_timestamp_type == "CreateTime":
@@ -211,7 +211,7 @@ def _changes(codecs: int, config: LogConfig) -> bool:
 
 def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
     """Return the batches in the topic's form."""
-    if not converts(config) or not _changes(survey_staged(chunk)[4], config):
+    if not converts(config) or not _changes(survey_staged(chunk)[2], config):
         return chunk
     stored = validated(chunk, config, now_ms, keeps_fitting=True)
     return bytearray().join(each.data for each in stored)

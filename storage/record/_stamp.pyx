@@ -27,8 +27,6 @@ cdef enum Wrong:
 
 
 cdef struct Seen:
-    int64_t batches
-    int64_t records
     int64_t largest
     int64_t max_timestamp
     uint32_t codecs
@@ -64,8 +62,6 @@ cdef Wrong survey(const uint8_t *start, int64_t end, int64_t *at, Seen *seen) no
         wrong = judge(start + at[0], end - at[0], &size)
         if wrong != NOTHING:
             return wrong
-        seen.batches += 1
-        seen.records += <int32_t> load32(start + at[0] + RECORDS_COUNT)
         seen.largest = max(seen.largest, size)
         timestamp = <int64_t> load64(start + at[0] + MAX_TIMESTAMP)
         seen.max_timestamp = max(seen.max_timestamp, timestamp)
@@ -113,10 +109,10 @@ cdef object refusal(Wrong wrong, int64_t at):
 
 
 def survey_staged(data not None):
-    """Check staged batches and count them.
+    """Check staged batches.
 
-    Returns (batches, records, bytes of the largest batch, largest timestamp in ms, the codecs: bit
-    n is set if a batch has codec n).
+    Returns (bytes of the largest batch, largest timestamp in ms, the codecs: bit n is set if a
+    batch has codec n).
 
     Raises CorruptRecord or InvalidRecord, with the position of the batch in `data`.
     """
@@ -124,14 +120,12 @@ def survey_staged(data not None):
     cdef Seen seen
     cdef int64_t at = 0
     cdef Wrong wrong
-    seen.batches = seen.records = seen.largest = 0
-    seen.max_timestamp = -1
-    seen.codecs = 0
+    seen.largest, seen.max_timestamp, seen.codecs = 0, -1, 0
     with nogil:
         wrong = survey(held.start, held.size, &at, &seen)
     if wrong != NOTHING:
         raise refusal(wrong, at)
-    return seen.batches, seen.records, seen.largest, seen.max_timestamp, seen.codecs
+    return seen.largest, seen.max_timestamp, seen.codecs
 
 
 def stamp_transaction(

@@ -43,8 +43,6 @@ def test_batches_get_a_producer_and_sequences_and_keep_all_else(
     before = made(parts)
     data = bytearray().join(before)
     assert survey_staged(data) == (
-        len(parts),
-        sum(len(values) for values, _, _ in parts),
         max(len(batch) for batch in before),
         max(time for _, time, _ in parts),
         sum(1 << codec for codec in {codec for _, _, codec in parts}),
