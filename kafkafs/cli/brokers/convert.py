@@ -6,7 +6,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, directory_to_open, logs_argument
-from kafkafs.cli.common.ending import end, one_line_errors, say
+from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted
@@ -43,16 +43,15 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     from storage.verify.verify import log_bytes
 
     data_dir = logs.data_dir if dry_run else directory_to_open(logs)
-    with one_line_errors():
-        check_address(logs)
-        with reading_shown("converting", log_bytes(data_dir, wanted=logs.wants)) as progress:
-            outcome = convert(
-                data_dir,
-                topics=[topic for topic, _ in logs.places],
-                dry_run=dry_run,
-                report=out.say,
-                progress=progress,
-            )
+    check_address(logs)
+    with reading_shown("converting", log_bytes(data_dir, wanted=logs.wants)) as progress:
+        outcome = convert(
+            data_dir,
+            topics=[topic for topic, _ in logs.places],
+            dry_run=dry_run,
+            report=out.say,
+            progress=progress,
+        )
     for line in outcome.faults:
         out.problem(line, "FAULT")
     for line in [*outcome.faults, *outcome.tiered]:

@@ -9,7 +9,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import directory_to_open, resolve_directory
-from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.ending import say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import Logs, words_argument
 
@@ -68,7 +68,6 @@ def command(
     where = resolve_directory(context, words, needs="files")
     data_dir = where.data_dir if dry_run else directory_to_open(where)
     with (
-        one_line_errors(),
         nullcontext(Files(data_dir)) if dry_run else alone(data_dir) as files,
     ):
         if undo:

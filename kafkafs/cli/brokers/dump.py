@@ -55,7 +55,8 @@ def _like_kafkas() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (click.ClickException, OSError) as error:
-        failed = failure(error) if isinstance(error, OSError) else error
+        failed = failure(error)
+        assert failed is not None
         failed.exit_code = 1  # type: ignore[misc]  # which click looks up in the instance
         raise failed from None
 

@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import checked_directory, directory_to_open, resolve
-from kafkafs.cli.common.ending import end, one_line_errors, say
+from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import DIRECTORY, Logs, Topic
 from storage.plural import counted
@@ -88,7 +88,7 @@ def command(
     data_dir = logs.data_dir if dry_run else directory_to_open(logs)
     broker_dir = checked_directory(context, broker_dir, needs="files")
     names = [topic for topic, _ in logs.places]
-    with one_line_errors(), long_work() as task:
+    with long_work() as task:
         outcome = hand_over(
             data_dir, broker_dir, names, abort=abort, link=link, dry_run=dry_run, task=task
         )

@@ -5,8 +5,8 @@
     2    the command line is wrong; nothing was done
     3    not done, or only in part; also if something was found
 
-A command raises `fail`, or works inside `one_line_errors`. The group of all commands runs each
-command inside `ended_in_order`. Errors of standard output have its name as their path. If the
+A command raises `fail`, or lets an OSError or a StorageError pass: the group of all commands runs
+each command inside `ended_in_order`. Errors of standard output have its name as their path. If the
 reader of standard output exits, the command ends silently.
 """
 
@@ -95,10 +95,22 @@ def note_typed(typed: str, real: str) -> None:
     click.get_current_context().meta.setdefault(_TYPED, {})[real] = typed
 
 
-def failure(error: Exception) -> click.ClickException:
-    """Return an exception that prints the path and the reason of an error, and exits as `fail`."""
-    from storage.errors import refusal_of
+def failure(error: Exception) -> click.ClickException | None:
+    """Return an exception that prints the path and the reason of an error, and exits as `fail`.
 
+    The result is `error` itself if click prints it, and None if the error is a bug, or cancels the
+    command.
+    """
+    if isinstance(error, click.ClickException):
+        return error
+    from storage.errors import LogLocked, StorageError, TaskCancelled, refusal_of
+
+    if not isinstance(error, OSError | StorageError) or isinstance(error, TaskCancelled):
+        return None
+    if isinstance(error, LogLocked):
+        from kafkafs.data_directory import in_use
+
+        return fail(in_use(error))
     if isinstance(error, OSError) and error.filename == _STANDARD_OUTPUT:
         _print_nowhere()
     if isinstance(error, FileNotFoundError) and error.filename is None:
@@ -123,31 +135,8 @@ def code_of(error: Exception) -> str:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """End the command with one line if the storage or the disk fails, or it is cancelled."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        cancelled()
-    except Exception as error:
-        from storage.errors import LogLocked, StorageError, TaskCancelled
-
-        if isinstance(error, TaskCancelled):
-            cancelled()
-        if isinstance(error, BrokenPipeError):
-            raise
-        if isinstance(error, LogLocked):
-            from kafkafs.data_directory import in_use
-
-            raise fail(in_use(error)) from None
-        if isinstance(error, OSError | StorageError):
-            raise failure(error) from None
-        raise
-
-
-@contextmanager
 def ended_in_order() -> Iterator[None]:
-    """End a program without a traceback if it is cancelled or a system call fails."""
+    """End a program without a traceback if it is cancelled, or the storage or the disk fails."""
     try:
         yield
     except KeyboardInterrupt:
@@ -158,8 +147,17 @@ def ended_in_order() -> Iterator[None]:
         raise wrong_usage(error) from None
     except BrokenPipeError:
         _unread()
-    except OSError as error:
-        raise failure(error) from None
+    except (click.ClickException, click.exceptions.Exit):
+        raise
+    except Exception as error:
+        from storage.errors import TaskCancelled
+
+        if isinstance(error, TaskCancelled):
+            cancelled()
+        failed = failure(error)
+        if failed is None:
+            raise
+        raise failed from None
 
 
 class _StandardOutput(io.BufferedWriter):

@@ -204,14 +204,16 @@ def output_options(
                 returned = function(*arguments, out=out, **named)
             except (click.UsageError, BrokenPipeError):
                 raise
-            except (click.ClickException, OSError) as error:
-                failed = failure(error) if isinstance(error, OSError) else error
-                out.end(failed)
-                raise failed from None
             except SystemExit as ended:
                 if ended.code in (None, 0, FOUND, NOT_DONE):
                     out.end()
                 raise
+            except Exception as error:
+                failed = failure(error)
+                if failed is None:
+                    raise
+                out.end(failed)
+                raise failed from None
             out.end()
             return returned
 

@@ -17,7 +17,7 @@ from kafkafs.cli.common.addresses import (
     mount_to_change,
     partitions_at,
 )
-from kafkafs.cli.common.ending import end, one_line_errors, say
+from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
 from kafkafs.quantities import Value
@@ -66,13 +66,12 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     were.
     """
     report = _Report(out, dry_run=dry_run)
-    with one_line_errors():
-        check_address(logs)
-        mount = None if dry_run else mount_to_change(logs)
-        if mount is None:
-            _compact_here(logs, report, dry_run=dry_run)
-        else:
-            _have_compacted(mount, logs, report)
+    check_address(logs)
+    mount = None if dry_run else mount_to_change(logs)
+    if mount is None:
+        _compact_here(logs, report, dry_run=dry_run)
+    else:
+        _have_compacted(mount, logs, report)
     out.json({"dry_run": dry_run, "partitions": report.partitions})
     end(failed=report.has_failed)
 

@@ -13,7 +13,7 @@ from kafkafs.cli.common.addresses import (
     partitions_at,
     resolve,
 )
-from kafkafs.cli.common.ending import end, one_line_errors, say
+from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import Output
 from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted
@@ -45,10 +45,9 @@ def rebuild(context: click.Context, words: Sequence[str], out: Output, *, applie
     """Print the indexes that differ from the logs, and rebuild them if `applies`; exit."""
     from storage.verify.reindex import log_bytes, reindex
 
-    with one_line_errors():
-        targets = _targets(context, words, may_be_open=not applies)
-        with reading_shown("reading", log_bytes(targets)) as progress:
-            outcome = reindex(targets, check_only=not applies, progress=progress)
+    targets = _targets(context, words, may_be_open=not applies)
+    with reading_shown("reading", log_bytes(targets)) as progress:
+        outcome = reindex(targets, check_only=not applies, progress=progress)
     for difference in outcome.different:
         out.say(difference)
     for damaged in outcome.damaged:

@@ -19,7 +19,7 @@ from kafkafs.cli.common.addresses import (
     partitions_at,
     tiered_topics,
 )
-from kafkafs.cli.common.ending import end, one_line_errors, say
+from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
 from kafkafs.quantities import Size, Value
@@ -69,13 +69,12 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     leaves unfinished partitions as they were.
     """
     report = _Report(out)
-    with one_line_errors():
-        check_address(logs)
-        mount = None if dry_run else mount_to_change(logs)
-        if mount is None:
-            _prune_here(logs, report, dry_run=dry_run)
-        else:
-            _have_pruned(mount, logs, report)
+    check_address(logs)
+    mount = None if dry_run else mount_to_change(logs)
+    if mount is None:
+        _prune_here(logs, report, dry_run=dry_run)
+    else:
+        _have_pruned(mount, logs, report)
     report.end(dry_run=dry_run)
 
 

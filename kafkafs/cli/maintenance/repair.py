@@ -16,7 +16,7 @@ from kafkafs.cli.common.addresses import (
     directory_to_open,
     resolve_directory,
 )
-from kafkafs.cli.common.ending import end, fail, one_line_errors
+from kafkafs.cli.common.ending import end, fail
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import opening_shown
 from kafkafs.cli.common.words import FILE, Logs, Topic, words_argument
@@ -158,7 +158,6 @@ def command(
         out.say(line)
 
     with (
-        one_line_errors(),
         opening_shown() as progress,
         LogManager.open(
             directory_to_open(where) if applies else where.data_dir,

@@ -6,7 +6,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
-from kafkafs.cli.common.ending import end, one_line_errors
+from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from kafkafs.quantities import Size
@@ -47,12 +47,11 @@ def command(logs: Address, out: Output) -> None:
 
     from storage.verify.verify import log_bytes, verify
 
-    with one_line_errors():
-        check_address(logs)
-        wanted = logs.wants if logs.places else None
-        total = log_bytes(logs.data_dir, wanted=wanted)
-        with reading_shown("reading", total) as progress:
-            found = verify(logs.data_dir, progress=progress, wanted=wanted)
+    check_address(logs)
+    wanted = logs.wants if logs.places else None
+    total = log_bytes(logs.data_dir, wanted=wanted)
+    with reading_shown("reading", total) as progress:
+        found = verify(logs.data_dir, progress=progress, wanted=wanted)
     for fault in found.faults:
         out.say(fault, wrong=True)
     for fault in found.left_over:

@@ -50,13 +50,13 @@ def _run(command: click.Command) -> NoReturn:
     except click.UsageError as error:
         wrong_usage(error).show()
         sys.exit(_WRONG_COMMAND_LINE)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(_FAILED)
-    except OSError as error:
-        failure(error).show()
-        sys.exit(_FAILED)
     except click.Abort:
+        sys.exit(_FAILED)
+    except Exception as error:
+        failed = failure(error)
+        if failed is None:
+            raise
+        failed.show()
         sys.exit(_FAILED)
     sys.exit(0)
 

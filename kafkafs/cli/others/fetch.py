@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Place, check_address, number, resolve
-from kafkafs.cli.common.ending import end, one_line_errors, say
+from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.words import Logs, Topic, words_argument
 from storage.plural import counted
@@ -41,8 +41,7 @@ def _parsed(context: click.Context, words: Sequence[str]) -> tuple[str, list[_Re
         if len(part) != 3 or not part[0]:
             raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
     address = resolve(context, [*first, *(place for place, _, _ in parts)])
-    with one_line_errors():
-        check_address(address)
+    check_address(address)
     if len(address.places) != len(parts):
         raise click.UsageError("give DATA TOPIC:PARTITION:OFFSET:BYTES")
     requests = [
@@ -108,7 +107,6 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     whole = True
     responses = []
     with (
-        one_line_errors(),
         LogManager.open(data_dir, read_only=True) as manager,
     ):
         logs = [manager.log(request.topic, request.partition) for request in requests]

@@ -32,7 +32,7 @@ from kafkafs.cli.common.clusters import (
     is_cluster,
     partitions_of,
 )
-from kafkafs.cli.common.ending import fail, one_line_errors, say
+from kafkafs.cli.common.ending import fail, say
 from kafkafs.cli.common.mount_files import find, tree_of
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
@@ -115,21 +115,20 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
         names = path_in_topic(view, str(partition))
     else:
         names = (".append",) if view == "values" else (f".{view}", "append")
-    with one_line_errors():
-        check_address(logs, or_create=True)
-        mount = mount_to_change(logs)
-        _check_input(logs, mount, view)
-        if mount is None:
-            with (
-                opened_to_change(logs.data_dir) as manager,
-                _opened_in_tree(manager, (topic, *names)) as write,
-            ):
-                _append(write, view, None)
-            return
-        path = os.path.join(topic, *names)
-        request = Request(mount, path, os.path.join(topic, names[-1]))
-        with _opened_in_mount(os.path.join(mount, path), request) as write:
-            _append(write, view, request)
+    check_address(logs, or_create=True)
+    mount = mount_to_change(logs)
+    _check_input(logs, mount, view)
+    if mount is None:
+        with (
+            opened_to_change(logs.data_dir) as manager,
+            _opened_in_tree(manager, (topic, *names)) as write,
+        ):
+            _append(write, view, None)
+        return
+    path = os.path.join(topic, *names)
+    request = Request(mount, path, os.path.join(topic, names[-1]))
+    with _opened_in_mount(os.path.join(mount, path), request) as write:
+        _append(write, view, request)
 
 
 def _append_to_cluster(words: Sequence[str], client: Client, view: str) -> None:
@@ -142,7 +141,7 @@ def _append_to_cluster(words: Sequence[str], client: Client, view: str) -> None:
         raise click.UsageError("--view batches cannot be used with the address of a cluster")
     if sys.stdin is None:
         raise fail("standard input is closed")
-    with one_line_errors(), client.connected(address.brokers) as cluster:
+    with client.connected(address.brokers) as cluster:
         partitions = [each for each, _ in partitions_of(cluster, address, report)]
         if partitions:
             _append(TopicWriter(cluster, partitions, view).write, view, None)

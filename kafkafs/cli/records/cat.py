@@ -28,7 +28,6 @@ from kafkafs.cli.common.decoding import (
     topic_decoders,
     view_to_decode,
 )
-from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.matching import matching_lines, where_option
 from kafkafs.cli.common.mount_files import (
     READ_COMMITTED,
@@ -144,23 +143,22 @@ def command(
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
     _check_view(view, where)
     starts = points[-len(address.places) :]
-    with one_line_errors():
-        found = [
-            (topic, number, point)
-            for place, point in zip(address.places, starts, strict=True)
-            for topic, number in partitions_at(address._replace(places=(place,)))
-        ]
-        if where is not None or isolation != READ_COMMITTED:
-            with (
-                opened_tree(address.data_dir, isolation) as tree,
-                _writer(decoding, MountFiles(tree).opened) as write,
-            ):
-                for topic, number, point in found:
-                    _print(tree, topic, number, view, point, where, write)
-            return
-        with opened_files(address) as files, _writer(decoding, files.opened) as write:
+    found = [
+        (topic, number, point)
+        for place, point in zip(address.places, starts, strict=True)
+        for topic, number in partitions_at(address._replace(places=(place,)))
+    ]
+    if where is not None or isolation != READ_COMMITTED:
+        with (
+            opened_tree(address.data_dir, isolation) as tree,
+            _writer(decoding, MountFiles(tree).opened) as write,
+        ):
             for topic, number, point in found:
-                _print_file(files.opened, topic, number, view, point, write)
+                _print(tree, topic, number, view, point, where, write)
+        return
+    with opened_files(address) as files, _writer(decoding, files.opened) as write:
+        for topic, number, point in found:
+            _print_file(files.opened, topic, number, view, point, write)
 
 
 def _check_view(view: str, where: Condition | None) -> None:
@@ -187,7 +185,7 @@ def _print_cluster(
         raise click.UsageError("give a topic: kafka://HOST:PORT/TOPIC[:PARTITION]")
     for each in address.places:
         parsed_range(each.range, follow=follow)
-    with one_line_errors(), client.connected(address.brokers) as cluster:
+    with client.connected(address.brokers) as cluster:
         reader = ClusterReader(cluster, report, committed=isolation == READ_COMMITTED)
         found = spans(reader, partitions_of(cluster, address, report), follow=follow)
         # Followed partitions are read together, others one after the other.

@@ -25,7 +25,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
-from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, one_line_errors, say
+from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, say
 from kafkafs.cli.common.mounted_paths import files_of, paths_of
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.common.patience import patiently
@@ -222,11 +222,10 @@ def command(
         if not by_name:
             raise
         error.show()
-    with one_line_errors():
-        found = paths_of(context, words)
-        if found == list(words):
-            _refuse_unmounted(words, follow=follow)
-        paths = [file for path in found for file in files_of(path)]
+    found = paths_of(context, words)
+    if found == list(words):
+        _refuse_unmounted(words, follow=follow)
+    paths = [file for path in found for file in files_of(path)]
     has_headers = not quiet and (verbose or len(paths) > 1)
     tail = _Tail(start, follow=follow, by_name=by_name, has_headers=has_headers)
     sys.exit(tail.run([_File(path, follow=follow) for path in paths], pid))

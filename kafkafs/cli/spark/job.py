@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafkafs.cli.common.addresses import Needs, allow_empty_option, parsed_places, resolve
-from kafkafs.cli.common.ending import cancelled, end, fail, failure
+from kafkafs.cli.common.ending import end, fail
 from kafkafs.cli.common.output import output_options
 from kafkafs.cli.common.words import LOG_WORDS, Topic
 
@@ -154,7 +154,6 @@ def run_job(
     """
     from kafkafs.cli.spark.report_output import print_report
     from kafkafs.spark.jobs import session
-    from storage.errors import StorageError
 
     try:
         if plan is not None:
@@ -165,16 +164,12 @@ def run_job(
             title, master, settings = f"kafkafs {name}", spark["master"], spark["settings"]
             with session.job_session(title, master, settings, spark["verbose"]) as running:
                 report = work(running)
-    except KeyboardInterrupt:
-        cancelled()
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
         if package not in ("matplotlib", "pyarrow", "pyspark"):
             raise
         install = session.how_to_install(package)
         raise fail(f"{package} is not installed. To install: {install}") from None
-    except (OSError, StorageError, session.CannotStartError) as error:
-        raise failure(error) from None
     except Exception as error:
         if not session.is_sparks(error) or spark["verbose"]:
             raise

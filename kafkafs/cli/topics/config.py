@@ -16,7 +16,7 @@ from kafkafs.cli.common.addresses import (
     mount_to_change,
     resolve,
 )
-from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.cli.common.words import DIRECTORY, FILE, Logs, Setting, Topic, words_argument
 from kafkafs.printable import lines
@@ -89,14 +89,13 @@ def command(
         raise click.UsageError(
             "--broker-config and --metadata-log-dir apply to all topics; do not give a topic"
         )
-    with one_line_errors():
-        check_address(address)
-        if given:
-            _set_places(directory_to_open(address), given)
-        elif changes:
-            _change(address, changes)
-        else:
-            _show(address, out)
+    check_address(address)
+    if given:
+        _set_places(directory_to_open(address), given)
+    elif changes:
+        _change(address, changes)
+    else:
+        _show(address, out)
 
 
 def _parsed(context: click.Context, words: Sequence[str]) -> tuple[Address, _Changes]:

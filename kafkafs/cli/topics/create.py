@@ -10,7 +10,6 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, mount_to_change
 from kafkafs.cli.common.changes import ask_daemon, opened_to_change, topic_and_rest
-from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import Logs, Setting, Topic, words_argument
 from storage.plural import counted
@@ -57,16 +56,15 @@ def command(
     mask = os.umask(0)
     os.umask(mask)
     owner = (os.geteuid(), os.getegid(), 0o777 & ~mask)
-    with one_line_errors():
-        mount = mount_to_change(address)
-        partitions = _checked(address, topic, partitions, settings)
-        if mount is None:
-            with opened_to_change(address.data_dir) as manager:
-                manager.create_topic(topic, partitions, owner=owner, settings=settings)
-        else:
-            from kafkafs.tree.control.topic_commands import create_line
+    mount = mount_to_change(address)
+    partitions = _checked(address, topic, partitions, settings)
+    if mount is None:
+        with opened_to_change(address.data_dir) as manager:
+            manager.create_topic(topic, partitions, owner=owner, settings=settings)
+    else:
+        from kafkafs.tree.control.topic_commands import create_line
 
-            ask_daemon(mount, create_line(topic, partitions, owner, given))
+        ask_daemon(mount, create_line(topic, partitions, owner, given))
     out.say(f"created {topic} with {counted(partitions, 'partition')}")
     out.json({"topic": topic, "partitions": partitions})
 

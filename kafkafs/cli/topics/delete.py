@@ -19,7 +19,7 @@ from kafkafs.cli.common.addresses import (
     tiered_topics,
 )
 from kafkafs.cli.common.changes import opened_to_change
-from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.refusals import Request
 from kafkafs.quantities import TimeMs, Value
@@ -67,9 +67,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
     topics = list(dict.fromkeys(topic for topic, _ in logs.places))
     if dry_run:
-        with one_line_errors():
-            check_address(logs)
-            _say_what_would_go(logs, topics, out)
+        check_address(logs)
+        _say_what_would_go(logs, topics, out)
         return
     deleted: list[dict[str, Value]] = []
     out.json({"dry_run": False, "topics": deleted})
@@ -85,13 +84,12 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
                 f"{shlex.quote(logs.mount or logs.data_dir)} {topic}"
             )
 
-    with one_line_errors():
-        check_address(logs)
-        mount = mount_to_change(logs)
-        if mount is None:
-            _delete_here(logs, topics, tell)
-        else:
-            _have_deleted(mount, logs, topics, tell)
+    check_address(logs)
+    mount = mount_to_change(logs)
+    if mount is None:
+        _delete_here(logs, topics, tell)
+    else:
+        _have_deleted(mount, logs, topics, tell)
 
 
 _Tell = Callable[[str, int, int], None]

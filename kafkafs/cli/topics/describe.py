@@ -10,7 +10,6 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
 from kafkafs.cli.common.clusters import Client, ClusterAddress, Reports, cluster_options
-from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
@@ -57,17 +56,16 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
         _describe_cluster(logs, client, out)
         return
     client.check_unused()
-    with one_line_errors():
-        check_address(logs)
-        with opened_files(logs, os.path.join(".kafkafs", "topics")) as files:
-            found = [
-                each
-                for each in partitions(files, logs)
-                if logs.places or each["topic"] not in INTERNAL_TOPICS
-            ]
-            topics = dict.fromkeys(str(each["topic"]) for each in found)
-            settings = {topic: settings_of(files, topic)[1] for topic in topics}
-            notes = notes_of(logs, files.table(".kafkafs", "topics")[1])
+    check_address(logs)
+    with opened_files(logs, os.path.join(".kafkafs", "topics")) as files:
+        found = [
+            each
+            for each in partitions(files, logs)
+            if logs.places or each["topic"] not in INTERNAL_TOPICS
+        ]
+        topics = dict.fromkeys(str(each["topic"]) for each in found)
+        settings = {topic: settings_of(files, topic)[1] for topic in topics}
+        notes = notes_of(logs, files.table(".kafkafs", "topics")[1])
     rows = [{name: each[name] for name in _COLUMNS} for each in found]
     _print(out, _COLUMNS, rows, settings, notes)
 
@@ -76,7 +74,7 @@ def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None
     from kafkafs.cli.clusters import facts
 
     report = Reports(out)
-    with one_line_errors(), client.connected(logs.brokers) as cluster:
+    with client.connected(logs.brokers) as cluster:
         found = facts.partitions(cluster, logs, report, internal=False)
         topics = dict.fromkeys(str(each["topic"]) for each in found)
         known = facts.settings_of(cluster, topics, report)

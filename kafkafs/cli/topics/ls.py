@@ -12,7 +12,6 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
 from kafkafs.cli.common.clusters import Client, ClusterAddress, Reports, cluster_options
-from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.mount_files import MountFiles, opened_files
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.cli.common.serving import check_served
@@ -87,27 +86,24 @@ def command(
         _list_cluster(logs, client, out, internal=internal)
         return
     client.check_unused()
-    with one_line_errors():
-        check_address(logs)
-        if rates and logs.mount is not None:
-            check_served(logs.mount)
-        with opened_files(logs, os.path.join(".kafkafs", "topics")) as files:
-            before = _listing(files) if rates else None
-            if before is not None:
-                time.sleep(_RATE_S)
-            now = _listing(files)
-            notes = notes_of(logs, now.notes)
-            if logs.places:
-                facts = partitions(files, logs)
-                columns: Sequence[str] = _PARTITION_COLUMNS
-                rows = [[each[name] for name in columns] for each in facts]
-                limits: dict[str, _Limits] = {}
-            else:
-                hidden = frozenset() if internal else INTERNAL_TOPICS
-                limits = {
-                    topic: _limits(files, topic) for topic in now.facts if topic not in hidden
-                }
-                columns, rows = _table(now, before, limits, out)
+    check_address(logs)
+    if rates and logs.mount is not None:
+        check_served(logs.mount)
+    with opened_files(logs, os.path.join(".kafkafs", "topics")) as files:
+        before = _listing(files) if rates else None
+        if before is not None:
+            time.sleep(_RATE_S)
+        now = _listing(files)
+        notes = notes_of(logs, now.notes)
+        if logs.places:
+            facts = partitions(files, logs)
+            columns: Sequence[str] = _PARTITION_COLUMNS
+            rows = [[each[name] for name in columns] for each in facts]
+            limits: dict[str, _Limits] = {}
+        else:
+            hidden = frozenset() if internal else INTERNAL_TOPICS
+            limits = {topic: _limits(files, topic) for topic in now.facts if topic not in hidden}
+            columns, rows = _table(now, before, limits, out)
     _print(columns, rows, limits, notes, out)
 
 
@@ -133,7 +129,7 @@ def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal
     from kafkafs.cli.clusters import facts
 
     report = Reports(out)
-    with one_line_errors(), client.connected(logs.brokers) as cluster:
+    with client.connected(logs.brokers) as cluster:
         found = facts.partitions(cluster, logs, report, internal=internal)
         topics = dict.fromkeys(str(each["topic"]) for each in found)
         settings = {} if logs.places else facts.settings_of(cluster, topics, report)

@@ -9,7 +9,6 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import mount_to_change
 from kafkafs.cli.common.changes import ask_daemon, opened_to_change, topic_and_rest
-from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import Logs, Topic, words_argument
 
@@ -49,14 +48,13 @@ def command(
     if others:
         raise click.UsageError("give one topic: DATA TOPIC, or MOUNT/TOPIC")
     topic = address.topic()
-    with one_line_errors():
-        mount = mount_to_change(address)
-        if mount is None:
-            with opened_to_change(address.data_dir) as manager:
-                manager.undelete_topic(topic, topic_id)
-        else:
-            from kafkafs.tree.control.topic_commands import undelete_line
+    mount = mount_to_change(address)
+    if mount is None:
+        with opened_to_change(address.data_dir) as manager:
+            manager.undelete_topic(topic, topic_id)
+    else:
+        from kafkafs.tree.control.topic_commands import undelete_line
 
-            ask_daemon(mount, undelete_line(topic, topic_id))
+        ask_daemon(mount, undelete_line(topic, topic_id))
     out.say(f"restored {topic}")
     out.json({"topic": topic})

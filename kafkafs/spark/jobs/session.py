@@ -55,7 +55,7 @@ _PACKAGES = ("pyspark", "pyarrow", "pandas")
 _OPTIONAL = re.compile(r"([\w-]+)(\S*) *; *extra *==.*")
 
 
-class CannotStartError(Exception):
+class CannotStartError(OSError):
     """Spark cannot start; the message says what to install."""
 
 

@@ -21,7 +21,7 @@ from kafkafs.cli.common.decoding import (
     topic_decoders,
     view_to_decode,
 )
-from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
@@ -163,8 +163,7 @@ def command(
     if decoding is not None:
         view = view_to_decode(context, view)
     check_paths(plain)
-    with one_line_errors():
-        sources = sources_of(paths_of(context, plain))
+    sources = sources_of(paths_of(context, plain))
     if dead_letter in sources.topics:
         raise click.UsageError(
             f"--dead-letter {dead_letter}: this topic is being consumed; give another one"
@@ -181,7 +180,7 @@ def command(
         on_failure=on_failure,
         with_offsets=keeps or shell is not None or max_records is not None,
     )
-    with one_line_errors(), ExitStack() as stack:
+    with ExitStack() as stack:
         letters = None
         if dead_letter is not None:
             letters = DeadLetters(sources.mount, dead_letter, group or "")

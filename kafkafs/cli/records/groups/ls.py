@@ -16,7 +16,7 @@ from kafkafs.cli.common.clusters import (
     cluster_options,
     is_cluster,
 )
-from kafkafs.cli.common.ending import did_you_mean, fail, one_line_errors
+from kafkafs.cli.common.ending import did_you_mean, fail
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import Group, Logs, words_argument
@@ -61,7 +61,7 @@ def command(context: click.Context, words: Sequence[str], client: Client, out: O
     from storage.paths import GROUPS
 
     logs, wanted = resolve_directory(context, words[:1], needs="files"), words[1:]
-    with one_line_errors(), opened_files(logs, os.path.join(GROUPS, ".lag")) as files:
+    with opened_files(logs, os.path.join(GROUPS, ".lag")) as files:
         # A blank would be the end of the column.
         known = {name.replace(" ", "%20"): group_name(name) or name for name in files.names(GROUPS)}
         lags, lines = files.table(GROUPS, ".lag")
@@ -93,7 +93,7 @@ def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
     address, wanted, report = cluster_address(words[:1]), words[1:], Reports(out)
     if address.places:
         raise click.UsageError("give a cluster without a topic: kafka://HOST:PORT [GROUP]...")
-    with one_line_errors(), client.connected(address.brokers) as cluster:
+    with client.connected(address.brokers) as cluster:
         states = list_groups(cluster)
         found = facts.committed_offsets(cluster, wanted or sorted(states), report)
     for group, offsets in found.items():

@@ -20,7 +20,7 @@ from kafkafs.cli.common.addresses import (
     resolve,
 )
 from kafkafs.cli.common.changes import opened_to_change
-from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.mount_files import MountFiles, find, tree_of
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.refusals import Request
@@ -75,18 +75,15 @@ def command(
         raise click.BadParameter(str(error.strerror)) from None
     if not group:
         raise click.UsageError("-g GROUP: the name is empty")
-    with one_line_errors():
-        check_address(logs)
-        _refuse_brokers(logs)
-        mount = mount_to_change(logs)
-        given = [
-            each for each in partitions_at(logs) if logs.places or each[0] not in INTERNAL_TOPICS
-        ]
-        if mount is not None:
-            offsets = _reset_through(mount, group, start, wanted, logs, given)
-        else:
-            with opened_to_change(logs.data_dir) as manager:
-                offsets = _reset_here(manager, group, wanted, given)
+    check_address(logs)
+    _refuse_brokers(logs)
+    mount = mount_to_change(logs)
+    given = [each for each in partitions_at(logs) if logs.places or each[0] not in INTERNAL_TOPICS]
+    if mount is not None:
+        offsets = _reset_through(mount, group, start, wanted, logs, given)
+    else:
+        with opened_to_change(logs.data_dir) as manager:
+            offsets = _reset_here(manager, group, wanted, given)
     rows: list[dict[str, Value]] = [
         {"topic": topic, "partition": number, "offset": offset}
         for (topic, number), offset in offsets.items()
