@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kafkafs.cli.common.ending import (
-    NOT_DONE,
-    did_you_mean,
-    ended_in_order,
-    open_standard_streams,
-)
+from kafkafs.cli.common.ending import NOT_DONE, did_you_mean, ended_in_order, open_standard_streams
 from kafkafs.printable import one_line
 
 if TYPE_CHECKING:
@@ -275,11 +270,7 @@ def examples(*lines: str) -> str:
     sections=_SECTIONS,
     aliases=_ALIASES,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    epilog=examples(
-        "kafkafs mount data mnt",
-        "kafkafs verify mnt/orders",
-        "kafkafs umount mnt",
-    ),
+    epilog=examples("kafkafs mount data mnt", "kafkafs verify mnt/orders", "kafkafs umount mnt"),
 )
 @click.version_option(package_name="kafkafs", message="kafkafs %(version)s")
 def main() -> None:

@@ -37,10 +37,7 @@ from kafkafs.cli.common.words import Logs, words_argument
     "`dry_run`, `undo`, and three lists: `names` (the names that change), `not_known` (a line for "
     "each topic whose settings are not known) and `tiered`"
 )
-@click.pass_context
-def command(
-    context: click.Context, words: Sequence[str], undo: bool, dry_run: bool, out: Output
-) -> None:
+def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> None:
     """Turn a broker's directory into a directory of kafkafs. The directory must not be in use.
 
     In a broker's directory, kafkafs cannot create topics or partitions, because the broker would
@@ -65,11 +62,9 @@ def command(
     from storage.files import Files
     from storage.paths import DETACHED
 
-    where = resolve_directory(context, words, needs="files")
+    where = resolve_directory(words, needs="files")
     data_dir = where.data_dir if dry_run else directory_to_open(where)
-    with (
-        nullcontext(Files(data_dir)) if dry_run else alone(data_dir) as files,
-    ):
+    with nullcontext(Files(data_dir)) if dry_run else alone(data_dir) as files:
         if undo:
             names = detach.names_to_give_back(files, data_dir)
             lines, tiered = [], []

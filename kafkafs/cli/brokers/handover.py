@@ -46,9 +46,7 @@ _SERVER = "--bootstrap-server localhost:9092"
 )
 @click.option("--abort", is_flag=True, help="Abort the transactions that are open in DATA.")
 @output_options("`dry_run` and `lines` (the messages)")
-@click.pass_context
 def command(
-    context: click.Context,
     data: str,
     broker_dir: str,
     topics: Sequence[str],
@@ -82,11 +80,11 @@ def command(
     from kafkafs.cli.common.progress import long_work
     from storage.handover.handover import hand_over
 
-    logs = resolve(context, (data, *topics))
+    logs = resolve((data, *topics))
     if any(partition is not None for _, partition in logs.places):
         raise click.UsageError("handover takes topics, not single partitions")
     data_dir = logs.data_dir if dry_run else directory_to_open(logs)
-    broker_dir = checked_directory(context, broker_dir, needs="files")
+    broker_dir = checked_directory(broker_dir, needs="files")
     names = [topic for topic, _ in logs.places]
     with long_work() as task:
         outcome = hand_over(

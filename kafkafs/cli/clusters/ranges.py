@@ -16,13 +16,7 @@ import click
 
 from kafka_client.cluster import TopicPartition
 from kafka_client.errors import ClientError
-from kafka_client.requests import (
-    EARLIEST,
-    LATEST,
-    Committed,
-    fetch_committed,
-    list_offsets,
-)
+from kafka_client.requests import EARLIEST, LATEST, Committed, fetch_committed, list_offsets
 from kafkafs.cli.clusters.pieces import ClusterReader, Piece, Span
 from kafkafs.cli.clusters.text import batches_of
 from kafkafs.cli.common.clusters import offsets_of
@@ -51,10 +45,7 @@ def parsed_range(text: str | None, *, follow: bool) -> StartName:
 
 
 def spans(
-    reader: ClusterReader,
-    wanted: Sequence[tuple[TopicPartition, str | None]],
-    *,
-    follow: bool,
+    reader: ClusterReader, wanted: Sequence[tuple[TopicPartition, str | None]], *, follow: bool
 ) -> list[tuple[TopicPartition, Span]]:
     """Return the offsets of ranges. A partition whose offsets cannot be read is reported.
 

@@ -53,10 +53,10 @@ class Address(NamedTuple):
     read_only: bool = False
     """Whether `mount` is read-only."""
 
-    def words(self) -> str:
+    def words(self) -> list[str]:
         """Return the words to type for the same logs in the data directory."""
         places = (name if number is None else f"{name}:{number}" for name, number in self.places)
-        return shlex.join([self.data_dir, *places])
+        return [self.data_dir, *places]
 
     def wants(self, topic: str, partition: int) -> bool:
         """Return whether the address includes a partition."""
@@ -105,7 +105,6 @@ allow_empty_option = click.option(
 
 
 def checked_directory(
-    context: click.Context,
     text: str,
     *,
     needs: Needs = "partitions",
@@ -126,7 +125,7 @@ def checked_directory(
 
     def wrong(reason: str, *instead: str | None) -> click.ClickException:
         words = [word for word in instead if word is not None]
-        again = f": {context.command_path} {shlex.join(words)}" if words else ""
+        again = f": {this_command(*words)}" if words else ""
         return fail(f"{text}: {reason}{again}")
 
     _refuse_empty(text)
@@ -144,15 +143,21 @@ def checked_directory(
         or (found is Contents.SMALL_FILES and needs != "partitions")
         or (found is Contents.NOTHING and needs == "nothing")
     )
-    if not is_fine and not context.meta.get(_ALLOW_EMPTY):
+    meta = click.get_current_context().meta
+    if not is_fine and not meta.get(_ALLOW_EMPTY):
         hint = ""
         if found is not Contents.OTHERS:
             hint = f". To create a topic in it: {_create_line(text, topic or 'TOPIC')}"
-        if _ALLOW_EMPTY in context.meta:
+        if _ALLOW_EMPTY in meta:
             hint += "; to use it without partitions: --allow-empty"
         what = "partitions" if found is Contents.SMALL_FILES else "partitions or other Kafka files"
         raise wrong(f"not a Kafka data directory (no {what} found){hint}")
     return path
+
+
+def this_command(*words: str) -> str:
+    """Return the line that runs this command with these words."""
+    return f"{click.get_current_context().command_path} {shlex.join(words)}"
 
 
 def check_no_address(text: str) -> None:
@@ -189,11 +194,7 @@ def _as_data_and_place(path: str) -> tuple[str, ...]:
 
 
 def resolve(
-    context: click.Context,
-    words: Sequence[str],
-    *,
-    needs: Needs = "partitions",
-    may_be_partition: bool = False,
+    words: Sequence[str], *, needs: Needs = "partitions", may_be_partition: bool = False
 ) -> Address:
     """Return the logs that `words` (at least one) name; see the module.
 
@@ -205,22 +206,22 @@ def resolve(
     first, *others = words
     mounted, path = mount_around(first)
     if mounted is None:
-        places = tuple(_place_in(context, first, word) for word in others)
+        places = tuple(_place_in(first, word) for word in others)
         topic = places[0][0] if places else None
         data_dir = checked_directory(
-            context, first, needs=needs, may_be_partition=may_be_partition, topic=topic
+            first, needs=needs, may_be_partition=may_be_partition, topic=topic
         )
         return Address(data_dir, places, mount_that_writes(data_dir))
     if not os.path.isabs(mounted.source):
         raise fail(f"{first}: this is a kafkafs mount; give its data directory instead")
     if path == mounted.path:
-        places = tuple(_place_in(context, first, word) for word in others)
+        places = tuple(_place_in(first, word) for word in others)
     else:
-        places = tuple(_place_below(context, mounted, word) for word in words)
+        places = tuple(_place_below(mounted, word) for word in words)
     return Address(mounted.source, places, mounted.path, mounted.read_only)
 
 
-def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
+def _place_below(mounted: Mounted, text: str) -> Place:
     """Return the topic or partition of a path below a mount. Errors: ClickException."""
     around, path = mount_around(text)
     if around is None or around.path != mounted.path:
@@ -235,12 +236,10 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
     if len(rest) == 1 and topic != ABOUT and _NUMBER.fullmatch(rest[0]) is not None:
         return topic, int(rest[0])
     instead = mounted.path if topic[0] == "." else os.path.join(mounted.path, topic)
-    raise fail(
-        f"{text}: not a topic or partition. Try: {context.command_path} {shlex.quote(instead)}"
-    )
+    raise fail(f"{text}: not a topic or partition. Try: {this_command(instead)}")
 
 
-def _place_in(context: click.Context, first: str, word: str) -> Place:
+def _place_in(first: str, word: str) -> Place:
     """Parse TOPIC[:PARTITION] after `first`, which is DATA or MOUNT.
 
     Errors: BadParameter; ClickException for a path.
@@ -254,7 +253,7 @@ def _place_in(context: click.Context, first: str, word: str) -> Place:
         again = [first, ":".join(below)]
     else:
         return _place(word)
-    raise fail(f"{word}: not TOPIC[:PARTITION]. Try: {context.command_path} {shlex.join(again)}")
+    raise fail(f"{word}: not TOPIC[:PARTITION]. Try: {this_command(*again)}")
 
 
 def _place(text: str) -> Place:
@@ -301,8 +300,7 @@ def _refuse_read_only(address: Address, *, through_mount: bool = False) -> None:
             raise fail(f"{what}; {in_use(LogLocked(holder, path=lock))}")
         if not os.access(address.data_dir, os.W_OK):
             raise fail(f"{what}, and you have no permission to write {address.data_dir}")
-    command = click.get_current_context().command_path
-    raise fail(f"{what}. Try: {command} {instead.words()}")
+    raise fail(f"{what}. Try: {this_command(*instead.words())}")
 
 
 def mount_to_read(address: Address, needed: str = "") -> str | None:
@@ -374,7 +372,7 @@ def logs_argument(
     ) -> Address | ClusterAddress:
         if clusters and is_cluster(words[0]):
             return cluster_address(words)
-        address = resolve(context, words, needs=needs, may_be_partition=may_be_partition)
+        address = resolve(words, needs=needs, may_be_partition=may_be_partition)
         if not partitions and any(number is not None for _, number in address.places):
             raise click.UsageError(
                 "this command takes topics, not single partitions: DATA TOPIC, or MOUNT/TOPIC"
@@ -390,14 +388,12 @@ def logs_argument(
     return lambda function: argument(allow_empty_option(function))
 
 
-def resolve_directory(
-    context: click.Context, words: Sequence[str], *, needs: Needs = "partitions"
-) -> Address:
+def resolve_directory(words: Sequence[str], *, needs: Needs = "partitions") -> Address:
     """Return the directory that `words` name, without topics; see `resolve`."""
-    address = resolve(context, words[:1], needs=needs)
+    address = resolve(words[:1], needs=needs)
     if address.places or len(words) > 1:
-        whole = shlex.quote(address.mount or address.data_dir)
-        raise click.UsageError(f"this command takes no topics: {context.command_path} {whole}")
+        whole = this_command(address.mount or address.data_dir)
+        raise click.UsageError(f"this command takes no topics: {whole}")
     return address
 
 

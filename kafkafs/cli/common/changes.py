@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from kafkafs.cli.common.addresses import Address, resolve
 from kafkafs.cli.common.daemon_jobs import write_line
 from kafkafs.cli.common.ending import fail
@@ -38,11 +36,11 @@ def opened_to_change(data_dir: str) -> Iterator[LogManager]:
         yield manager
 
 
-def topic_and_rest(context: click.Context, words: Sequence[str]) -> tuple[Address, Sequence[str]]:
+def topic_and_rest(words: Sequence[str]) -> tuple[Address, Sequence[str]]:
     """Return one topic, which need not exist, and the words after it. Errors: ClickException."""
-    address, others = resolve(context, words[:1], needs="nothing"), words[1:]
+    address, others = resolve(words[:1], needs="nothing"), words[1:]
     if not address.places and others:
-        address, others = resolve(context, words[:2], needs="nothing"), words[2:]
+        address, others = resolve(words[:2], needs="nothing"), words[2:]
     address.topic()
     return address, others
 

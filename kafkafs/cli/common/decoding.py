@@ -32,10 +32,7 @@ _OPTIONS = (
     click.option("--decode", is_flag=True, help="Print JSON lines with decoded keys and values."),
     click.option("--value-only", is_flag=True, help="With --decode: print only the values."),
     click.option(
-        "--value-schema",
-        metavar="SCHEMA",
-        default="auto",
-        help=_SCHEMA_HELP.format("values"),
+        "--value-schema", metavar="SCHEMA", default="auto", help=_SCHEMA_HELP.format("values")
     ),
     click.option(
         "--key-schema",
@@ -128,10 +125,10 @@ def _check_not_given() -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} requires --decode")
 
 
-def view_to_decode(context: click.Context, view: str) -> str:
+def view_to_decode(view: str) -> str:
     """Return the view whose lines are decoded. UsageError if the user has given another view."""
-    is_given = context.get_parameter_source("view") is not ParameterSource.DEFAULT
-    if view != "jsonl" and (is_given or view != "values"):
+    source = click.get_current_context().get_parameter_source("view")
+    if view != "jsonl" and (source is not ParameterSource.DEFAULT or view != "values"):
         raise click.UsageError(f"--decode prints lines of jsonl, not of {view}")
     return "jsonl"
 

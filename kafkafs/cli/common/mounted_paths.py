@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-import click
-
 from kafkafs.cli.common.addresses import check_no_address, resolve
 from kafkafs.cli.common.mounts import mount_around, mount_that_writes
 from kafkafs.cli.common.patience import patiently
@@ -19,7 +17,7 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 _VIEWS = frozenset({".kv", ".jsonl", ".batches", ".follow"})
 
 
-def paths_of(context: click.Context, words: Sequence[str]) -> list[str]:
+def paths_of(words: Sequence[str]) -> list[str]:
     """Return the topics and partitions that the words name, as paths below a mount.
 
     Words that are paths stay as they are, also if the paths name something else.
@@ -32,7 +30,7 @@ def paths_of(context: click.Context, words: Sequence[str]) -> list[str]:
         return list(words)
     if mounted is not None and path != mounted.path:
         return list(words)
-    address = resolve(context, words, needs="files")
+    address = resolve(words, needs="files")
     assert address.mount is not None
     mount = address.mount
     check_served(mount)

@@ -25,7 +25,7 @@ view_option = click.option(
 )
 
 
-def taken_from_paths(context: click.Context, words: Sequence[str]) -> tuple[list[str], str]:
+def taken_from_paths(words: Sequence[str]) -> tuple[list[str], str]:
     """Return the words without views in their paths, and the view.
 
     MOUNT/TOPIC/.VIEW/PARTITION becomes MOUNT/TOPIC/PARTITION. `.append` and `.VIEW/append` become
@@ -48,6 +48,7 @@ def taken_from_paths(context: click.Context, words: Sequence[str]) -> tuple[list
         is_append = view == "append" or names[2:] == ["append"]
         plain.append(os.path.join(mounted.path, names[0], *([] if is_append else names[2:])))
         found[VIEWS[0] if view == "append" else view] = None
+    context = click.get_current_context()
     option: str = context.params["view"]
     if context.get_parameter_source("view") is not ParameterSource.DEFAULT:
         found[option] = None

@@ -35,11 +35,7 @@ _FIGURES = (
 
 
 @click.command(
-    "compact",
-    epilog=examples(
-        "kafkafs compact --dry-run data",
-        "kafkafs compact mnt/users",
-    ),
+    "compact", epilog=examples("kafkafs compact --dry-run data", "kafkafs compact mnt/users")
 )
 @logs_argument()
 @click.option(

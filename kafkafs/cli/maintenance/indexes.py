@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import click
-
 from kafkafs.cli.common.addresses import (
     checked_directory,
     directory_to_open,
@@ -21,14 +19,14 @@ from storage.plural import counted
 NOTHING_CHANGED = "nothing was changed; to do this, add --apply"
 
 
-def _targets(context: click.Context, words: Sequence[str], *, may_be_open: bool) -> list[str]:
+def _targets(words: Sequence[str], *, may_be_open: bool) -> list[str]:
     """Return directories, or files of segments. Errors: ClickException."""
     if all(map(_is_segments, words)):
         for word in words:
             directory = os.path.dirname(os.path.abspath(word))
-            checked_directory(context, directory, may_be_partition=True)
+            checked_directory(directory, may_be_partition=True)
         return list(words)
-    logs = resolve(context, words, may_be_partition=True)
+    logs = resolve(words, may_be_partition=True)
     data_dir = logs.data_dir if may_be_open else directory_to_open(logs)
     there = partitions_at(logs) if logs.places else []
     return [os.path.join(data_dir, f"{topic}-{n}") for topic, n in there] or [data_dir]
@@ -41,11 +39,11 @@ def _is_segments(path: str) -> bool:
     return paths.base_offset_of(os.path.basename(path)) is not None and not os.path.isdir(path)
 
 
-def rebuild(context: click.Context, words: Sequence[str], out: Output, *, applies: bool) -> None:
+def rebuild(words: Sequence[str], out: Output, *, applies: bool) -> None:
     """Print the indexes that differ from the logs, and rebuild them if `applies`; exit."""
     from storage.verify.reindex import log_bytes, reindex
 
-    targets = _targets(context, words, may_be_open=not applies)
+    targets = _targets(words, may_be_open=not applies)
     with reading_shown("reading", log_bytes(targets)) as progress:
         outcome = reindex(targets, check_only=not applies, progress=progress)
     for difference in outcome.different:

@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from storage.manager import LogManager
 
 
-@click.command(
-    "prune",
-    epilog=examples(
-        "kafkafs prune --dry-run data",
-        "kafkafs prune mnt/orders",
-    ),
-)
+@click.command("prune", epilog=examples("kafkafs prune --dry-run data", "kafkafs prune mnt/orders"))
 @logs_argument()
 @click.option(
     "--dry-run",
@@ -47,8 +41,7 @@ if TYPE_CHECKING:
     ),
 )
 @output_options(
-    "`dry_run`, `segments`, `bytes`, `records`, and the lists `partitions` and `frees`",
-    sizes=True,
+    "`dry_run`, `segments`, `bytes`, `records`, and the lists `partitions` and `frees`", sizes=True
 )
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete the segments that retention would delete now.

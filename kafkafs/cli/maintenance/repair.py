@@ -89,9 +89,7 @@ _NOTHING = "nothing to restore"
     "(incomplete partitions) and `cannot_be_opened`. With --indexes: `applied`, `segments`, and "
     "the lists `different` and `tiered`"
 )
-@click.pass_context
 def command(
-    context: click.Context,
     words: Sequence[str],
     applies: bool,
     wants_indexes: bool,
@@ -145,11 +143,11 @@ def command(
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:
             raise click.UsageError("--indexes can only be used alone or with --apply")
-        rebuild(context, words, out, applies=applies)
+        rebuild(words, out, applies=applies)
         return
     from storage.manager import LogManager
 
-    where = resolve_directory(context, words)
+    where = resolve_directory(words)
     wanted = _Wanted(wants_salvage, wants_purge, accept_loss)
     told: list[str] = []
 

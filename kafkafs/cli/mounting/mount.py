@@ -83,12 +83,7 @@ def parsed_options(texts: tuple[str, ...], *, sloppy: bool = False) -> MountOpti
 
 
 def mount(
-    data_dir: str,
-    mount_point: str,
-    options: MountOptions,
-    *,
-    foreground: bool,
-    quiet: bool = False,
+    data_dir: str, mount_point: str, options: MountOptions, *, foreground: bool, quiet: bool = False
 ) -> None:
     """Start the daemon, and say what is mounted unless `quiet`."""
     from kafkafs.fuse.background import run_in_background

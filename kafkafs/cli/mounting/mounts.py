@@ -11,11 +11,7 @@ from kafkafs.quantities import TimeMs
 
 
 @click.command(
-    "mounts",
-    epilog=examples(
-        "kafkafs mounts",
-        "kafkafs mounts --json    # for programs",
-    ),
+    "mounts", epilog=examples("kafkafs mounts", "kafkafs mounts --json    # for programs")
 )
 @output_options(times=True)
 def command(out: Output) -> None:

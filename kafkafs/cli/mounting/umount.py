@@ -46,10 +46,7 @@ def unmount(mount_point: str, *, lazy: bool, force: bool) -> None:
 
     try:
         unmount_and_wait(
-            mount_point,
-            lambda line: say(f"kafkafs: {line}", err=True),
-            lazy=lazy,
-            force=force,
+            mount_point, lambda line: say(f"kafkafs: {line}", err=True), lazy=lazy, force=force
         )
     except MountError as error:
         raise fail(str(error)) from None

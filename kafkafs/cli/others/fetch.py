@@ -30,7 +30,7 @@ class _Request(NamedTuple):
     max_bytes: int
 
 
-def _parsed(context: click.Context, words: Sequence[str]) -> tuple[str, list[_Request]]:
+def _parsed(words: Sequence[str]) -> tuple[str, list[_Request]]:
     """Return the data directory and the requests. Errors: ClickException."""
     is_path = _OFFSET_AND_BYTES.search(words[0]) is not None
     first, texts = ([], words) if is_path else ([words[0]], words[1:])
@@ -40,7 +40,7 @@ def _parsed(context: click.Context, words: Sequence[str]) -> tuple[str, list[_Re
     for text, part in zip(texts, parts, strict=True):
         if len(part) != 3 or not part[0]:
             raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
-    address = resolve(context, [*first, *(place for place, _, _ in parts)])
+    address = resolve([*first, *(place for place, _, _ in parts)])
     check_address(address)
     if len(address.places) != len(parts):
         raise click.UsageError("give DATA TOPIC:PARTITION:OFFSET:BYTES")
@@ -81,8 +81,7 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
     help="The place to read from if OFFSET is outside of the log.",
 )
 @words_argument("DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", Logs(Topic(then=":")))
-@click.pass_context
-def command(context: click.Context, reset: str | None, words: Sequence[str]) -> None:
+def command(reset: str | None, words: Sequence[str]) -> None:
     """Write messages to standard output, in the format of a Kafka 0.7 server's answer to a fetch.
     The directory may be in use.
 
@@ -103,12 +102,10 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     from storage.convert.fetch import encode_multi_response
     from storage.manager import LogManager
 
-    data_dir, requests = _parsed(context, words)
+    data_dir, requests = _parsed(words)
     whole = True
     responses = []
-    with (
-        LogManager.open(data_dir, read_only=True) as manager,
-    ):
+    with LogManager.open(data_dir, read_only=True) as manager:
         logs = [manager.log(request.topic, request.partition) for request in requests]
         for log, request in zip(logs, requests, strict=True):
             response, found = _respond(log, request, reset)

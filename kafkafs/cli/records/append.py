@@ -71,8 +71,7 @@ _Write = Callable[[bytes], None]
 @allow_empty_option
 @view_option
 @cluster_options
-@click.pass_context
-def command(context: click.Context, words: Sequence[str], view: str, client: Client) -> None:
+def command(words: Sequence[str], view: str, client: Client) -> None:
     """Append each line of standard input as a record. Without PARTITION, the key of a record
     chooses its partition.
 
@@ -102,8 +101,8 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
         _append_to_cluster(words, client, view)
         return
     client.check_unused()
-    plain, view = taken_from_paths(context, words)
-    logs = resolve(context, plain)
+    plain, view = taken_from_paths(words)
+    logs = resolve(plain)
     if len(logs.places) != 1:
         raise click.UsageError("give one topic or partition: DATA TOPIC[:PARTITION], or a path")
     if sys.stdin is None:

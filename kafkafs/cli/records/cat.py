@@ -22,12 +22,7 @@ from kafkafs.cli.common.clusters import (
     is_cluster,
     partitions_of,
 )
-from kafkafs.cli.common.decoding import (
-    Decoding,
-    decode_options,
-    topic_decoders,
-    view_to_decode,
-)
+from kafkafs.cli.common.decoding import Decoding, decode_options, topic_decoders, view_to_decode
 from kafkafs.cli.common.matching import matching_lines, where_option
 from kafkafs.cli.common.mount_files import (
     READ_COMMITTED,
@@ -85,9 +80,7 @@ _Write = Callable[[str, "Buffer"], object]
 )
 @decode_options
 @cluster_options
-@click.pass_context
 def command(
-    context: click.Context,
     words: Sequence[str],
     follow: bool,
     view: str,
@@ -125,7 +118,7 @@ def command(
     """
     if is_cluster(words[0]):
         if decoding is not None:
-            view = view_to_decode(context, view)
+            view = view_to_decode(view)
         _check_view(view, where)
         _print_cluster(words, client, isolation, view, where, decoding, follow=follow)
         return
@@ -135,10 +128,10 @@ def command(
             "-f requires an address: kafka://HOST:PORT/TOPIC. To follow a mount: kafkafs tail -f"
         )
     plain, points = _divided(words)
-    plain, view = taken_from_paths(context, plain)
+    plain, view = taken_from_paths(plain)
     if decoding is not None:
-        view = view_to_decode(context, view)
-    address = resolve(context, plain)
+        view = view_to_decode(view)
+    address = resolve(plain)
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
     _check_view(view, where)

@@ -185,9 +185,7 @@ class _File:
     "--pid", type=click.IntRange(min=1), help="With -f: end when the process with this id ends."
 )
 @words_argument(f"{LOGS}|FILE...", Logs(Topic(partition=True), first=FILE))
-@click.pass_context
 def command(
-    context: click.Context,
     lines: str,
     size: str | None,
     follow: bool,
@@ -222,7 +220,7 @@ def command(
         if not by_name:
             raise
         error.show()
-    found = paths_of(context, words)
+    found = paths_of(words)
     if found == list(words):
         _refuse_unmounted(words, follow=follow)
     paths = [file for path in found for file in files_of(path)]

@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 )
 @job_options(sizes=True)
 def command(
-    data_dir: str,
-    selection: Selection,
-    only_due: bool,
-    dry_run: bool,
-    **spark: Any,
+    data_dir: str, selection: Selection, only_due: bool, dry_run: bool, **spark: Any
 ) -> None:
     """Keep only the latest record of each key. Spark's tasks do the work of the daemon's cleaner.
 

@@ -45,7 +45,7 @@ def _selection(context: click.Context, parameter: click.Parameter, texts: Any) -
     given = context.meta[_GIVEN]
     if given is None:
         return Selection(parsed_places(context, parameter, texts))
-    return Selection(resolve(context, (given, *texts), needs="nothing").places)
+    return Selection(resolve((given, *texts), needs="nothing").places)
 
 
 def _checked_location(
@@ -62,7 +62,7 @@ def _checked_location(
     if not where.is_local:
         return text
     context.meta[_GIVEN] = where.path if is_uri(text) else text
-    address = resolve(context, [context.meta[_GIVEN]], needs=needs)
+    address = resolve([context.meta[_GIVEN]], needs=needs)
     if address.places and not topics:
         raise click.UsageError(f"{text} is a path in a mount: give DATA|MOUNT TOPIC")
     return address.data_dir

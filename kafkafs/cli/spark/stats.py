@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 @location_argument()
 @selection_argument
 @click.option(
-    "--chart",
-    type=FILE,
-    help="Draw the sizes, and the rates over time, into a .png or .svg file.",
+    "--chart", type=FILE, help="Draw the sizes, and the rates over time, into a .png or .svg file."
 )
 @click.option(
     "--gap",

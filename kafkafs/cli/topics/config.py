@@ -53,13 +53,8 @@ _Changes = Mapping[str, str | None]
     ),
 )
 @output_options("a list of objects with `name`, `value` and `source`")
-@click.pass_context
 def command(
-    context: click.Context,
-    words: Sequence[str],
-    broker_config: str | None,
-    metadata_log_dir: str | None,
-    out: Output,
+    words: Sequence[str], broker_config: str | None, metadata_log_dir: str | None, out: Output
 ) -> None:
     """Show settings, or change the settings of TOPIC: NAME=VALUE sets a value, NAME= restores the
     default.
@@ -79,11 +74,8 @@ def command(
     kafkafs does not know which records of a topic the broker would keep, it deletes and compacts
     nothing of that topic. mount and .kafkafs/topics report such topics.
     """
-    address, changes = _parsed(context, words)
-    named = {
-        "kafkafs.broker.config": broker_config,
-        "kafkafs.metadata.log.dir": metadata_log_dir,
-    }
+    address, changes = _parsed(words)
+    named = {"kafkafs.broker.config": broker_config, "kafkafs.metadata.log.dir": metadata_log_dir}
     given = {name: os.path.realpath(place) for name, place in named.items() if place is not None}
     if given and address.places:
         raise click.UsageError(
@@ -98,12 +90,12 @@ def command(
         _show(address, out)
 
 
-def _parsed(context: click.Context, words: Sequence[str]) -> tuple[Address, _Changes]:
+def _parsed(words: Sequence[str]) -> tuple[Address, _Changes]:
     """Return the directory or its topic, and the changes. Errors: ClickException."""
-    address = resolve(context, words[:1], needs="files")
+    address = resolve(words[:1], needs="files")
     others = words[1:]
     if not address.places and others and "=" not in others[0]:
-        address = resolve(context, words[:2], needs="files")
+        address = resolve(words[:2], needs="files")
         others = words[2:]
     if address.places:
         address.topic()

@@ -35,10 +35,7 @@ from storage.plural import counted
     ),
 )
 @output_options()
-@click.pass_context
-def command(
-    context: click.Context, words: Sequence[str], partitions: int | None, out: Output
-) -> None:
+def command(words: Sequence[str], partitions: int | None, out: Output) -> None:
     """Create TOPIC, with partitions and settings. MOUNT/TOPIC is accepted, too.
 
     The topic belongs to the user who runs the command. The mode of the topic is 0777 without the
@@ -50,7 +47,7 @@ def command(
     users create a topic with mkdir. The command fails while a process other than the mount's daemon
     writes DATA.
     """
-    address, given = topic_and_rest(context, words)
+    address, given = topic_and_rest(words)
     settings = dict(map(_setting, given))
     topic = address.topic()
     mask = os.umask(0)

@@ -34,11 +34,7 @@ _Limits = Mapping[str, str] | None
 
 @click.command(
     "ls",
-    epilog=examples(
-        "kafkafs ls data",
-        "kafkafs ls mnt --rates",
-        "kafkafs ls kafka://broker:9092",
-    ),
+    epilog=examples("kafkafs ls data", "kafkafs ls mnt --rates", "kafkafs ls kafka://broker:9092"),
 )
 @logs_argument(needs="files", clusters=True)
 @click.option(
@@ -169,10 +165,7 @@ def _listing(files: MountFiles) -> _Listing:
 
 
 def _table(
-    now: _Listing,
-    before: _Listing | None,
-    limits: Mapping[str, _Limits],
-    out: Output,
+    now: _Listing, before: _Listing | None, limits: Mapping[str, _Limits], out: Output
 ) -> tuple[Sequence[str], list[list[Value]]]:
     rows: list[list[Value]] = []
     for topic, limit in limits.items():

@@ -30,10 +30,7 @@ from kafkafs.cli.common.words import Logs, Topic, words_argument
     ),
 )
 @output_options()
-@click.pass_context
-def command(
-    context: click.Context, words: Sequence[str], topic_id: str | None, out: Output
-) -> None:
+def command(words: Sequence[str], topic_id: str | None, out: Output) -> None:
     """Restore a deleted topic with its records, settings, owners and modes.
 
     After its deletion, a topic can be restored for the time in its setting file.delete.delay.ms,
@@ -44,7 +41,7 @@ def command(
     If DATA is mounted, the daemon restores the topic. The command fails while a process other than
     the mount's daemon writes DATA.
     """
-    address, others = topic_and_rest(context, words)
+    address, others = topic_and_rest(words)
     if others:
         raise click.UsageError("give one topic: DATA TOPIC, or MOUNT/TOPIC")
     topic = address.topic()

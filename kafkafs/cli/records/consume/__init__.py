@@ -15,12 +15,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
-from kafkafs.cli.common.decoding import (
-    Decoding,
-    decode_options,
-    topic_decoders,
-    view_to_decode,
-)
+from kafkafs.cli.common.decoding import Decoding, decode_options, topic_decoders, view_to_decode
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.cli.common.mounted_paths import paths_of
@@ -113,9 +108,7 @@ _COUNT = click.IntRange(min=1)
     ),
 )
 @words_argument(LOGS)
-@click.pass_context
 def command(
-    context: click.Context,
     group: str | None,
     file: str | None,
     view: str,
@@ -159,11 +152,11 @@ def command(
     from kafkafs.cli.records.consume.sources import Directories, sources_of
 
     _check(group, file, shell, on_failure, dead_letter)
-    plain, view = taken_from_paths(context, words)
+    plain, view = taken_from_paths(words)
     if decoding is not None:
-        view = view_to_decode(context, view)
+        view = view_to_decode(view)
     check_paths(plain)
-    sources = sources_of(paths_of(context, plain))
+    sources = sources_of(paths_of(plain))
     if dead_letter in sources.topics:
         raise click.UsageError(
             f"--dead-letter {dead_letter}: this topic is being consumed; give another one"
@@ -206,11 +199,7 @@ def command(
 
 
 def _check(
-    group: str | None,
-    file: str | None,
-    shell: str | None,
-    on_failure: str,
-    dead_letter: str | None,
+    group: str | None, file: str | None, shell: str | None, on_failure: str, dead_letter: str | None
 ) -> None:
     """UsageError for options that do not go together."""
     if group is not None and file is not None:

@@ -40,8 +40,7 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
 @allow_empty_option
 @cluster_options
 @output_options("`notes`, and `groups` (with GROUP: `offsets`)", times=True)
-@click.pass_context
-def command(context: click.Context, words: Sequence[str], client: Client, out: Output) -> None:
+def command(words: Sequence[str], client: Client, out: Output) -> None:
     """List groups with their number of committed offsets, their lag, and the time of the last
     commit. With GROUP, list the partitions of the group, with committed offset, high watermark, lag
     and time of the commit.
@@ -60,7 +59,7 @@ def command(context: click.Context, words: Sequence[str], client: Client, out: O
     from kafkafs.tree.files.group_names import file_name, group_name
     from storage.paths import GROUPS
 
-    logs, wanted = resolve_directory(context, words[:1], needs="files"), words[1:]
+    logs, wanted = resolve_directory(words[:1], needs="files"), words[1:]
     with opened_files(logs, os.path.join(GROUPS, ".lag")) as files:
         # A blank would be the end of the column.
         known = {name.replace(" ", "%20"): group_name(name) or name for name in files.names(GROUPS)}

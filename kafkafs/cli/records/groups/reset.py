@@ -57,10 +57,7 @@ _Partition = tuple[str, int]
     ),
 )
 @output_options("a list of objects with `topic`, `partition` and `offset`")
-@click.pass_context
-def command(
-    context: click.Context, words: Sequence[str], group: str, start: str, out: Output
-) -> None:
+def command(words: Sequence[str], group: str, start: str, out: Output) -> None:
     """Set the committed offsets of a group in topics or partitions. Without TOPIC, set them in all
     topics except Kafka's own.
 
@@ -68,7 +65,7 @@ def command(
     if the new offset is outside the log of a partition. The command also works while DATA is
     mounted. It fails in a broker's directory, or if another process writes DATA.
     """
-    logs = resolve(context, words, needs="files")
+    logs = resolve(words, needs="files")
     try:
         wanted = _parsed(start)
     except OSError as error:
@@ -140,12 +137,7 @@ def _reset_here(
 
 
 def _reset_through(
-    mount: str,
-    group: str,
-    start: str,
-    wanted: Wanted,
-    logs: Address,
-    given: Sequence[_Partition],
+    mount: str, group: str, start: str, wanted: Wanted, logs: Address, given: Sequence[_Partition]
 ) -> dict[_Partition, int]:
     """Commit through the mount's daemon. Errors: ClickException, OSError."""
     from kafkafs.tree.files.group_names import file_name
