@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from storage.manager import LogManager
 
 _FIRST = "first"
-_NOTHING = "nothing to restore"
 
 
 @click.command(
@@ -148,11 +147,11 @@ def command(
     from storage.manager import LogManager
 
     where = resolve_directory(words)
-    wanted = _Wanted(wants_salvage, wants_purge, accept_loss)
+    wanted = _Wanted(applies, wants_salvage, wants_purge, accept_loss)
     told: list[str] = []
 
-    def say(line: object) -> None:
-        told.append(str(line))
+    def say(line: str) -> None:
+        told.append(line)
         out.say(line)
 
     with (
@@ -172,24 +171,19 @@ def command(
         problems = list(map(str, [*manager.faults, *manager.cuts]))
         for line in problems:
             out.problem(line, "FAULT")
-        for (topic, partition), start in manager.checkpoints.mended_starts.items():
-            starts = "starts" if applies else "would start"
-            say(f"{topic}:{partition}: {starts} at offset {start}")
+        repair = _Repair(manager, wanted, say)
+        found = repair.run()
+        is_left = applies and repair.is_unfinished
+        if not (applies or told or problems):
+            out.say("nothing to repair")
+        elif not applies and repair.changes:
+            out.say(NOTHING_CHANGED)
+        faulty = len(manager.topics.faulty)
         facts: dict[str, Any] = {"applied": applies, "lines": told}
         if applies:
-            counts = _apply(manager, wanted, say)
-            out.json(facts | counts)
-            found = bool(manager.cuts or counts["lacking"])
-            is_left = any(log.lost_ranges or _is_uncut(manager, log) for log in _writable(manager))
-        else:
-            plan = _Plan(manager, say)
-            found, is_left = not plan.end(wanted), False
-            if not (told or problems):
-                out.say("nothing to repair")
-            elif plan.changes:
-                out.say(NOTHING_CHANGED)
-            out.json(facts)
-    faulty = len(manager.topics.faulty)
+            facts["partitions"] = len(repair.logs)
+            facts |= {"lacking": len(repair.lacking), "cannot_be_opened": faulty}
+        out.json(facts)
     if faulty:
         raise fail(f"{counted(faulty, 'partition')} cannot be opened")
     end(found=found, failed=is_left)
@@ -198,6 +192,7 @@ def command(
 class _Wanted(NamedTuple):
     """The options that choose a repair."""
 
+    applies: bool
     salvage: bool
     purge: bool
     accept_loss: bool
@@ -209,8 +204,8 @@ class _Wanted(NamedTuple):
 
 
 def _check_alone(manager: LogManager) -> None:
-    """LogLocked where another process has the directory: what that one appends meanwhile would look
-    like what is to be cut.
+    """Raise LogLocked if another process has the directory open: a batch that is being appended
+    would look damaged.
     """
     from storage import paths
     from storage.errors import LogLocked
@@ -221,75 +216,99 @@ def _check_alone(manager: LogManager) -> None:
         raise LogLocked(holder, path=lock)
 
 
-def _writable(manager: LogManager) -> list[Log]:
-    """All logs but those of tiered topics, which stay as they are."""
-    return [log for log in manager.logs() if log.tiered is None]
+class _Repair:
+    """Repairs an open directory, or without `--apply` only prints each change. `say` prints."""
 
-
-class _Plan:
-    """Prints what `--apply` would do in a directory that is open read-only."""
-
-    def __init__(self, manager: LogManager, say: Callable[[str], None]) -> None:
+    def __init__(self, manager: LogManager, wanted: _Wanted, say: Callable[[str], None]) -> None:
         self._manager = manager
+        self._wanted = wanted
         self._say = say
-        self._logs = _writable(manager)
-        self.changes = len(manager.checkpoints.mended_starts)
+        # Tiered topics are not changed.
+        self.logs = [log for log in manager.logs() if log.tiered is None]
+        self.lacking: set[Log] = set()
+        """The logs that will not have all records."""
+        self.changes = 0
         """How many changes were printed."""
 
-    def end(self, wanted: _Wanted) -> bool:
-        """Print the plan; return whether nothing is damaged, missing or unreadable."""
-        cuts = self._cuts() if wanted.reads else []
-        damaged = 0
+    def run(self) -> bool:
+        """Repair, and return whether anything was damaged, missing or unreadable."""
+        wanted, manager = self._wanted, self._manager
+        starts = "starts" if wanted.applies else "would start"
+        mended = manager.checkpoints.mended_starts
+        self._print(f"{topic}:{n}: {starts} at offset {at}" for (topic, n), at in mended.items())
+        cuts = [] if wanted.applies or not wanted.reads else self._plan_cuts()
         if wanted.salvage:
-            damaged = self._salvage()
+            self._salvage()
+        elif wanted.applies:
+            cut = {os.path.dirname(each.path) for each in manager.cuts if each.ends_log}
+            self.lacking.update(log for log in self.logs if log.directory in cut)
         if wanted.accept_loss:
             self._accept_loss()
         if wanted.purge:
             self._purge(also_cuts=bool(cuts))
-        lacks = any(_is_uncut(self._manager, log) or log.lost_ranges for log in self._logs)
-        faulty = self._manager.topics.faulty or self._manager.checkpoints.mended_starts
-        return not (cuts or damaged or lacks or faulty)
+        self.lacking.update(filter(self._is_lacking, self.logs))
+        if wanted.applies and wanted.reads:
+            offsets = sum(log.log_end_offset - log.log_start_offset for log in self.logs)
+            state = f"{len(self.lacking)} of them incomplete" if self.lacking else "whole"
+            self._say(
+                f"{counted(len(self.logs), 'partition')} with {counted(offsets, 'offset')}: {state}"
+            )
+        return bool(self.lacking or (manager.cuts if wanted.applies else cuts or mended))
 
-    def _cuts(self) -> list[str]:
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether damage or a loss remains."""
+        return any(map(self._is_lacking, self.logs))
+
+    def _is_lacking(self, log: Log) -> bool:
+        """Return whether a log has lost records, or damage at which it was not cut."""
+        return bool(log.lost_ranges) or (log.topic, log.partition) in self._manager.uncut
+
+    def _plan_cuts(self) -> list[str]:
         from storage.log.salvage import plan_cuts
 
-        return self._print(line for log in self._logs for line in plan_cuts(log))
+        return self._print(line for log in self.logs for line in plan_cuts(log))
 
-    def _salvage(self) -> int:
-        """Return how many bytes would not be restored."""
-        from storage.log.salvage import plan_salvage
+    def _salvage(self) -> None:
+        """Restore the valid batches of the cuts."""
+        from storage.log.salvage import plan_salvage, salvage
 
-        planned = [each for log in self._logs for each in plan_salvage(log)]
-        for line in (line for each in planned for line in each.lines("would restore")):
-            self._say(line)
-        records = sum(each.records for each in planned)
+        applies, records = self._wanted.applies, 0
+        for log in self.logs:
+            found = salvage(log, time.time_ns()) if applies else plan_salvage(log)
+            for each in found:
+                for line in each.lines("restored" if applies else "would restore"):
+                    self._say(line)
+                records += each.records
+                if each.damaged:
+                    self.lacking.add(log)
         self.changes += records
         if not records:
-            self._say(_NOTHING)
-        return sum(each.damaged for each in planned)
+            self._say("nothing to restore")
 
     def _accept_loss(self) -> None:
-        lines = [
-            f"{log.directory}: would give up offsets {first} to {last}"
-            for log in self._logs
-            for first, last in log.lost_ranges
-        ]
-        self._print(
-            [*lines, *self._manager.groups.reset_positions_beyond_end(whole=True, plan=True)]
-        )
+        applies = self._wanted.applies
+        for log in self.logs:
+            self._print(
+                f"{log.directory}: {'gave up' if applies else 'would give up'} offsets {first} to "
+                f"{last}"
+                for first, last in log.lost_ranges
+            )
+            if applies:
+                log.accept_loss()
+        groups = self._manager.groups
+        self._print(map(str, groups.reset_positions_beyond_end(whole=True, plan=not applies)))
 
     def _purge(self, *, also_cuts: bool) -> None:
-        """`also_cuts`: the repair itself would set bytes aside."""
-        from storage.segment.cut import set_aside_files
+        """Remove the files that were set aside. `also_cuts`: the repair itself would make some."""
+        from storage.segment.cut import purge, set_aside_files
 
-        paths = [
-            path
-            for directory in _directories(self._manager)
-            for path in set_aside_files(self._manager.files, directory)
-        ]
+        files, applies = self._manager.files, self._wanted.applies
+        for directory in [*(log.directory for log in self.logs), self._manager.path]:
+            paths = purge(files, directory) if applies else set_aside_files(files, directory)
+            self._print(f"{path}: {'removed' if applies else 'would be removed'}" for path in paths)
         if also_cuts:
-            paths.append("the bytes that would be truncated")
-        self._print(f"{path}: would be removed" for path in paths)
+            self._print(["the bytes that would be truncated: would be removed"])
 
     def _print(self, lines: Iterable[str]) -> list[str]:
         printed = list(lines)
@@ -297,73 +316,6 @@ class _Plan:
             self._say(line)
         self.changes += len(printed)
         return printed
-
-
-def _apply(manager: LogManager, wanted: _Wanted, say: Callable[[str], None]) -> dict[str, int]:
-    """Repair, and count partitions: all, those that lack a part, those that cannot be opened."""
-    logs = _writable(manager)
-    if wanted.salvage:
-        lacking = _salvage(logs, say)
-    else:
-        cut = {os.path.dirname(each.path) for each in manager.cuts if each.ends_log}
-        lacking = {log for log in logs if log.directory in cut or _is_uncut(manager, log)}
-    if wanted.accept_loss:
-        _accept_loss(manager, say)
-    if wanted.purge:
-        _purge(manager, say)
-    lacking.update(log for log in logs if log.lost_ranges)
-    if wanted.reads:
-        offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
-        state = f"{len(lacking)} of them incomplete" if lacking else "whole"
-        say(f"{counted(len(logs), 'partition')} with {counted(offsets, 'offset')}: {state}")
-    faulty = len(manager.topics.faulty)
-    return {"partitions": len(logs), "lacking": len(lacking), "cannot_be_opened": faulty}
-
-
-def _is_uncut(manager: LogManager, log: Log) -> bool:
-    """Whether a log has damage at which it was not ended."""
-    return (log.topic, log.partition) in manager.uncut
-
-
-def _salvage(logs: Sequence[Log], say: Callable[[str], None]) -> set[Log]:
-    """Take back what is valid in the cuts; returns the logs that do not have all that was cut."""
-    from storage.log.salvage import salvage
-
-    lacking, taken = set(), 0
-    for log in logs:
-        salvaged = salvage(log, time.time_ns())
-        taken += sum(each.records for each in salvaged)
-        for line in (line for each in salvaged for line in each.lines("restored")):
-            say(line)
-        if any(each.damaged for each in salvaged):
-            lacking.add(log)
-    if not taken:
-        say(_NOTHING)
-    return lacking
-
-
-def _accept_loss(manager: LogManager, say: Callable[[str], None]) -> None:
-    """Give up what is lost."""
-    for log in _writable(manager):
-        for first, last in log.lost_ranges:
-            say(f"{log.directory}: gave up offsets {first} to {last}")
-        log.accept_loss()
-    for line in manager.groups.reset_positions_beyond_end(whole=True):
-        say(str(line))
-
-
-def _purge(manager: LogManager, say: Callable[[str], None]) -> None:
-    """Remove what was set aside."""
-    from storage.segment.cut import purge
-
-    for directory in _directories(manager):
-        for path in purge(manager.files, directory):
-            say(f"{path}: removed")
-
-
-def _directories(manager: LogManager) -> list[str]:
-    """Where files are set aside."""
-    return [*(log.directory for log in _writable(manager)), manager.path]
 
 
 def _answers(log_starts: tuple[str, ...], *, may_hide: bool) -> RepairAnswers:
