@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli.common.ending import code_of, did_you_mean, end, say
+from kafkafs.cli.common.ending import did_you_mean, say
 from kafkafs.cli.common.words import FILE
 
 if TYPE_CHECKING:
     from kafka_client.addresses import Address, HostPort
     from kafka_client.cluster import Cluster, TopicPartition
-    from kafkafs.cli.common.output import Output
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -123,29 +122,6 @@ def cluster_options(function: _F) -> _F:
         ),
     )(command)
     return decorated
-
-
-class Reports:
-    """Prints each reason once to standard error. At the end of a command, `end` exits.
-
-    `out`: the output whose JSON has the reasons, too.
-    """
-
-    def __init__(self, out: Output | None = None) -> None:
-        self._out = out
-        self._printed: set[str] = set()
-
-    def __call__(self, reason: object) -> None:
-        if str(reason) not in self._printed:
-            self._printed.add(str(reason))
-            if self._out is not None:
-                code = code_of(reason) if isinstance(reason, Exception) else "FAILED"
-                self._out.problem(str(reason), code)
-            say(f"kafkafs: {reason}", err=True, wrong=True)
-
-    def end(self) -> None:
-        """Exit with status 3 if something was reported."""
-        end(failed=bool(self._printed))
 
 
 def partitions_of(

@@ -11,11 +11,16 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from kafkafs.cli.common.ending import fail
+from kafkafs.cli.common.progress import work_shown
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.serving import has_gone, why_gone
+
+if TYPE_CHECKING:
+    from kafkafs.cli.common.output import Output
 
 #: The first and the longest pause between two reads of the file, in seconds.
 _FIRST_S = 0.02
@@ -28,23 +33,35 @@ Facts = dict[str, str]
 Show = Callable[[str, int, int], None]
 
 
-class JobFailedError(Exception):
-    """A job has failed or could not start; with the reason."""
+def run_jobs(
+    mount: str, kind: str, partitions: Iterable[tuple[str, int]], out: Output
+) -> Iterator[tuple[str, int, Facts]]:
+    """Run a job for each partition, and yield the figures of those that are done.
 
+    The reasons of the others are reported. KeyboardInterrupt cancels the job if its kind can be
+    cancelled.
 
-def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Facts:
-    """Run a job for a partition, wait for its end, and return its figures.
-
-    KeyboardInterrupt cancels the job if its kind can be cancelled.
-
-    Errors: JobFailedError; ClickException if the daemon of the mount has ended.
+    Errors: ClickException if the daemon of the mount has ended.
     """
-    name = os.path.join(topic, ".control", kind)
+    with work_shown() as show:
+        for topic, partition in partitions:
+            facts = _run(mount, os.path.join(topic, ".control", kind), partition, show)
+            if facts["outcome"] == "done":
+                yield topic, partition, facts
+                continue
+            # Retention names the partition in its reasons, as it may work on several.
+            log = f"{topic}-{partition}"
+            reason = facts.get("reason", facts["outcome"]).removeprefix(f"{log}: ")
+            out.report(f"{topic}:{partition}: {reason}", path=log)
+
+
+def _run(mount: str, name: str, partition: int, show: Show) -> Facts:
+    """Run the job of a control file for a partition, wait for its end, and return its facts."""
     path = os.path.join(mount, name)
     request = Request(mount, name)
     try:
         write_line(path, f"run {partition}")
-        facts = last_facts(wait_for(path, show))
+        return last_facts(wait_for(path, show))
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             write_line(path, "cancel")
@@ -56,12 +73,7 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
             reason = request.refusal(error)
         else:
             reason = f"a job is already running. To wait for it: kafkafs wait {path}"
-        raise JobFailedError(f"{topic}:{partition}: {reason}") from None
-    if facts["outcome"] != "done":
-        # Retention names the partition in its reasons, as it may work on several.
-        reason = facts.get("reason", facts["outcome"]).removeprefix(f"{topic}-{partition}: ")
-        raise JobFailedError(f"{topic}:{partition}: {reason}")
-    return facts
+        return {"outcome": "refused", "reason": reason}
 
 
 def wait_for(path: str, show: Show) -> Facts:

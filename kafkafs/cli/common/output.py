@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli.common.ending import FOUND, NOT_DONE, failure, say
+from kafkafs.cli.common.ending import FOUND, NOT_DONE, code_of, failure, say
 from kafkafs.printable import one_line
 from kafkafs.quantities import Size, TimeMs, Value, human_size, local_time
 
@@ -76,6 +76,8 @@ class Output:
         self.in_bytes = in_bytes
         self._result: object = None
         self._problems: list[Problem] = []
+        self.has_failed = False
+        """Whether `report` was called."""
 
     def say(self, line: object, *, wrong: bool = False) -> None:
         """Print a line for people."""
@@ -119,6 +121,15 @@ class Output:
     ) -> None:
         """Note something that is wrong, for `--json`."""
         self._problems.append(Problem(path, offset, code, message))
+
+    def report(self, reason: object, *, path: str | None = None) -> None:
+        """Print why something was not done, each reason once, and note it for `--json`."""
+        code = code_of(reason) if isinstance(reason, Exception) else "FAILED"
+        problem = Problem(path, None, code, str(reason))
+        if problem not in self._problems:
+            self._problems.append(problem)
+            say(f"kafkafs: {reason}", err=True, wrong=True)
+        self.has_failed = True
 
     def end(self, failure: click.ClickException | None = None, command: str | None = None) -> None:
         """Print the object of `--json`; nothing without it.

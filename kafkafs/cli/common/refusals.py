@@ -10,6 +10,10 @@ import errno
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafkafs.cli.common.ending import fail
 
 _AGAIN = re.compile(r" … \d+ more in [\d.]+ s$")
 
@@ -31,6 +35,14 @@ class Request:
     def begin(self) -> None:
         """Set the time of the request, or of a new attempt: older lines of the log do not count."""
         self._began_ms = time.time_ns() // 1_000_000
+
+    @contextmanager
+    def failing_as(self, what: str) -> Iterator[None]:
+        """Raise ClickException with `what` and the reason if the request is refused."""
+        try:
+            yield
+        except OSError as error:
+            raise fail(f"{what}: {self.refusal(error)}") from None
 
     def refusal(self, error: OSError) -> str:
         """Return the reason of the refusal, as far as this user may read it."""

@@ -17,9 +17,9 @@ from kafkafs.cli.common.addresses import (
     mount_to_change,
     partitions_at,
 )
-from kafkafs.cli.common.ending import end, say
+from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
+from kafkafs.cli.common.progress import long_work, opening_shown
 from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 from storage.plural import counted
@@ -69,7 +69,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     else:
         _have_compacted(mount, logs, report)
     out.json({"dry_run": dry_run, "partitions": report.partitions})
-    end(failed=report.has_failed)
+    end(failed=out.has_failed)
 
 
 class _Report:
@@ -77,27 +77,21 @@ class _Report:
 
     def __init__(self, out: Output, *, dry_run: bool) -> None:
         self.partitions: list[dict[str, Value]] = []
-        self.has_failed = False
-        self._out = out
+        self.out = out
         self._dry_run = dry_run
-
-    def failed(self, topic: str, partition: int, why: str) -> None:
-        self.has_failed = True
-        say(f"kafkafs: {why}", err=True, wrong=True)
-        self._out.problem(why, "FAILED", path=f"{topic}-{partition}")
 
     def done(
         self, topic: str, partition: int, figures: Mapping[str, int], *, more: bool = False
     ) -> None:
         """`more`: a dry run has looked at a part of the log only."""
-        self._out.say(f"{topic}:{partition}: {self._summary(figures, more=more)}")
+        self.out.say(f"{topic}:{partition}: {self._summary(figures, more=more)}")
         told: dict[str, Value] = {name: figures[name] for name in _FIGURES}
         self.partitions.append({"topic": topic, "partition": partition, **told, "more": more})
 
     def _summary(self, figures: Mapping[str, int], *, more: bool) -> str:
         if not figures["records_read"]:
             return "nothing to clean"
-        before, after = (self._out.size(figures[name]) for name in ("bytes_before", "bytes_after"))
+        before, after = (self.out.size(figures[name]) for name in ("bytes_before", "bytes_after"))
         would = "would be removed" if self._dry_run else "removed"
         return (
             f"{figures['records_dropped']} of {counted(figures['records_read'], 'record')} "
@@ -130,7 +124,7 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
         settings = manager.settings
         for log in [log for log in found if _is_compacted(settings, logs, log.topic, in_use)]:
             if log.tiered is not None:
-                report.failed(log.topic, log.partition, log.tiered)
+                report.out.report(log.tiered, path=f"{log.topic}-{log.partition}")
                 continue
             try:
                 if dry_run:
@@ -143,8 +137,8 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
             except TaskCancelled:
                 raise
             except (OSError, StorageError) as error:
-                name = f"{log.topic}:{log.partition}"
-                report.failed(log.topic, log.partition, f"{name}: {error}")
+                why = f"{log.topic}:{log.partition}: {error}"
+                report.out.report(why, path=f"{log.topic}-{log.partition}")
             else:
                 more = dry_run and bool(rounds) and rounds[-1].map_full
                 report.done(log.topic, log.partition, totals_of(rounds), more=more)
@@ -154,20 +148,14 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
 
 def _have_compacted(mount: str, logs: Address, report: _Report) -> None:
     """Have the daemon of a mount clean the logs."""
-    from kafkafs.cli.common.daemon_jobs import JobFailedError, run_job
+    from kafkafs.cli.common.daemon_jobs import run_jobs
     from storage.files import Files
     from storage.settings.settings import Settings
 
     settings = Settings(Files(logs.data_dir), logs.data_dir)
     found = [item for item in partitions_at(logs) if _is_compacted(settings, logs, item[0])]
-    with work_shown() as show:
-        for topic, partition in found:
-            try:
-                facts = run_job(mount, "compaction", topic, partition, show)
-            except JobFailedError as error:
-                report.failed(topic, partition, str(error))
-            else:
-                report.done(topic, partition, {name: int(facts[name]) for name in _FIGURES})
+    for topic, partition, facts in run_jobs(mount, "compaction", found, report.out):
+        report.done(topic, partition, {name: int(facts[name]) for name in _FIGURES})
 
 
 def _is_compacted(settings: Settings, logs: Address, topic: str, in_use: bool = False) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +22,7 @@ from kafkafs.cli.common.addresses import (
 )
 from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
+from kafkafs.cli.common.progress import long_work, opening_shown
 from kafkafs.quantities import Size, Value
 from storage.plural import counted
 
@@ -72,52 +73,34 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
 
 class _Report:
-    """Says what goes from each partition, and keeps it for `--json`."""
+    """Prints what is deleted from each partition, and collects it for `--json`."""
 
     def __init__(self, out: Output) -> None:
-        self._out = out
+        self.out = out
         self._lines: list[dict[str, Value]] = []
-        self._faults: list[str] = []
         self._frees: list[dict[str, Value]] = []
-        self._segments = self._size = self._records = 0
+        self._sums = Counter(segments=0, bytes=0, records=0)
 
     def would_go(self, plan: RetentionPlan) -> None:
-        name = f"{plan.log.topic}:{plan.log.partition}"
+        topic, partition = plan.log.topic, plan.log.partition
+        name = f"{topic}:{partition}"
         for segment, why in plan.doomed:
-            size = Size(segment.size)
-            self._out.say(f"{name} {segment.base_offset} {self._out.text(size)} {why}")
-            self._lines.append(
-                {
-                    "topic": plan.log.topic,
-                    "partition": plan.log.partition,
-                    "base_offset": segment.base_offset,
-                    "bytes": size,
-                    "reason": why,
-                }
-            )
-        self._count(len(plan.doomed), plan.size, plan.offsets)
+            offset, size = segment.base_offset, Size(segment.size)
+            self.out.say(f"{name} {offset} {self.out.text(size)} {why}")
+            line: dict[str, Value] = {"topic": topic, "partition": partition, "base_offset": offset}
+            self._lines.append({**line, "bytes": size, "reason": why})
+        self._sums.update(segments=len(plan.doomed), bytes=plan.size, records=plan.offsets)
         if plan.fault is not None:
-            self.failed(f"{name}: {plan.fault}")
+            self.out.report(f"{name}: {plan.fault}", path=f"{topic}-{partition}")
 
-    def went(
-        self, topic: str, partition: int, segments: int, size: int, records: int, start: int
-    ) -> None:
-        """`start`: the offset at which the log starts now."""
-        self._out.say(
-            f"{topic}:{partition}: deleted {self._sum(segments, size, records)}; "
-            f"the log now starts at offset {start}"
+    def went(self, topic: str, partition: int, figures: Mapping[str, int], start: int) -> None:
+        """`figures`: `segments`, `bytes` and `records`. `start`: the new log start."""
+        self.out.say(
+            f"{topic}:{partition}: deleted {self._sum(figures)}; the log now starts at offset "
+            f"{start}"
         )
-        self._lines.append(
-            {
-                "topic": topic,
-                "partition": partition,
-                "segments": segments,
-                "bytes": size,
-                "records": records,
-                "log_start": start,
-            }
-        )
-        self._count(segments, size, records)
+        self._lines.append({"topic": topic, "partition": partition, **figures, "log_start": start})
+        self._sums.update(figures)
 
     def frees(self, topic: str, partition: int, text: str) -> None:
         """`text`: how many bytes each setting frees."""
@@ -130,38 +113,19 @@ class _Report:
         if plan.log.size:
             self.frees(plan.log.topic, plan.log.partition, freed_text(plan))
 
-    def failed(self, line: str) -> None:
-        self._faults.append(line)
-
-    def _sum(self, segments: int, size: int, records: int) -> str:
-        what = f"{self._out.size(size)}, {counted(records, 'record')}"
-        return f"{counted(segments, 'segment')} ({what})"
-
-    def _count(self, segments: int, size: int, records: int) -> None:
-        self._segments += segments
-        self._size += size
-        self._records += records
+    def _sum(self, figures: Mapping[str, int]) -> str:
+        what = f"{self.out.size(figures['bytes'])}, {counted(figures['records'], 'record')}"
+        return f"{counted(figures['segments'], 'segment')} ({what})"
 
     def end(self, *, dry_run: bool) -> None:
-        """Print the sums and the faults; exit if there are some."""
+        """Print the sums, and exit if a partition failed."""
         done = "would delete" if dry_run else "deleted"
         for each in self._frees:
-            self._out.say(f"{each['topic']}:{each['partition']}: {each['frees']}")
-        self._out.say(f"{done} {self._sum(self._segments, self._size, self._records)}")
-        self._out.json(
-            {
-                "dry_run": dry_run,
-                "segments": self._segments,
-                "bytes": self._size,
-                "records": self._records,
-                "partitions": self._lines,
-                "frees": self._frees,
-            }
-        )
-        for line in self._faults:
-            self._out.problem(line, "FAILED")
-            say(f"kafkafs: {line}", err=True, wrong=True)
-        end(failed=bool(self._faults))
+            self.out.say(f"{each['topic']}:{each['partition']}: {each['frees']}")
+        self.out.say(f"{done} {self._sum(self._sums)}")
+        lists = {"partitions": self._lines, "frees": self._frees}
+        self.out.json({"dry_run": dry_run, **self._sums, **lists})
+        end(failed=self.out.has_failed)
 
 
 def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
@@ -208,44 +172,40 @@ def _delete(
     for plan in plans:
         log, start = plan.log, plan.log.log_start_offset
         if plan.doomed and plan.doomed[0].segment.base_offset < log.segments[0].base_offset:
-            records = start - before[log]
-            report.went(log.topic, log.partition, len(plan.doomed), plan.size, records, start)
+            figures = {"segments": len(plan.doomed), "bytes": plan.size}
+            figures["records"] = start - before[log]
+            report.went(log.topic, log.partition, figures, start)
     for log in logs:
         report.plan_frees(plan_retention(log, now_ms))
     for note in done.notes:
-        report.failed(note)
+        report.out.report(note)
     for topic in dict.fromkeys(topic for topic, _ in places):
         line = manager.tiered.line(topic)
         if line is not None:
-            report.failed(line)
+            report.out.report(line)
 
 
 def _have_pruned(mount: str, logs: Address, report: _Report) -> None:
     """Have the daemon of a mount delete from the logs."""
-    from kafkafs.cli.common.daemon_jobs import JobFailedError, run_job
+    from kafkafs.cli.common.daemon_jobs import run_jobs
 
     kept: dict[str, str] = {}
+    wanted = []
     tiered = tiered_topics(logs)
-    with work_shown() as show:
-        for topic, partition in partitions_at(logs):
-            if not logs.places and (why := tiered.line(topic)):
-                kept[topic] = why
-                continue
-            try:
-                facts = run_job(mount, "retention", topic, partition, show)
-            except JobFailedError as error:
-                report.failed(str(error))
-                continue
-            segments, size, records = (
-                int(facts[name]) for name in ("segments", "bytes", "records")
-            )
-            if segments:
-                path = os.path.join(mount, topic, str(partition))
-                start = int(os.getxattr(path, "user.kafkafs.log_start"))
-                report.went(topic, partition, segments, size, records, start)
-            if "frees" in facts:
-                report.frees(topic, partition, facts["frees"].partition(" ")[2])
-            if "kept" in facts:
-                kept[topic] = facts["kept"]
+    for topic, partition in partitions_at(logs):
+        if not logs.places and (why := tiered.line(topic)):
+            kept[topic] = why
+        else:
+            wanted.append((topic, partition))
+    for topic, partition, facts in run_jobs(mount, "retention", wanted, report.out):
+        figures = {name: int(facts[name]) for name in ("segments", "bytes", "records")}
+        if figures["segments"]:
+            path = os.path.join(mount, topic, str(partition))
+            start = int(os.getxattr(path, "user.kafkafs.log_start"))
+            report.went(topic, partition, figures, start)
+        if "frees" in facts:
+            report.frees(topic, partition, facts["frees"].partition(" ")[2])
+        if "kept" in facts:
+            kept[topic] = facts["kept"]
     for topic, why in kept.items():
         say(f"kafkafs: topic {topic}: nothing is deleted: {why}", err=True)

@@ -26,14 +26,14 @@ from kafkafs.cli.common.addresses import (
 from kafkafs.cli.common.changes import opened_to_change
 from kafkafs.cli.common.clusters import (
     Client,
-    Reports,
     cluster_address,
     cluster_options,
     is_cluster,
     partitions_of,
 )
-from kafkafs.cli.common.ending import fail, say
+from kafkafs.cli.common.ending import end, fail, say
 from kafkafs.cli.common.mount_files import find, tree_of
+from kafkafs.cli.common.output import Output
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
 from kafkafs.cli.common.words import words_argument
@@ -133,7 +133,7 @@ def command(words: Sequence[str], view: str, client: Client) -> None:
 def _append_to_cluster(words: Sequence[str], client: Client, view: str) -> None:
     from kafkafs.cli.clusters.produce import TopicWriter
 
-    address, report = cluster_address(words), Reports()
+    address, out = cluster_address(words), Output()
     if len(address.places) != 1:
         raise click.UsageError("give one topic or partition: kafka://HOST:PORT/TOPIC[:PARTITION]")
     if view == "batches":
@@ -141,10 +141,10 @@ def _append_to_cluster(words: Sequence[str], client: Client, view: str) -> None:
     if sys.stdin is None:
         raise fail("standard input is closed")
     with client.connected(address.brokers) as cluster:
-        partitions = [each for each, _ in partitions_of(cluster, address, report)]
+        partitions = [each for each, _ in partitions_of(cluster, address, out.report)]
         if partitions:
             _append(TopicWriter(cluster, partitions, view).write, view, None)
-    report.end()
+    end(failed=out.has_failed)
 
 
 def _check_input(logs: Address, mount: str | None, view: str) -> None:
@@ -284,10 +284,8 @@ def _written(write: _Write, pieces: list[bytes]) -> tuple[int, Exception | None]
 @contextmanager
 def _opened_in_mount(path: str, request: Request) -> Iterator[_Write]:
     """Open a file of a mount, and yield its write function. Errors: ClickException."""
-    try:
+    with request.failing_as(path):
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
-    except OSError as error:
-        raise fail(f"{path}: {request.refusal(error)}") from None
 
     def write_all(data: bytes) -> None:
         left = memoryview(data)

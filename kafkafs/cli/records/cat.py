@@ -16,13 +16,13 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import CLUSTER, partitions_at, resolve
 from kafkafs.cli.common.clusters import (
     Client,
-    Reports,
     cluster_address,
     cluster_options,
     is_cluster,
     partitions_of,
 )
 from kafkafs.cli.common.decoding import Decoding, decode_options, topic_decoders, view_to_decode
+from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.matching import matching_lines, where_option
 from kafkafs.cli.common.mount_files import (
     READ_COMMITTED,
@@ -32,7 +32,7 @@ from kafkafs.cli.common.mount_files import (
     opened_tree,
 )
 from kafkafs.cli.common.mounts import mount_around
-from kafkafs.cli.common.output import binary_stdout
+from kafkafs.cli.common.output import Output, binary_stdout
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
 from kafkafs.cli.common.words import words_argument
@@ -173,14 +173,14 @@ def _print_cluster(
     from kafkafs.cli.clusters.ranges import parsed_range, spans
     from kafkafs.cli.clusters.registry import opened_registry
 
-    address, report = cluster_address(words, ranges=True), Reports()
+    address, out = cluster_address(words, ranges=True), Output()
     if not address.places:
         raise click.UsageError("give a topic: kafka://HOST:PORT/TOPIC[:PARTITION]")
     for each in address.places:
         parsed_range(each.range, follow=follow)
     with client.connected(address.brokers) as cluster:
-        reader = ClusterReader(cluster, report, committed=isolation == READ_COMMITTED)
-        found = spans(reader, partitions_of(cluster, address, report), follow=follow)
+        reader = ClusterReader(cluster, out.report, committed=isolation == READ_COMMITTED)
+        found = spans(reader, partitions_of(cluster, address, out.report), follow=follow)
         # Followed partitions are read together, others one after the other.
         together = [dict(found)] if follow else [{partition: span} for partition, span in found]
         with _writer(decoding, partial(opened_registry, reader)) as write:
@@ -189,7 +189,7 @@ def _print_cluster(
                     for text in _text_of(piece, view, where):
                         write(piece.fetched.partition.topic, text)
                     sys.stdout.flush()
-    report.end()
+    end(failed=out.has_failed)
 
 
 def _text_of(piece: Piece, view: str, where: Condition | None) -> Iterable[Buffer]:

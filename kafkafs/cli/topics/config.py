@@ -16,7 +16,6 @@ from kafkafs.cli.common.addresses import (
     mount_to_change,
     resolve,
 )
-from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.cli.common.words import DIRECTORY, FILE, Logs, Setting, Topic, words_argument
 from kafkafs.printable import lines
@@ -154,11 +153,8 @@ def _change(address: Address, changes: _Changes) -> None:
     Settings(Files(address.data_dir), address.data_dir, check_policy).checked(topic, changes)
     written = (f"{name}={value or ''}" for name, value in changes.items())
     name = os.path.join(topic, ".config")
-    request = Request(mount, name)
-    try:
+    with Request(mount, name).failing_as(os.path.join(mount, topic)):
         write_line(os.path.join(mount, name), "\n".join(written))
-    except OSError as error:
-        raise fail(f"{os.path.join(mount, topic)}: {request.refusal(error)}") from None
 
 
 def _set_places(path: str, given: dict[str, str]) -> None:

@@ -137,9 +137,6 @@ def _have_deleted(mount: str, logs: Address, topics: Sequence[str], tell: _Tell)
     for topic in topics:
         delay_ms = settings.log_config(topic).file_delete_delay_ms
         path = os.path.join(mount, topic)
-        request = Request(mount, topic)
-        try:
+        with Request(mount, topic).failing_as(path):
             os.rmdir(path)
-        except OSError as error:
-            raise fail(f"{path}: {request.refusal(error)}") from None
         tell(topic, time.time_ns() // 1_000_000, delay_ms)

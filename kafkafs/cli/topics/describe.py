@@ -9,7 +9,8 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
-from kafkafs.cli.common.clusters import Client, ClusterAddress, Reports, cluster_options
+from kafkafs.cli.common.clusters import Client, ClusterAddress, cluster_options
+from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
@@ -73,14 +74,13 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
 def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None:
     from kafkafs.cli.clusters import facts
 
-    report = Reports(out)
     with client.connected(logs.brokers) as cluster:
-        found = facts.partitions(cluster, logs, report, internal=False)
+        found = facts.partitions(cluster, logs, out.report, internal=False)
         topics = dict.fromkeys(str(each["topic"]) for each in found)
-        known = facts.settings_of(cluster, topics, report)
+        known = facts.settings_of(cluster, topics, out.report)
     settings = {topic: each.set_here for topic, each in known.items() if each is not None}
     _print(out, _CLUSTER_COLUMNS, found, settings, [])
-    report.end()
+    end(failed=out.has_failed)
 
 
 def _print(

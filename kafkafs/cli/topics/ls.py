@@ -11,7 +11,8 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
-from kafkafs.cli.common.clusters import Client, ClusterAddress, Reports, cluster_options
+from kafkafs.cli.common.clusters import Client, ClusterAddress, cluster_options
+from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.mount_files import MountFiles, opened_files
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.cli.common.serving import check_served
@@ -124,11 +125,10 @@ def _print(
 def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal: bool) -> None:
     from kafkafs.cli.clusters import facts
 
-    report = Reports(out)
     with client.connected(logs.brokers) as cluster:
-        found = facts.partitions(cluster, logs, report, internal=internal)
+        found = facts.partitions(cluster, logs, out.report, internal=internal)
         topics = dict.fromkeys(str(each["topic"]) for each in found)
-        settings = {} if logs.places else facts.settings_of(cluster, topics, report)
+        settings = {} if logs.places else facts.settings_of(cluster, topics, out.report)
     limits = {
         topic: None if known is None else _limits_in(known.in_force)
         for topic, known in settings.items()
@@ -148,7 +148,7 @@ def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal
             row.append(None if None in records[topic] else total)
             rows.append([*row, policy, _retention(limits[topic], out)])
     _print(columns, rows, limits, [], out)
-    report.end()
+    end(failed=out.has_failed)
 
 
 class _Listing(NamedTuple):

@@ -11,12 +11,11 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import CLUSTER, allow_empty_option, resolve_directory
 from kafkafs.cli.common.clusters import (
     Client,
-    Reports,
     cluster_address,
     cluster_options,
     is_cluster,
 )
-from kafkafs.cli.common.ending import did_you_mean, fail
+from kafkafs.cli.common.ending import did_you_mean, end, fail
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import Group, Logs, words_argument
@@ -89,12 +88,12 @@ def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
     from kafka_client.requests import list_groups
     from kafkafs.cli.clusters import facts
 
-    address, wanted, report = cluster_address(words[:1]), words[1:], Reports(out)
+    address, wanted = cluster_address(words[:1]), words[1:]
     if address.places:
         raise click.UsageError("give a cluster without a topic: kafka://HOST:PORT [GROUP]...")
     with client.connected(address.brokers) as cluster:
         states = list_groups(cluster)
-        found = facts.committed_offsets(cluster, wanted or sorted(states), report)
+        found = facts.committed_offsets(cluster, wanted or sorted(states), out.report)
     for group, offsets in found.items():
         if group not in states and not offsets:
             raise fail(f"there is no group {group!r}{did_you_mean(group, states)}")
@@ -113,7 +112,7 @@ def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
     out.json({"offsets" if wanted else "groups": rows, "notes": []})
     if not out.as_json:
         out.table(columns, [list(row.values()) for row in rows])
-    report.end()
+    end(failed=out.has_failed)
 
 
 def _offset(group: str, facts: Mapping[str, str]) -> dict[str, Value]:

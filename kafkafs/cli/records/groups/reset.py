@@ -164,12 +164,11 @@ def _reset_through(
         for topic, number in given
     )
     for name in names:
-        request = Request(mount, name)
-        try:
-            with open(os.path.join(mount, name), "w") as file:
-                file.write(f"{start}\n")
-        except OSError as error:
-            raise fail(f"{mount}: cannot set the offset: {request.refusal(error)}") from None
+        with (
+            Request(mount, name).failing_as(f"{mount}: cannot set the offset"),
+            open(os.path.join(mount, name), "w") as file,
+        ):
+            file.write(f"{start}\n")
     return {each: int(facts(each)["position"]) for each in given}
 
 
