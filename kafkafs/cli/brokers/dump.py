@@ -16,8 +16,7 @@ from kafkafs.cli.common.addresses import check_paths
 from kafkafs.cli.common.ending import fail, failure
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import binary_stdout
-from kafkafs.cli.common.types import ByteCount
-from kafkafs.cli.common.words import FILE
+from kafkafs.cli.common.words import FILE, ByteCount
 
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options

@@ -5,11 +5,10 @@ resolves a view. `matching` selects records by the option `--where`. `mount_file
 of a mount, and also works without a mount. `decoding` decodes records for the option `--decode`.
 
 Daemons: `serving` checks that a daemon answers, before a command touches its mount. `daemon_jobs`
-runs jobs in the daemon. `refusals` finds out why the daemon has refused a request. `patience` waits
-while the daemon measures a partition.
+runs jobs in the daemon. `refusals` finds out why the daemon has refused a request.
 
 Output: `output` prints facts as text or JSON. `progress` shows the progress of work. `ending`
-prints why a command ends. `as_user` returns the line that another user has to type.
+prints why a command ends.
 
 `changes` is for commands that create, delete and fill topics, in the directory or through its
 mount.

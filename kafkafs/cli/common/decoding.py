@@ -12,8 +12,7 @@ import click
 from click.core import ParameterSource
 
 from kafkafs.cli.common.ending import end, fail, say
-from kafkafs.cli.common.mount_files import Opened
-from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.mount_files import Opened, patiently
 from kafkafs.cli.common.views import path_in_topic
 from storage.plural import counted
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafkafs.cli.common.mount_files import find
-from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.mount_files import find, patiently
 from kafkafs.cli.common.views import path_in_topic
 
 if TYPE_CHECKING:

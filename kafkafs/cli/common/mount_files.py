@@ -7,13 +7,13 @@ places and errors are the same. The directory is open read-only then, without a 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kafkafs.cli.common.addresses import Address, mount_to_read
-from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -120,3 +120,17 @@ def opened_files(address: Address, needed: str = "") -> Iterator[MountFiles]:
         return
     with opened_tree(address.data_dir) as tree:
         yield MountFiles(tree)
+
+
+_AGAIN_S = 0.1
+
+_T = TypeVar("_T")
+
+
+def patiently(call: Callable[[], _T]) -> _T:
+    """Call again while a partition is measured."""
+    while True:
+        try:
+            return call()
+        except BlockingIOError:
+            time.sleep(_AGAIN_S)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from kafkafs.cli.common.addresses import check_no_address, resolve
+from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.mounts import mount_around, mount_that_writes
-from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.serving import check_served
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")

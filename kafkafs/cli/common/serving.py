@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import shlex
 import sys
 
-from kafkafs.cli.common.as_user import as_user
 from kafkafs.cli.common.ending import fail
 from kafkafs.mount_table import TYPE, Mounted, find, find_around
 
@@ -86,3 +86,19 @@ def _ended(mounted: Mounted) -> str:
     again = ["kafkafs", "mount", *(["-o", "ro"] if mounted.read_only else [])]
     again += [mounted.source, mounted.path]
     return f"its daemon has exited. To mount it again: {shlex.join(again)}"
+
+
+def as_root(command: str) -> str:
+    """A command that only root may run."""
+    return command if os.geteuid() == 0 else f"sudo {command}"
+
+
+def as_user(uid: int, command: str) -> str:
+    """A command that a user is to run."""
+    if uid == 0:
+        return as_root(command)
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"'#{uid}'"
+    return f"sudo -u {name} {command}"

@@ -30,10 +30,10 @@ from kafkafs.cli.common.mount_files import (
     Opened,
     opened_files,
     opened_tree,
+    patiently,
 )
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import Output, binary_stdout
-from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
 from kafkafs.cli.common.words import words_argument
 

@@ -26,9 +26,9 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
 from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, say
+from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.mounted_paths import files_of, paths_of
 from kafkafs.cli.common.output import write_all
-from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.words import FILE, Logs, Topic, words_argument
 from kafkafs.mount_table import resolve

@@ -8,8 +8,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.matching import where_option
-from kafkafs.cli.common.types import Duration
-from kafkafs.cli.common.words import FILE
+from kafkafs.cli.common.words import FILE, Duration
 from kafkafs.cli.spark.job import job_options, location_argument, run_job, selection_argument
 
 if TYPE_CHECKING:

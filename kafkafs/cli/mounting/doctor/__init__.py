@@ -89,20 +89,19 @@ def command(place: str | None, out: Output) -> None:
 
 def _checks(place: str | None) -> Sequence[Check]:
     """Return the checks to run."""
-    from kafkafs.cli.mounting.doctor import data, machine, mounts
-    from kafkafs.mount_table import TYPE, find_around
-    from kafkafs.mount_table import mounts as mount_table
+    from kafkafs.cli.mounting.doctor import data, machine
+    from kafkafs.mount_table import TYPE, find_around, mounts
 
-    everywhere = [each for each in mount_table() if each.type == TYPE]
+    everywhere = [each for each in mounts() if each.type == TYPE]
     if place is None:
-        return [*machine.checks(), *mounts.checks(everywhere)]
+        return [*machine.checks(), *machine.mount_checks(everywhere)]
     path = _resolved(place)
     mounted = find_around(path)
     if mounted is not None and mounted.type == TYPE:
         looked_at, directory = [mounted], mounted.source
     else:
         looked_at, directory = [each for each in everywhere if each.source == path], path
-    found = [*machine.checks(), *mounts.checks(looked_at)]
+    found = [*machine.checks(), *machine.mount_checks(looked_at)]
     # If the path is not ASCII, the mount table does not have it.
     return [*found, *data.checks(directory)] if os.path.isabs(directory) else found
 

@@ -15,8 +15,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.common.types import Duration
-from kafkafs.cli.common.words import DIRECTORY
+from kafkafs.cli.common.words import DIRECTORY, Duration
 
 if TYPE_CHECKING:
     from kafkafs.cli.mounting.top.rates import Rates

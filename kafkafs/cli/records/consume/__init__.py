@@ -20,9 +20,8 @@ from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
-from kafkafs.cli.common.types import ByteCount, Duration
 from kafkafs.cli.common.views import taken_from_paths, view_option
-from kafkafs.cli.common.words import FILE, Group, Topic, words_argument
+from kafkafs.cli.common.words import FILE, ByteCount, Duration, Group, Topic, words_argument
 
 if TYPE_CHECKING:
     from kafkafs.cli.records.consume.positions import Positions
@@ -146,8 +145,13 @@ def command(
     143. A second signal stops the batch, too: with --exec, COMMAND gets this signal.
     """
     from kafkafs.cli.records.consume.consumer import Consumer, Rules
-    from kafkafs.cli.records.consume.dead_letters import DeadLetters
-    from kafkafs.cli.records.consume.outputs import Command, Decoded, Output, StandardOutput
+    from kafkafs.cli.records.consume.outputs import (
+        Command,
+        DeadLetters,
+        Decoded,
+        Output,
+        StandardOutput,
+    )
     from kafkafs.cli.records.consume.reader import Limits
     from kafkafs.cli.records.consume.sources import Directories, sources_of
 

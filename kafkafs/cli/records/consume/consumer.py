@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from kafkafs.cli.common.ending import fail, say
-from kafkafs.cli.records.consume.dead_letters import DeadLetters
-from kafkafs.cli.records.consume.outputs import Interrupts, Output
+from kafkafs.cli.records.consume.outputs import DeadLetters, Interrupts, Output
 from kafkafs.cli.records.consume.positions import Positions
 from kafkafs.cli.records.consume.reader import Batch, Limits, Reader, reader_of
 from kafkafs.cli.records.consume.sources import Directories, Partition

@@ -1,10 +1,12 @@
-"""Writes batches to standard output, or to a command (`--exec`)."""
+"""Writes batches to standard output, to a command (`--exec`), or to a dead-letter topic."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import select
+import shlex
 import signal
 import stat
 import struct
@@ -15,7 +17,7 @@ import time
 from contextlib import suppress
 
 from kafkafs.cli.common.decoding import TopicDecoders
-from kafkafs.cli.common.ending import naming_output
+from kafkafs.cli.common.ending import fail, naming_output
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.records.consume.reader import Batch
 
@@ -171,3 +173,48 @@ class Interrupts:
         else:
             self.number = number
             os.write(self._write, b"!")
+
+
+class DeadLetters:
+    """Appends the batches that a command has refused to a topic of the same mount.
+
+    Keys, values, headers and timestamps stay the same. Headers of each record are added that say
+    where it comes from, and why it was refused: kafkafs.topic, kafkafs.partition, kafkafs.offset,
+    kafkafs.group, kafkafs.reason.
+    """
+
+    def __init__(self, mount: str, topic: str, group: str) -> None:
+        """Check that the topic exists. Errors: ClickException."""
+        self._path = os.path.join(mount, topic, ".jsonl", "append")
+        self._group = group
+        if not os.path.exists(self._path):
+            path = os.path.join(mount, topic)
+            create = f"mkdir {shlex.quote(path)}"
+            raise fail(f"{path}: the dead-letter topic does not exist. To create it: {create}")
+
+    def put(self, batch: Batch, lines: bytes, reason: str) -> None:
+        """Append the records of a batch, and wait until they are on the disk.
+
+        `lines`: the records in the format of `.jsonl`.
+
+        Errors: OSError.
+        """
+        text = "".join(self._line(line, batch, reason) for line in lines.splitlines())
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        try:
+            write_all(fd, text.encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _line(self, line: bytes, batch: Batch, reason: str) -> str:
+        record = json.loads(line)
+        said = {
+            "kafkafs.topic": batch.partition.topic,
+            "kafkafs.partition": str(batch.partition.number),
+            "kafkafs.offset": str(record["offset"]),
+            "kafkafs.group": self._group,
+            "kafkafs.reason": reason,
+        }
+        record["headers"] += [[name, value] for name, value in said.items() if value]
+        return json.dumps(record, ensure_ascii=False) + "\n"

@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from kafkafs.cli.common.ending import say
-from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.views import path_in_topic
 from kafkafs.cli.records.consume.sources import Partition, TopicDirectory
 

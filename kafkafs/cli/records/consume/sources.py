@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from kafkafs.cli.common.ending import fail
+from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.mounts import mount_around
-from kafkafs.cli.common.patience import patiently
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 

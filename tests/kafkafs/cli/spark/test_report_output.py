@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.spark.report_output import print_report
+from kafkafs.cli.spark.job import print_report
 from kafkafs.quantities import Size, TimeMs, local_time
 from kafkafs.spark.jobs.report import JobReport, Table
 
