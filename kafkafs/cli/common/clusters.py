@@ -6,22 +6,19 @@ kafka://HOST:PORT[,HOST:PORT] TOPIC[:PARTITION][@START[..END]] ...
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from kafkafs.cli.common.ending import did_you_mean, say
-from kafkafs.cli.common.words import FILE
+from kafkafs.cli.common.words import FILE, options_as
 
 if TYPE_CHECKING:
     from kafka_client.addresses import Address, HostPort
     from kafka_client.cluster import Cluster, TopicPartition
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 # Of `kafka_client.addresses`, which few commands import.
 _SCHEME = "kafka://"
@@ -94,34 +91,28 @@ class Client(NamedTuple):
             raise click.UsageError(f"{option} requires an address: kafka://HOST:PORT/TOPIC")
 
 
-def cluster_options(function: _F) -> _F:
-    """Add the options. The command's parameter is `client`, a Client."""
-
-    @functools.wraps(function)
-    def with_client(
-        *arguments: Any, command_config: str | None, insecure: bool, **more: Any
-    ) -> Any:
-        return function(*arguments, client=Client(command_config, insecure), **more)
-
-    command: Any = click.option(
-        "--insecure",
-        is_flag=True,
-        help=(
-            "For kafka://: if FILE has a password but no security.protocol, send the password "
-            "without TLS."
-        ),
-    )(with_client)
-    decorated: _F = click.option(
-        "-F",
-        "--command-config",
+#: The options. The parameter of the command is `client`, a Client.
+cluster_options = options_as(
+    "client",
+    Client,
+    click.option(
+        *("-F", "--command-config", "file"),
         metavar="FILE",
         type=FILE,
         help=(
             "For kafka://: a file with the properties of a Kafka client or of kcat. The default is "
             "~/.config/kcat.conf, if that file exists."
         ),
-    )(command)
-    return decorated
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help=(
+            "For kafka://: if FILE has a password but no security.protocol, send the password "
+            "without TLS."
+        ),
+    ),
+)
 
 
 def partitions_of(

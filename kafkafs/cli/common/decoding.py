@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -14,24 +13,78 @@ from click.core import ParameterSource
 from kafkafs.cli.common.ending import end, fail, say
 from kafkafs.cli.common.mount_files import Opened, patiently
 from kafkafs.cli.common.views import path_in_topic
+from kafkafs.cli.common.words import options_as
 from storage.plural import counted
 
 if TYPE_CHECKING:
     from kafkafs.schemas.choice import Choice, Schemas
     from kafkafs.schemas.lines import LineDecoder
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-_SCHEMA_HELP = (
-    "The schema of {0}: auto, none, a file with an Avro schema, id:ID, or subject:NAME[:VERSION]."
-)
+class Decoding(NamedTuple):
+    """The options."""
+
+    key: Choice
+    value: Choice
+    value_only: bool
+    iso_times: bool
+    avro_json: bool
+    strict: bool
+
+    @property
+    def asks_registry(self) -> bool:
+        """Whether a schema may come from the topic `_schemas`."""
+        return any(choice.kind in ("auto", "id", "subject") for choice in (self.key, self.value))
 
 
-_OPTIONS = (
+def _decoding(
+    decode: bool,
+    value_only: bool,
+    value_schema: str,
+    key_schema: str,
+    decode_times: str,
+    avro_json: bool,
+    strict: bool,
+) -> Decoding | None:
+    if not decode:
+        _check_not_given()
+        return None
+    key, value = _choice("key", key_schema), _choice("value", value_schema)
+    return Decoding(key, value, value_only, decode_times == "iso", avro_json, strict)
+
+
+def _choice(field: str, text: str) -> Choice:
+    from kafkafs.schemas.choice import parse_choice
+    from kafkafs.schemas.errors import SchemaError
+
+    try:
+        return parse_choice(text)
+    except SchemaError as error:
+        raise click.BadParameter(str(error), param_hint=f"--{field}-schema") from None
+
+
+def _check_not_given() -> None:
+    """UsageError for an option that requires --decode."""
+    context = click.get_current_context()
+    for name in ("value_only", "value_schema", "key_schema", "decode_times", "avro_json", "strict"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} requires --decode")
+
+
+#: The options. The parameter of the command is `decoding`, a Decoding or None.
+decode_options = options_as(
+    "decoding",
+    _decoding,
     click.option("--decode", is_flag=True, help="Print JSON lines with decoded keys and values."),
     click.option("--value-only", is_flag=True, help="With --decode: print only the values."),
     click.option(
-        "--value-schema", metavar="SCHEMA", default="auto", help=_SCHEMA_HELP.format("values")
+        "--value-schema",
+        metavar="SCHEMA",
+        default="auto",
+        help=(
+            "The schema of values: auto, none, a file with an Avro schema, id:ID, or "
+            "subject:NAME[:VERSION]."
+        ),
     ),
     click.option(
         "--key-schema",
@@ -54,74 +107,6 @@ _OPTIONS = (
         "--strict", is_flag=True, help="End with exit status 1 if a record cannot be decoded."
     ),
 )
-
-
-class Decoding(NamedTuple):
-    """The options."""
-
-    key: Choice
-    value: Choice
-    value_only: bool
-    iso_times: bool
-    avro_json: bool
-    strict: bool
-
-    @property
-    def asks_registry(self) -> bool:
-        """Whether a schema may come from the topic `_schemas`."""
-        return any(choice.kind in ("auto", "id", "subject") for choice in (self.key, self.value))
-
-
-def decode_options(function: _F) -> _F:
-    """Add the options. The parameter of the command is `decoding`, a Decoding or None."""
-
-    @functools.wraps(function)
-    def with_decoding(
-        *arguments: Any,
-        decode: bool,
-        value_only: bool,
-        value_schema: str,
-        key_schema: str,
-        decode_times: str,
-        avro_json: bool,
-        strict: bool,
-        **options: Any,
-    ) -> Any:
-        decoding = None
-        if decode:
-            decoding = Decoding(
-                _choice("key", key_schema),
-                _choice("value", value_schema),
-                value_only,
-                decode_times == "iso",
-                avro_json,
-                strict,
-            )
-        else:
-            _check_not_given()
-        return function(*arguments, decoding=decoding, **options)
-
-    for option in reversed(_OPTIONS):
-        with_decoding = option(with_decoding)
-    return with_decoding  # type: ignore[return-value]
-
-
-def _choice(field: str, text: str) -> Choice:
-    from kafkafs.schemas.choice import parse_choice
-    from kafkafs.schemas.errors import SchemaError
-
-    try:
-        return parse_choice(text)
-    except SchemaError as error:
-        raise click.BadParameter(str(error), param_hint=f"--{field}-schema") from None
-
-
-def _check_not_given() -> None:
-    """UsageError for an option that requires --decode."""
-    context = click.get_current_context()
-    for name in ("value_only", "value_schema", "key_schema", "decode_times", "avro_json", "strict"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} requires --decode")
 
 
 def view_to_decode(view: str) -> str:

@@ -57,11 +57,24 @@ def why_silent(mounted: Mounted, patience_s: float | None = None) -> str | None:
     if answer is Answer.DEAD:
         return f"{mounted.path}: {_ended(mounted)}"
     daemon, _ = mount_point.find_daemon(mounted)
+    if (stopped := stopped_text(daemon)) is not None:
+        return f"{mounted.path}: {stopped}"
     which = "its daemon" if daemon is None else f"its daemon, process {daemon},"
-    if daemon is not None and mount_point.is_stopped(daemon):
-        return f"{mounted.path}: {which} is stopped. To continue it: kill -CONT {daemon}"
-    force = f"kafkafs umount --force {shlex.quote(mounted.path)}"
-    return f"{mounted.path}: {which} does not answer. To end the mount: {force}"
+    return f"{mounted.path}: {which} does not answer. To end the mount: {force_line(mounted.path)}"
+
+
+def stopped_text(daemon: int | None) -> str | None:
+    """Return a text that says that a daemon is stopped; None: it is not."""
+    from kafkafs.fuse.mount_point import is_stopped
+
+    if daemon is None or not is_stopped(daemon):
+        return None
+    return f"its daemon, process {daemon}, is stopped. To continue it: kill -CONT {daemon}"
+
+
+def force_line(path: str) -> str:
+    """Return the line that ends a mount whose daemon does not answer."""
+    return f"kafkafs umount --force {shlex.quote(path)}"
 
 
 def has_gone(error: OSError) -> bool:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 import click
@@ -174,6 +175,27 @@ def words_argument(
     return click.argument(
         name, metavar=metavar, type=words, nargs=-1, required=True, callback=callback
     )
+
+
+def options_as(name: str, make: Callable[..., object], *options: Any) -> Callable[[_F], _F]:
+    """Add options. The command gets one parameter for them: what `make` returns for their values,
+    which are named as the parameters of `make`.
+    """
+    own = signature(make).parameters
+
+    def decorate(function: _F) -> _F:
+        @wraps(function)
+        def with_options(*arguments: Any, **named: Any) -> Any:
+            values = {each: named.pop(each) for each in own}
+            return function(*arguments, **{name: make(**values)}, **named)
+
+        command: Any = with_options
+        for option in reversed(options):
+            command = option(command)
+        decorated: _F = command
+        return decorated
+
+    return decorate
 
 
 def _before(ctx: click.Context, param: click.Parameter) -> Sequence[str]:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from kafkafs.cli.common.serving import as_root
+from kafkafs.cli.common.serving import as_root, force_line
 from kafkafs.cli.mounting.doctor.finding import Check, Finding
 from kafkafs.fuse import mount_point
 from kafkafs.fuse.mount_point import Answer, MountError
@@ -156,12 +156,8 @@ def _file_size() -> Iterator[Finding]:
 def mount_checks(mounts: Iterable[Mounted]) -> Iterator[Check]:
     """Yield the checks of these mounts."""
     for mounted in mounts:
-        silent = Finding(f"{mounted.path} does not answer", _force(mounted))
+        silent = Finding(f"{mounted.path} does not answer", force_line(mounted.path))
         yield Check(f"mount {mounted.path}", partial(_answers, mounted), silent)
-
-
-def _force(mounted: Mounted) -> str:
-    return f"kafkafs umount --force {shlex.quote(mounted.path)}"
 
 
 def _answers(mounted: Mounted) -> Iterator[Finding]:
@@ -182,7 +178,7 @@ def _answers(mounted: Mounted) -> Iterator[Finding]:
             yield Finding(what, f"kill -CONT {daemon}")
         else:
             which = "" if daemon is None else f", process {daemon},"
-            yield Finding(f"the daemon of {path}{which} does not answer", _force(mounted))
+            yield Finding(f"the daemon of {path}{which} does not answer", force_line(mounted.path))
     else:
         yield from _read_ahead(mounted)
 

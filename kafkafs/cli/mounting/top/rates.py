@@ -135,7 +135,9 @@ class Rates:
     def _row(self, topic: str, number: int, now: PartitionFigures) -> Row:
         rates: tuple[float | None, float | None, float | None, float | None] = (None,) * 4
         if self.before is not None:
-            before = self.before.partitions.get((topic, number)) or _nothing_of(now)
+            before = self.before.partitions.get((topic, number))
+            if before is None:  # its counters were 0
+                before = now._replace(appended_bytes=0, read_bytes={})
             # The daemon of a read-only mount counts no appends.
             appended = now.appended_bytes - before.appended_bytes
             if self.is_read_only:
@@ -201,11 +203,6 @@ class Rates:
             ("faults found at start-up", now.value("recovery_faults")),
         ]
         return [(words, int(count)) for words, count in counts if count]
-
-
-def _nothing_of(now: PartitionFigures) -> PartitionFigures:
-    """Return figures for a partition that the previous reading did not have: counters are 0."""
-    return now._replace(log_end=now.log_end, appended_bytes=0, read_bytes={})
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

@@ -8,6 +8,7 @@ import os
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kafkafs.cli.mounting.top import head
 from kafkafs.cli.mounting.top.table import SORTS, Table
@@ -105,14 +106,14 @@ class Screen:
             _ESCAPE: self._escape,
         }
         named = {
-            "q": self._end,
-            "h": self._toggle_help,
-            "?": self._toggle_help,
-            "p": self._pause,
-            " ": self._pause,
+            "q": self._flip("_ends"),
+            "h": self._flip("_shows_help"),
+            "?": self._flip("_shows_help"),
+            "p": self._flip("_is_paused"),
+            " ": self._flip("_is_paused"),
             "t": self._toggle_partitions,
-            "/": self._type,
-            "e": self._toggle_events,
+            "/": self._flip("_is_typing"),
+            "e": self._flip("_shows_events"),
             "<": lambda: table.sort_beside(-1),
             ">": lambda: table.sort_beside(1),
             "+": lambda: self._set_delay(2.0),
@@ -123,7 +124,7 @@ class Screen:
             "G": keys[curses.KEY_END],
         }
         keys |= {ord(name): do for name, do in named.items()}
-        keys |= {ord(name): _calling(table.sort_by, key) for name, key in SORTS.items()}
+        keys |= {ord(name): partial(table.sort_by, key) for name, key in SORTS.items()}
         return keys
 
     def _press(self, key: int) -> None:
@@ -134,35 +135,24 @@ class Screen:
         elif key in self._keys:
             self._keys[key]()
 
-    def _end(self) -> None:
-        self._ends = True
+    def _flip(self, flag: str) -> Callable[[], None]:
+        """Return a function that turns a flag of the screen on or off."""
+        return lambda: setattr(self, flag, not getattr(self, flag))
 
     def _escape(self) -> None:
         if self._table.filter:
             self._filter("")
         else:
-            self._end()
-
-    def _toggle_help(self) -> None:
-        self._shows_help = True
-
-    def _pause(self) -> None:
-        self._is_paused = not self._is_paused
+            self._ends = True
 
     def _toggle_partitions(self) -> None:
         self._table.by_partition = not self._table.by_partition
         self._table.first = 0
         self._take()
 
-    def _toggle_events(self) -> None:
-        self._shows_events = not self._shows_events
-
     def _set_delay(self, factor: float) -> None:
         least, most = DELAYS
         self._watcher.delay_s = min(max(self._watcher.delay_s * factor, least), most)
-
-    def _type(self) -> None:
-        self._is_typing = True
 
     def _typed(self, key: int) -> None:
         """Handle a key while the user types the filter."""
@@ -261,10 +251,6 @@ class Screen:
         # curses cannot move the cursor past the last character of the terminal: an error.
         with contextlib.suppress(curses.error):
             self._window.addnstr(row, 0, shown, width, attributes)
-
-
-def _calling(function: Callable[[str], None], argument: str) -> Callable[[], None]:
-    return lambda: function(argument)
 
 
 def _begin_colors() -> bool:

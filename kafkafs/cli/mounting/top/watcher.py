@@ -15,11 +15,11 @@ import time
 from functools import partial
 
 from kafkafs.child import Child, NoAnswer
-from kafkafs.cli.common.serving import as_its_user
+from kafkafs.cli.common.serving import as_its_user, force_line, has_gone, stopped_text
 from kafkafs.cli.mounting.top.figures import Sample, look
 from kafkafs.cli.mounting.top.rates import Rates
 from kafkafs.fuse import mount_point
-from kafkafs.mount_table import TYPE, Mounted, find
+from kafkafs.mount_table import TYPE, find
 
 REST = 20
 #: Seconds after which the command reports that a reading got no answer.
@@ -97,7 +97,7 @@ class Watcher:
 
     def _why_failed(self, error: OSError) -> str:
         clear = f"kafkafs umount {shlex.quote(self.path)}"
-        if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+        if has_gone(error):
             return f"{self.path}: the daemon has exited. To remove the dead mount: {clear}"
         if error.errno == errno.EACCES:
             why = (
@@ -111,16 +111,10 @@ class Watcher:
     def _why_silent(self) -> str:
         mounted = find(self.path)
         silent_s = int(time.monotonic() - self._began_s)
-        daemon = self._daemon(mounted)
-        if daemon is not None and mount_point.is_stopped(daemon):
-            why = f"its daemon, process {daemon}, is stopped. To continue it: kill -CONT {daemon}"
-        else:
-            why = f"to end the mount: kafkafs umount --force {shlex.quote(self.path)}"
+        why = stopped_text(None if mounted is None else mount_point.find_daemon(mounted)[0])
+        if why is None:
+            why = f"to end the mount: {force_line(self.path)}"
         return f"{self.path}: no answer for {silent_s} s; {why}"
-
-    @staticmethod
-    def _daemon(mounted: Mounted | None) -> int | None:
-        return None if mounted is None else mount_point.find_daemon(mounted)[0]
 
 
 def resolved(path: str) -> str:
