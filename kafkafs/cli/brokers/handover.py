@@ -122,7 +122,9 @@ def _report(outcome: HandoverOutcome, *, would: bool) -> Iterator[str]:
 
 def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | None) -> str:
     """The command that sets a topic's settings; with `partitions`, that creates it with them."""
-    values = {name: _value(name, value) for name, value in settings.items()}
+    values = dict(settings)
+    if values.get("cleanup.policy") == "none":
+        values["cleanup.policy"] = ""  # brokers write no policy as an empty list
     if partitions is not None:
         words = [f"--config {shlex.quote(f'{n}={v}')}" for n, v in values.items()]
         create = f"--create --topic {topic} --partitions {partitions} --replication-factor 1"
@@ -130,8 +132,3 @@ def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | N
     lists = (f"{n}=[{v}]" if "," in v or not v else f"{n}={v}" for n, v in values.items())
     alter = f"--alter --entity-type topics --entity-name {topic}"
     return f"kafka-configs {_SERVER} {alter} --add-config {shlex.quote(','.join(lists))}"
-
-
-def _value(name: str, value: str) -> str:
-    """The value for a broker, which writes no policy as an empty list."""
-    return "" if name == "cleanup.policy" and value == "none" else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.errors import ClientError, UnknownOutcome
@@ -14,8 +13,6 @@ from kafkafs.views import TEXT_VIEWS, TextView
 from storage.log.partitioner import Partitioner
 from storage.record.header import size_at
 from storage.settings.config import LogConfig
-
-_LIMIT: Final = "max.message.bytes"
 
 
 class TopicWriter:
@@ -28,13 +25,10 @@ class TopicWriter:
         self._numbers = [each.partition for each in partitions]
         self._view: TextView = TEXT_VIEWS[view]()
         self._partitioner = Partitioner()
-        self._limit = self._max_batch_bytes()
-        self._lines = 0
-
-    def _max_batch_bytes(self) -> int:
-        found = describe_topic_configs(self._cluster, [self._topic])[self._topic]
+        found = describe_topic_configs(cluster, [self._topic])[self._topic]
         in_force = {} if isinstance(found, ClientError) else found.in_force
-        return int(in_force.get(_LIMIT, LogConfig().max_message_bytes))
+        self._limit = int(in_force.get("max.message.bytes", LogConfig().max_message_bytes))
+        self._lines = 0
 
     def write(self, data: bytes) -> None:
         """Append whole lines, and return when all in-sync replicas have them.

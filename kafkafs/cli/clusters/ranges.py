@@ -154,7 +154,8 @@ class _Log:
                 piece = piece._replace(start=start)
             self._room -= len(piece.fetched.records)
             if self._room >= 0:
-                pieces.append(_copied(piece))
+                copy = replace(piece.fetched, records=memoryview(bytes(piece.fetched.records)))
+                pieces.append(piece._replace(fetched=copy))
             for batch in batches_of(piece):
                 header = parse_header(batch)
                 if header.records_count == header.last_offset_delta + 1:
@@ -163,9 +164,3 @@ class _Log:
                     offsets.append([record.offset for record in decode_plain(batch)])
         self.pieces = pieces + self.pieces if self._room >= 0 else []
         return start, offsets
-
-
-def _copied(piece: Piece) -> Piece:
-    """Return a piece that stays valid."""
-    records = memoryview(bytes(piece.fetched.records))
-    return piece._replace(fetched=replace(piece.fetched, records=records))

@@ -92,25 +92,19 @@ class Output:
             self.say(f"{name} {self.text(value)}")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> None:
-        """Print a table in either form."""
+        """Print a table in either form. As text, numbers are aligned right."""
         if self.as_json:
             self.json(objects(columns, rows))
             return
-        for line in self.table_lines(columns, rows):
-            self.say(line)
-
-    def table_lines(self, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
-        """Return a table as text: a line of names, then the rows. Numbers are aligned right."""
         cells = [list(columns), *([self.text(value) for value in row] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         is_text = [any(isinstance(row[n], str) for row in rows) for n in range(len(columns))]
-        return [
-            "  ".join(
+        for row in cells:
+            aligned = (
                 cell.ljust(width) if left else cell.rjust(width)
                 for cell, width, left in zip(row, widths, is_text, strict=True)
-            ).rstrip()
-            for row in cells
-        ]
+            )
+            self.say("  ".join(aligned).rstrip())
 
     def json(self, value: object) -> None:
         """Set the result for `--json`: nested lists, mappings and values."""

@@ -232,11 +232,15 @@ class _Repair:
 
     def run(self) -> bool:
         """Repair, and return whether anything was damaged, missing or unreadable."""
+        from storage.log.salvage import plan_cuts
+
         wanted, manager = self._wanted, self._manager
         starts = "starts" if wanted.applies else "would start"
         mended = manager.checkpoints.mended_starts
         self._print(f"{topic}:{n}: {starts} at offset {at}" for (topic, n), at in mended.items())
-        cuts = [] if wanted.applies or not wanted.reads else self._plan_cuts()
+        cuts: list[str] = []
+        if wanted.reads and not wanted.applies:
+            cuts = self._print(line for log in self.logs for line in plan_cuts(log))
         if wanted.salvage:
             self._salvage()
         elif wanted.applies:
@@ -263,11 +267,6 @@ class _Repair:
     def _is_lacking(self, log: Log) -> bool:
         """Return whether a log has lost records, or damage at which it was not cut."""
         return bool(log.lost_ranges) or (log.topic, log.partition) in self._manager.uncut
-
-    def _plan_cuts(self) -> list[str]:
-        from storage.log.salvage import plan_cuts
-
-        return self._print(line for log in self.logs for line in plan_cuts(log))
 
     def _salvage(self) -> None:
         """Restore the valid batches of the cuts."""

@@ -39,7 +39,6 @@ from kafkafs.cli.common.words import words_argument
 
 if TYPE_CHECKING:
     from kafkafs.cli.clusters.pieces import Piece
-    from kafkafs.tree.filesystem import FileSystem
     from storage.condition.condition import Condition
     from storage.record.header import Buffer
 
@@ -147,7 +146,11 @@ def command(
             _writer(decoding, MountFiles(tree).opened) as write,
         ):
             for topic, number, point in found:
-                _print(tree, topic, number, view, point, where, write)
+                if where is None:
+                    _print_file(MountFiles(tree).opened, topic, number, view, point, write)
+                    continue
+                for text in matching_lines(tree, topic, number, view, point, where):
+                    write(topic, text)
         return
     with opened_files(address) as files, _writer(decoding, files.opened) as write:
         for topic, number, point in found:
@@ -205,23 +208,6 @@ def _text_of(piece: Piece, view: str, where: Condition | None) -> Iterable[Buffe
             return []
         predicate = left.predicate()
     return text_of(piece, TEXT_VIEWS[view](), predicate)
-
-
-def _print(
-    tree: FileSystem,
-    topic: str,
-    number: int,
-    view: str,
-    points: str,
-    where: Condition | None,
-    write: _Write,
-) -> None:
-    """Print the records of a partition between two points, `START..END`."""
-    if where is not None:
-        for text in matching_lines(tree, topic, number, view, points, where):
-            write(topic, text)
-        return
-    _print_file(MountFiles(tree).opened, topic, number, view, points, write)
 
 
 def _print_file(

@@ -87,12 +87,12 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     check_address(logs)
     mount = mount_to_change(logs)
     if mount is None:
-        _delete_here(logs, topics, tell)
+        with opened_to_change(logs.data_dir) as manager:
+            _check_enabled(manager.settings, logs)
+            for topic in topics:
+                tell(topic, manager.clock_ms(), manager.delete_topic(topic))
     else:
         _have_deleted(mount, logs, topics, tell)
-
-
-_Tell = Callable[[str, int, int], None]
 
 
 def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> None:
@@ -122,14 +122,9 @@ def _check_enabled(settings: Settings, logs: Address) -> None:
         raise fail(f"{logs.data_dir}: deleting topics is disabled (delete.topic.enable is false)")
 
 
-def _delete_here(logs: Address, topics: Sequence[str], tell: _Tell) -> None:
-    with opened_to_change(logs.data_dir) as manager:
-        _check_enabled(manager.settings, logs)
-        for topic in topics:
-            tell(topic, manager.clock_ms(), manager.delete_topic(topic))
-
-
-def _have_deleted(mount: str, logs: Address, topics: Sequence[str], tell: _Tell) -> None:
+def _have_deleted(
+    mount: str, logs: Address, topics: Sequence[str], tell: Callable[[str, int, int], None]
+) -> None:
     from storage.files import Files
     from storage.settings.settings import Settings
 

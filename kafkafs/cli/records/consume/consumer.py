@@ -117,20 +117,18 @@ class Consumer:
                 self._share()
             turn = self._next()
             if turn is not None:
-                status = self._handle(turn)
-                if status:
+                if status := self._handle(turn):
                     return status
-            elif self._is_over():
+            elif not (self._rules.follow or self._waits()):
                 break
             else:
                 self._wait()
                 continue
-            self._look_around()
+            self._heed(self._epoll.poll(0))
         return 0
 
-    def _is_over(self) -> bool:
-        waits = self._positions.is_waiting or any(turn.batch for turn in self._turns.values())
-        return not (self._rules.follow or waits)
+    def _waits(self) -> bool:
+        return self._positions.is_waiting or any(turn.batch for turn in self._turns.values())
 
     # -- the share -----------------------------------------------------------------------------
 
@@ -237,8 +235,7 @@ class Consumer:
         """Pass a batch to the output, and commit it. Return the exit status; 0: continue."""
         batch = turn.batch
         assert batch is not None
-        status = self._output.put(batch)
-        if status:
+        if status := self._output.put(batch):
             return self._failed(turn, batch, status)
         self._done(turn, batch)
         return 0
@@ -303,10 +300,6 @@ class Consumer:
             due.append(now + _TRANSACTION_S)
         left_s = min([*due, self._look_at]) - now
         self._heed(self._epoll.poll(None if left_s == float("inf") else max(left_s, 0)))
-
-    def _look_around(self) -> None:
-        """Handle the events that have arrived, without waiting."""
-        self._heed(self._epoll.poll(0))
 
     def _heed(self, events: list[tuple[int, int]]) -> None:
         readers = {turn.reader.fd: turn.reader for turn in self._turns.values()}

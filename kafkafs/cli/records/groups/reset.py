@@ -66,10 +66,7 @@ def command(words: Sequence[str], group: str, start: str, out: Output) -> None:
     mounted. It fails in a broker's directory, or if another process writes DATA.
     """
     logs = resolve(words, needs="files")
-    try:
-        wanted = _parsed(start)
-    except OSError as error:
-        raise click.BadParameter(str(error.strerror)) from None
+    wanted = _parsed(start)
     if not group:
         raise click.UsageError("-g GROUP: the name is empty")
     check_address(logs)
@@ -91,10 +88,12 @@ def command(words: Sequence[str], group: str, start: str, out: Output) -> None:
 
 
 def _parsed(start: str) -> Wanted:
-    """OSError"""
     from kafkafs.tree.groups.positions import parse
 
-    return parse(start, time.time_ns() // 1_000_000)
+    try:
+        return parse(start, time.time_ns() // 1_000_000)
+    except OSError as error:
+        raise click.BadParameter(str(error.strerror)) from None
 
 
 def _refuse_brokers(logs: Address) -> None:
@@ -155,7 +154,7 @@ def _reset_through(
     holders = _holders(files, directory)
     for topic, number in given:
         if (topic, number) in holders:
-            raise _claimed(f"{topic}:{number}", holders[topic, number])
+            raise fail(f"{topic}:{number}: claimed by {holders[topic, number]}; nothing was set")
         _check_range(f"{topic}:{number}", facts((topic, number)), wanted)
     places = logs.places or [(topic, None) for topic, _ in given]
     whole = {topic for topic, number in places if number is None}
@@ -186,10 +185,6 @@ def _check_range(name: str, facts: Mapping[str, str], wanted: Wanted) -> None:
     first, end = facts["log_start"], facts["log_end"]
     if offset is not None and not int(first) <= offset <= int(end):
         raise fail(f"{name}: offset {offset} is outside of {first}..{end}; nothing was set")
-
-
-def _claimed(name: str, whose: str) -> click.ClickException:
-    return fail(f"{name}: claimed by {whose}; nothing was set")
 
 
 def _holders(files: MountFiles, directory: str) -> dict[_Partition, str]:
