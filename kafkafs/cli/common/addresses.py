@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted
     from storage.log.log import Log
     from storage.manager import LogManager
+    from storage.settings.settings import Settings
     from storage.state.tiered import TieredTopics
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
@@ -469,15 +470,20 @@ def check_places(
     return there
 
 
+def settings_at(data_dir: str) -> Settings:
+    """Return the settings of a data directory, without opening it."""
+    from storage.files import Files
+    from storage.settings.settings import Settings
+
+    return Settings(Files(data_dir), data_dir, keeps_faulty=True)
+
+
 def tiered_topics(address: Address) -> TieredTopics:
     """Return the tiered topics of the data directory, without opening it."""
     from storage.files import Files
-    from storage.settings.settings import Settings
     from storage.state.tiered import TieredTopics
 
-    files = Files(address.data_dir)
-    settings = Settings(files, address.data_dir, keeps_faulty=True)
-    return TieredTopics(files, address.data_dir, settings)
+    return TieredTopics(Files(address.data_dir), address.data_dir, settings_at(address.data_dir))
 
 
 def logs_at(manager: LogManager, places: Sequence[Place]) -> list[Log]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kafkafs.cli.common.addresses import Address, resolve
 from kafkafs.cli.common.daemon_jobs import write_line
 from kafkafs.cli.common.ending import fail
-from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.progress import opened
 from kafkafs.cli.common.refusals import Request
 
 if TYPE_CHECKING:
@@ -24,12 +24,7 @@ def opened_to_change(data_dir: str) -> Iterator[LogManager]:
 
     A partition that cannot be opened makes only its own topic faulty.
     """
-    from storage.manager import LogManager
-
-    with (
-        opening_shown() as progress,
-        LogManager.open(data_dir, keeps_faulty=True, progress=progress) as manager,
-    ):
+    with opened(data_dir, keeps_faulty=True) as manager:
         remove = manager.sweep(manager.monotonic_ms())
         if remove is not None:
             remove()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kafkafs.cli.common.addresses import Address, mount_to_read
-from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.progress import opened
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
@@ -53,12 +53,7 @@ def find(tree: FileSystem, *names: str) -> Node:
 @contextmanager
 def opened_tree(data_dir: str, isolation: str = READ_COMMITTED) -> Iterator[FileSystem]:
     """The tree of a directory that may be in use."""
-    from storage.manager import LogManager
-
-    with (
-        opening_shown() as progress,
-        LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
-    ):
+    with opened(data_dir, read_only=True, keeps_faulty=True) as manager:
         yield tree_of(manager, isolation)
 
 

@@ -9,13 +9,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafkafs.progress import Bar, on_stderr
 from storage.task import Task
 
 if TYPE_CHECKING:
     from storage.directory.open import Progress
+    from storage.manager import LogManager
 
 
 @contextmanager
@@ -34,6 +35,18 @@ def opening_shown() -> Iterator[Callable[[Progress], None] | None]:
                 bar.show("reading partitions", done, total, f"{progress.bytes_read >> 20:,} MiB")
 
         yield show
+
+
+@contextmanager
+def opened(data_dir: str, **how: Any) -> Iterator[LogManager]:
+    """Open a data directory as `LogManager.open` does, and show the progress."""
+    from storage.manager import LogManager
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(data_dir, progress=progress, **how) as manager,
+    ):
+        yield manager
 
 
 @contextmanager

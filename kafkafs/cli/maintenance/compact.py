@@ -19,7 +19,7 @@ from kafkafs.cli.common.addresses import (
 )
 from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.common.progress import long_work, opening_shown
+from kafkafs.cli.common.progress import long_work, opened
 from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 from storage.plural import counted
@@ -110,11 +110,9 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     from storage.compaction.log_cleaner import LogCleaner
     from storage.directory.retain import remove_now
     from storage.errors import StorageError, TaskCancelled
-    from storage.manager import LogManager
 
     with (
-        opening_shown() as progress,
-        LogManager.open(logs.data_dir, read_only=dry_run, progress=progress) as manager,
+        opened(logs.data_dir, read_only=dry_run) as manager,
         nullcontext() if dry_run else keeping_history(manager),
         long_work() as task,
     ):

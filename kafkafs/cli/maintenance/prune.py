@@ -22,7 +22,7 @@ from kafkafs.cli.common.addresses import (
 )
 from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.common.progress import long_work, opening_shown
+from kafkafs.cli.common.progress import long_work, opened
 from kafkafs.quantities import Size, Value
 from storage.plural import counted
 
@@ -131,12 +131,8 @@ class _Report:
 def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     """Delete from the logs of a directory that no process has open, or look at any."""
     from storage.directory.retain import plan_retention
-    from storage.manager import LogManager
 
-    with (
-        opening_shown() as progress,
-        LogManager.open(logs.data_dir, read_only=dry_run, progress=progress) as manager,
-    ):
+    with opened(logs.data_dir, read_only=dry_run) as manager:
         found = logs_at(manager, logs.places)
         now_ms = manager.clock_ms()
         plans = [plan_retention(log, now_ms) for log in found]

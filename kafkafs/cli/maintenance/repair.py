@@ -18,7 +18,7 @@ from kafkafs.cli.common.addresses import (
 )
 from kafkafs.cli.common.ending import end, fail
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.progress import opened
 from kafkafs.cli.common.words import FILE, Logs, Topic, words_argument
 from kafkafs.cli.maintenance.indexes import NOTHING_CHANGED, rebuild
 from storage.plural import counted
@@ -144,8 +144,6 @@ def command(
             raise click.UsageError("--indexes can only be used alone or with --apply")
         rebuild(words, out, applies=applies)
         return
-    from storage.manager import LogManager
-
     where = resolve_directory(words)
     wanted = _Wanted(applies, wants_salvage, wants_purge, accept_loss)
     told: list[str] = []
@@ -154,17 +152,13 @@ def command(
         told.append(line)
         out.say(line)
 
-    with (
-        opening_shown() as progress,
-        LogManager.open(
-            directory_to_open(where) if applies else where.data_dir,
-            verify=wanted.reads,
-            progress=progress,
-            keeps_faulty=True,
-            answers=_answers(log_starts, may_hide=wants_salvage or accept_loss),
-            read_only=not applies,
-        ) as manager,
-    ):
+    with opened(
+        directory_to_open(where) if applies else where.data_dir,
+        verify=wanted.reads,
+        keeps_faulty=True,
+        answers=_answers(log_starts, may_hide=wants_salvage or accept_loss),
+        read_only=not applies,
+    ) as manager:
         if not (applies or wants_salvage):
             _check_alone(manager)
         # Opening has said them.

@@ -16,6 +16,7 @@ from kafkafs.cli.common.addresses import (
     check_address,
     logs_argument,
     mount_to_change,
+    settings_at,
     tiered_topics,
 )
 from kafkafs.cli.common.changes import opened_to_change
@@ -98,12 +99,10 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> None:
     from storage import paths
     from storage.files import Files
-    from storage.settings.settings import Settings
 
-    files = Files(logs.data_dir)
-    settings = Settings(files, logs.data_dir, keeps_faulty=True)
+    settings = settings_at(logs.data_dir)
     _check_enabled(settings, logs)
-    partitions = paths.partitions_in(files.scan(logs.data_dir))
+    partitions = paths.partitions_in(Files().scan(logs.data_dir))
     tiered = tiered_topics(logs)
     found: list[dict[str, Value]] = []
     for topic in topics:
@@ -125,10 +124,7 @@ def _check_enabled(settings: Settings, logs: Address) -> None:
 def _have_deleted(
     mount: str, logs: Address, topics: Sequence[str], tell: Callable[[str, int, int], None]
 ) -> None:
-    from storage.files import Files
-    from storage.settings.settings import Settings
-
-    settings = Settings(Files(logs.data_dir), logs.data_dir, keeps_faulty=True)
+    settings = settings_at(logs.data_dir)
     for topic in topics:
         delay_ms = settings.log_config(topic).file_delete_delay_ms
         path = os.path.join(mount, topic)
