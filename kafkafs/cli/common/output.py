@@ -106,6 +106,20 @@ class Output:
             )
             self.say("  ".join(aligned).rstrip())
 
+    def listing(
+        self,
+        name: str,
+        columns: Sequence[str],
+        rows: Sequence[Mapping[str, Value]],
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Print columns of facts as a table, and notes below it. JSON has all facts."""
+        self.json({name: rows, "notes": notes})
+        if not self.as_json:
+            self.table(columns, [[row[column] for column in columns] for row in rows])
+        for note in notes:
+            self.say(f"# {note}")
+
     def json(self, value: object) -> None:
         """Set the result for `--json`: nested lists, mappings and values."""
         self._result = value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import click
@@ -14,7 +15,7 @@ from kafkafs.cli.common.addresses import Address, check_address, logs_argument
 from kafkafs.cli.common.clusters import Client, ClusterAddress, cluster_options
 from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.mount_files import MountFiles, opened_files
-from kafkafs.cli.common.output import Output, objects, output_options
+from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.serving import check_served
 from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
 from kafkafs.quantities import Size, TimeMs, Value
@@ -28,9 +29,6 @@ _CLUSTER_PARTITION_COLUMNS = ("topic", "partition", "records")
 _RATES = ("records_per_s", "bytes_per_s")
 _RATE_S = 1.0
 _NOT_SET = "-1"
-
-_Limits = Mapping[str, str] | None
-"""retention.ms and retention.bytes as they are written; None if they cannot be read."""
 
 
 @click.command(
@@ -93,33 +91,15 @@ def command(
         now = _listing(files)
         notes = notes_of(logs, now.notes)
         if logs.places:
-            facts = partitions(files, logs)
             columns: Sequence[str] = _PARTITION_COLUMNS
-            rows = [[each[name] for name in columns] for each in facts]
-            limits: dict[str, _Limits] = {}
+            rows = [{name: each[name] for name in columns} for each in partitions(files, logs)]
         else:
+            columns = (*_COLUMNS, *(_RATES if rates else ()))
             hidden = frozenset() if internal else INTERNAL_TOPICS
-            limits = {topic: _limits(files, topic) for topic in now.facts if topic not in hidden}
-            columns, rows = _table(now, before, limits, out)
-    _print(columns, rows, limits, notes, out)
-
-
-def _print(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Value]],
-    limits: Mapping[str, _Limits],
-    notes: Sequence[str],
-    out: Output,
-) -> None:
-    if out.as_json:
-        found = objects(columns, rows)
-        for each in found if limits else []:
-            each |= _limit_numbers(limits[str(each["topic"])])
-        out.json({"partitions" if "partition" in columns else "topics": found, "notes": notes})
-        return
-    out.table(columns, rows)
-    for note in notes:
-        out.say(f"# {note}")
+            rows = [
+                _row(files, topic, now, before, out) for topic in now.facts if topic not in hidden
+            ]
+    out.listing("partitions" if logs.places else "topics", columns, rows, notes)
 
 
 def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal: bool) -> None:
@@ -129,25 +109,25 @@ def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal
         found = facts.partitions(cluster, logs, out.report, internal=internal)
         topics = dict.fromkeys(str(each["topic"]) for each in found)
         settings = {} if logs.places else facts.settings_of(cluster, topics, out.report)
-    limits = {
-        topic: None if known is None else _limits_in(known.in_force)
-        for topic, known in settings.items()
-    }
+    rows: list[dict[str, Value]]
     if logs.places:
         columns: Sequence[str] = _CLUSTER_PARTITION_COLUMNS
-        rows = [[each[name] for name in columns] for each in found]
+        rows = [{name: each[name] for name in columns} for each in found]
     else:
         columns, rows = _CLUSTER_COLUMNS, []
-        records: dict[str, list[Value]] = {topic: [] for topic in settings}
+        records_of: dict[str, list[Value]] = {topic: [] for topic in settings}
         for each in found:
-            records[str(each["topic"])].append(each["records"])
+            records_of[str(each["topic"])].append(each["records"])
         for topic, known in settings.items():
-            total = sum(int(number) for number in records[topic] if number is not None)
-            policy = None if known is None else known.in_force.get("cleanup.policy")
-            row: list[Value] = [topic, len(records[topic])]
-            row.append(None if None in records[topic] else total)
-            rows.append([*row, policy, _retention(limits[topic], out)])
-    _print(columns, rows, limits, [], out)
+            in_force = None if known is None else known.in_force
+            records = records_of[topic]
+            kept, limits = _retention(in_force, out)
+            total = sum(int(number) for number in records if number is not None)
+            row: dict[str, Value] = {"topic": topic, "partitions": len(records)}
+            row["records"] = None if None in records else total
+            row["cleanup_policy"] = None if in_force is None else in_force.get("cleanup.policy")
+            rows.append({**row, "retention": kept, **limits})
+    out.listing("partitions" if logs.places else "topics", columns, rows)
     end(failed=out.has_failed)
 
 
@@ -164,63 +144,58 @@ def _listing(files: MountFiles) -> _Listing:
     return _Listing({row["topic"]: row for row in rows}, notes, time.monotonic())
 
 
-def _table(
-    now: _Listing, before: _Listing | None, limits: Mapping[str, _Limits], out: Output
-) -> tuple[Sequence[str], list[list[Value]]]:
-    rows: list[list[Value]] = []
-    for topic, limit in limits.items():
-        facts = now.facts[topic]
-        last = int(facts["last_append"])
-        row: list[Value] = [topic, int(facts["partitions"]), int(facts["offsets"])]
-        row += [Size(int(facts["bytes"])), TimeMs(last) if last >= 0 else None]
-        row += [facts["cleanup.policy"], _retention(limit, out)]
-        if before is not None:
-            row += _rates(now, before, topic)
-        rows.append(row)
-    return (*_COLUMNS, *(() if before is None else _RATES)), rows
+def _row(
+    files: MountFiles, topic: str, now: _Listing, before: _Listing | None, out: Output
+) -> dict[str, Value]:
+    facts = now.facts[topic]
+    last = int(facts["last_append"])
+    in_force = None
+    with suppress(OSError):
+        in_force = settings_of(files, topic)[0]
+    kept, limits = _retention(in_force, out)
+    return {
+        "topic": topic,
+        "partitions": int(facts["partitions"]),
+        "records": int(facts["offsets"]),
+        "size": Size(int(facts["bytes"])),
+        "last_append": TimeMs(last) if last >= 0 else None,
+        "cleanup_policy": facts["cleanup.policy"],
+        "retention": kept,
+        **({} if before is None else _rates(now, before, topic)),
+        **limits,
+    }
 
 
-def _rates(now: _Listing, before: _Listing, topic: str) -> list[Value]:
+def _rates(now: _Listing, before: _Listing, topic: str) -> dict[str, Value]:
     """Records and bytes that were appended a second; None where more was deleted meanwhile."""
     known = before.facts.get(topic)
-    if known is None:
-        return [None, None]
-    elapsed_s = now.read_s - before.read_s
-    grown = [int(now.facts[topic][name]) - int(known[name]) for name in ("offsets", "bytes")]
-    return [None if each < 0 else round(each / elapsed_s) for each in grown]
+    rates: dict[str, Value] = dict.fromkeys(_RATES)
+    for name, fact in zip(_RATES, ("offsets", "bytes"), strict=True):
+        grown = -1 if known is None else int(now.facts[topic][fact]) - int(known[fact])
+        if grown >= 0:
+            rates[name] = round(grown / (now.read_s - before.read_s))
+    return rates
 
 
-def _retention(limits: _Limits, out: Output) -> str | None:
-    """The time or the size that retention keeps, both, or all; None if that is not known."""
-    if limits is None:
-        return None
-    kept = []
-    if limits["retention.ms"] != _NOT_SET:
-        limit = limits["retention.ms"]
-        kept.append(duration_text(int(limit)) if limit.isdecimal() else limit)
-    if limits["retention.bytes"] != _NOT_SET:
-        size = limits["retention.bytes"]
-        kept.append(out.text(Size(size)) if size.isdecimal() else size)
-    return "+".join(dict.fromkeys(kept)) or "all"
+def _retention(
+    in_force: Mapping[str, str] | None, out: Output
+) -> tuple[str | None, dict[str, Value]]:
+    """Return how much retention keeps by the settings in force; None: these are not known.
 
-
-def _limits(files: MountFiles, topic: str) -> _Limits:
-    """Read the settings of retention of a topic."""
-    try:
-        return _limits_in(settings_of(files, topic)[0])
-    except OSError:
-        return None
-
-
-def _limits_in(in_force: Mapping[str, str]) -> _Limits:
-    return {name: in_force.get(name, _NOT_SET) for name in ("retention.ms", "retention.bytes")}
-
-
-def _limit_numbers(limits: _Limits) -> dict[str, int | None]:
-    """For programs: -1 is no limit, None is not known."""
-    numbers = {}
-    for name in ("retention.ms", "retention.bytes"):
-        text = "" if limits is None else limits[name]
-        is_number = text == _NOT_SET or text.isdecimal()
-        numbers[name.replace(".", "_")] = int(text) if is_number else None
-    return numbers
+    The result is a text, the time or the size or both, and the limits as numbers: -1 is no limit,
+    None is not known.
+    """
+    numbers: dict[str, Value] = {"retention_ms": None, "retention_bytes": None}
+    if in_force is None:
+        return None, numbers
+    kept: dict[str, None] = {}
+    for name in numbers:
+        limit = in_force.get(name.replace("_", "."), _NOT_SET)
+        if limit == _NOT_SET:
+            numbers[name] = int(limit)
+        elif not limit.isdecimal():
+            kept[limit] = None
+        else:
+            numbers[name] = number = int(limit)
+            kept[duration_text(number) if name == "retention_ms" else out.text(Size(number))] = None
+    return "+".join(kept) or "all", numbers

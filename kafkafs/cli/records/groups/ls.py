@@ -77,11 +77,7 @@ def command(words: Sequence[str], client: Client, out: Output) -> None:
         for each in offsets:
             of_group.setdefault(str(each["group"]), []).append(each)
         rows = [_summary(group, of_group.get(group, [])) for group in sorted(known.values())]
-    out.json({"offsets" if wanted else "groups": rows, "notes": notes})
-    if not out.as_json:
-        out.table(columns, [[row[name] for name in columns] for row in rows])
-    for note in notes:
-        out.say(f"# {note}")
+    out.listing("offsets" if wanted else "groups", columns, rows, notes)
 
 
 def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
@@ -109,9 +105,7 @@ def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
             row["partitions"] = None if offsets is None else len(offsets)
             row["lag"] = None if None in lags else sum(int(lag) for lag in lags if lag is not None)
             rows.append(row)
-    out.json({"offsets" if wanted else "groups": rows, "notes": []})
-    if not out.as_json:
-        out.table(columns, [list(row.values()) for row in rows])
+    out.listing("offsets" if wanted else "groups", columns, rows)
     end(failed=out.has_failed)
 
 
