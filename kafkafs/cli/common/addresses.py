@@ -90,17 +90,13 @@ CLUSTER = "MOUNT|kafka://HOST:PORT"
 _ALLOW_EMPTY = "kafkafs.allow_empty"
 
 
-def _allow_empty(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    context.meta[_ALLOW_EMPTY] = value
-
-
 #: The option `--allow-empty`, for `checked_directory`; the command gets no parameter for it.
 allow_empty_option = click.option(
     "--allow-empty",
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_allow_empty,
+    callback=lambda context, _, value: context.meta.update({_ALLOW_EMPTY: value}),
     help="Accept a directory without partitions.",
 )
 

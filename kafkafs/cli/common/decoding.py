@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,11 +32,6 @@ class Decoding(NamedTuple):
     avro_json: bool
     strict: bool
 
-    @property
-    def asks_registry(self) -> bool:
-        """Whether a schema may come from the topic `_schemas`."""
-        return any(choice.kind in ("auto", "id", "subject") for choice in (self.key, self.value))
-
 
 def _decoding(
     decode: bool,
@@ -47,7 +43,10 @@ def _decoding(
     strict: bool,
 ) -> Decoding | None:
     if not decode:
-        _check_not_given()
+        context = click.get_current_context()
+        for name in signature(_decoding).parameters:
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name.replace('_', '-')} requires --decode")
         return None
     key, value = _choice("key", key_schema), _choice("value", value_schema)
     return Decoding(key, value, value_only, decode_times == "iso", avro_json, strict)
@@ -61,14 +60,6 @@ def _choice(field: str, text: str) -> Choice:
         return parse_choice(text)
     except SchemaError as error:
         raise click.BadParameter(str(error), param_hint=f"--{field}-schema") from None
-
-
-def _check_not_given() -> None:
-    """UsageError for an option that requires --decode."""
-    context = click.get_current_context()
-    for name in ("value_only", "value_schema", "key_schema", "decode_times", "avro_json", "strict"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} requires --decode")
 
 
 #: The options. The parameter of the command is `decoding`, a Decoding or None.
@@ -154,7 +145,7 @@ def topic_decoders(decoding: Decoding, opened: Opened) -> Iterator[TopicDecoders
 
     with ExitStack() as stack:
         registry = None
-        if decoding.asks_registry:
+        if {decoding.key.kind, decoding.value.kind} & {"auto", "id", "subject"}:
             with suppress(FileNotFoundError):
                 file = opened(REGISTRY_TOPIC, *path_in_topic("jsonl", "0"))
                 read = stack.enter_context(file)

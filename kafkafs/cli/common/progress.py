@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +96,20 @@ def long_work() -> Iterator[Task]:
     SIGINT and SIGTERM stop it at its next step: the work raises TaskCancelled, and leaves what is
     not done as it was.
     """
-    signals = (signal.SIGINT, signal.SIGTERM)
     with work_shown() as show:
         task = ShownTask(show)
-        before = [signal.signal(each, lambda number, frame: task.cancel()) for each in signals]
-        try:
+        with handling((signal.SIGINT, signal.SIGTERM), lambda number, frame: task.cancel()):
             yield task
-        finally:
-            for each, handler in zip(signals, before, strict=True):
-                signal.signal(each, handler)
+
+
+@contextmanager
+def handling(
+    signals: Sequence[signal.Signals], handler: Callable[[int, object], None]
+) -> Iterator[None]:
+    """Handle signals by a function, and restore the former handlers at the end."""
+    before = [signal.signal(each, handler) for each in signals]
+    try:
+        yield
+    finally:
+        for each, former in zip(signals, before, strict=True):
+            signal.signal(each, former)

@@ -21,7 +21,11 @@ NOTHING_CHANGED = "nothing was changed; to do this, add --apply"
 
 def _targets(words: Sequence[str], *, may_be_open: bool) -> list[str]:
     """Return directories, or files of segments. Errors: ClickException."""
-    if all(map(_is_segments, words)):
+    from storage.paths import base_offset_of
+
+    if not any(
+        base_offset_of(os.path.basename(each)) is None or os.path.isdir(each) for each in words
+    ):
         for word in words:
             directory = os.path.dirname(os.path.abspath(word))
             checked_directory(directory, may_be_partition=True)
@@ -30,13 +34,6 @@ def _targets(words: Sequence[str], *, may_be_open: bool) -> list[str]:
     data_dir = logs.data_dir if may_be_open else directory_to_open(logs)
     there = partitions_at(logs) if logs.places else []
     return [os.path.join(data_dir, f"{topic}-{n}") for topic, n in there] or [data_dir]
-
-
-def _is_segments(path: str) -> bool:
-    """Return whether a path is that of a file of a segment."""
-    from storage import paths
-
-    return paths.base_offset_of(os.path.basename(path)) is not None and not os.path.isdir(path)
 
 
 def rebuild(words: Sequence[str], out: Output, *, applies: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import Place, check_address, number, resolve
+from kafkafs.cli.common.addresses import check_address, number, resolve
 from kafkafs.cli.common.ending import end, say
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.words import Logs, Topic, words_argument
@@ -32,6 +32,8 @@ class _Request(NamedTuple):
 
 def _parsed(words: Sequence[str]) -> tuple[str, list[_Request]]:
     """Return the data directory and the requests. Errors: ClickException."""
+    from storage.convert.fetch import MAX_SET_BYTES
+
     is_path = _OFFSET_AND_BYTES.search(words[0]) is not None
     first, texts = ([], words) if is_path else ([words[0]], words[1:])
     if not texts:
@@ -44,28 +46,21 @@ def _parsed(words: Sequence[str]) -> tuple[str, list[_Request]]:
     check_address(address)
     if len(address.places) != len(parts):
         raise click.UsageError("give DATA TOPIC:PARTITION:OFFSET:BYTES")
-    requests = [
-        _request(text, place, offset, size)
-        for text, place, (_, offset, size) in zip(texts, address.places, parts, strict=True)
-    ]
+    requests = []
+    for text, (topic, partition), (_, offset, size) in zip(
+        texts, address.places, parts, strict=True
+    ):
+        if partition is None:
+            raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
+        named = offset in _NAMED_OFFSETS
+        at = offset if named else number(offset, "offset (a number, earliest or latest)")
+        max_bytes = number(size, "number of bytes")
+        if not 0 < max_bytes <= MAX_SET_BYTES:
+            raise click.BadParameter(
+                f"{max_bytes}: the number of bytes must be from 1 to {MAX_SET_BYTES}"
+            )
+        requests.append(_Request(topic, partition, at, max_bytes))
     return address.data_dir, requests
-
-
-def _request(text: str, place: Place, offset: str, size: str) -> _Request:
-    """Parse a request. Errors: BadParameter."""
-    from storage.convert.fetch import MAX_SET_BYTES
-
-    topic, partition = place
-    if partition is None:
-        raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
-    named = offset in _NAMED_OFFSETS
-    at = offset if named else number(offset, "offset (a number, earliest or latest)")
-    max_bytes = number(size, "number of bytes")
-    if not 0 < max_bytes <= MAX_SET_BYTES:
-        raise click.BadParameter(
-            f"{max_bytes}: the number of bytes must be from 1 to {MAX_SET_BYTES}"
-        )
-    return _Request(topic, partition, at, max_bytes)
 
 
 @click.command(

@@ -351,7 +351,12 @@ class _Tail:
         """Handle a file that cannot be read: wait for it to come back, or stop following it."""
         self._close(file)
         waits = self._by_name and (has_gone(error) or error.errno in _PASSING)
-        what = _reason_of(error, file.path) + ("; waiting for it" if waits else "")
+        what = error.strerror or str(error)
+        if has_gone(error):
+            what = why_gone(resolve(file.path))
+        elif what == os.strerror(errno.ENOENT):
+            what = "does not exist"
+        what += "; waiting for it" if waits else ""
         if file.told != what:
             file.told = what
             say(f"kafkafs: {file.path}: {what}", err=True)
@@ -363,13 +368,6 @@ class _Tail:
     def _close(self, file: _File) -> None:
         if self._open.pop(file.fd, None) is not None:
             file.close()
-
-
-def _reason_of(error: OSError, path: str) -> str:
-    reason = error.strerror or str(error)
-    if has_gone(error):
-        return why_gone(resolve(path))
-    return "does not exist" if reason == os.strerror(errno.ENOENT) else reason
 
 
 def _write(data: bytes) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from kafkafs.cli.common.mounts import mount_that_writes
 from kafkafs.cli.common.serving import as_root, as_user
@@ -233,7 +234,9 @@ def _lock(path: str) -> Iterator[Finding]:
         return
     if holder is None:
         return
-    name = _name(holder)
+    name = ""  # of a process that is not visible here
+    with contextlib.suppress(OSError):
+        name = Path(f"/proc/{holder}/comm").read_text(errors="replace").rstrip("\n")
     who = f"process {holder} ({name})" if name else f"process {holder}"
     if name and is_stopped(holder):
         yield Finding(f"{who} has {path} open, and is stopped", f"kill -CONT {holder}")
@@ -248,15 +251,6 @@ def _lock(path: str) -> Iterator[Finding]:
             "the last open file there is closed",
             f"kill {holder}",
         )
-
-
-def _name(pid: int) -> str:
-    """Return the name of a process; empty if the process is not visible here."""
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\n")
-    except OSError:
-        return ""
 
 
 def _clock(path: str) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import handling
 from kafkafs.cli.common.words import DIRECTORY, Duration
 
 if TYPE_CHECKING:
@@ -113,15 +114,11 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, frame: object) -> None:
         sys.exit(128 + number)
 
-    ends = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = [signal.signal(number, end) for number in ends]
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    finally:
-        for number, handler in zip(ends, before, strict=True):
-            signal.signal(number, handler)
+    with handling((signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), end):
+        try:
+            yield
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
 
 
 def _show(watcher: Watcher, table: Table) -> None:

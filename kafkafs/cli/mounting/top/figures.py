@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -71,19 +71,13 @@ def look(mount: str) -> Sample:
     took_s = time.monotonic() - began_s
     values: dict[str, dict[Labels, float]] = {}
     per_partition: dict[str, dict[Labels, float]] = {}
-    for name, labels, value in _samples(text):
-        is_partitions = name.startswith(_PER_PARTITION)
-        into = per_partition if is_partitions else values
-        into.setdefault(name.removeprefix(_PER_PARTITION), {})[labels] = value
-    return Sample(at_s, took_s, values, _partitions(per_partition), events)
-
-
-def _samples(text: str) -> Iterator[tuple[str, Labels, float]]:
-    """Yield each sample: its name, the values of its labels, its value."""
     for family in text_string_to_metric_families(text):
-        for name, labels, value, *_ in family.samples:
+        for full_name, labels, value, *_ in family.samples:
+            name = full_name.removeprefix(_PREFIX)
+            into = per_partition if name.startswith(_PER_PARTITION) else values
             of = tuple(labels[label] for label in sorted(labels))
-            yield name.removeprefix(_PREFIX), of, value
+            into.setdefault(name.removeprefix(_PER_PARTITION), {})[of] = value
+    return Sample(at_s, took_s, values, _partitions(per_partition), events)
 
 
 def _partitions(by_name: Mapping[str, Mapping[Labels, float]]) -> dict[Place, PartitionFigures]:

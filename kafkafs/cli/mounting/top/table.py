@@ -116,17 +116,14 @@ class Table:
         """Return the titles and `height` rows, cut to `width`, and whether each row is active."""
         columns = _that_fit(width)
         titles = [f"{self._mark(column.key)}{column.title}" for column in columns]
-        title = _line([*zip(titles, columns, strict=True)], f"{self._mark(NAME_KEY)}{self._what}")
+        name = f"{self._mark(NAME_KEY)}{'PARTITION' if self.by_partition else 'TOPIC'}"
+        title = _line([*zip(titles, columns, strict=True)], name)
         found = [(title[:width], False)]
         self.scroll(0, height)
         for row in self.rows[self.first : self.first + height]:
             cells = [(column.text(getattr(row, column.key)), column) for column in columns]
             found.append((_line(cells, row.name)[:width], row.is_active))
         return found
-
-    @property
-    def _what(self) -> str:
-        return "PARTITION" if self.by_partition else "TOPIC"
 
     def _mark(self, key: str) -> str:
         if key != self.sort:
