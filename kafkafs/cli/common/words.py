@@ -198,61 +198,6 @@ def options_as(name: str, make: Callable[..., object], *options: Any) -> Callabl
     return decorate
 
 
-def _before(ctx: click.Context, param: click.Parameter) -> Sequence[str]:
-    """Return the words of the same argument that were typed before."""
-    return (ctx.params.get(param.name or "") if param.nargs == -1 else None) or ()
-
-
-def _directory(ctx: click.Context) -> str:
-    """Return the data directory, or the mount, that a command line names; "": none."""
-    for parameter in ctx.command.params:
-        if isinstance(parameter.type, Logs):
-            value = ctx.params.get(parameter.name or "")
-            first = value[0] if isinstance(value, tuple) and value else value
-            if isinstance(first, str) and first:
-                return os.path.expanduser(first)
-    # While the value of an option is completed, click has not assigned the arguments.
-    return os.path.expanduser(ctx.args[0]) if ctx.args else ""
-
-
-def _path_in_mount(path: str) -> str | None:
-    """Return the part of a path below a mount; "": the mount itself; None: not in a mount."""
-    mounted, place = mount_around(os.path.expanduser(path) or ".")
-    return None if mounted is None else place.removeprefix(mounted.path)
-
-
-def _topics(ctx: click.Context, *, deleted: bool) -> dict[str, list[int]]:
-    """Return the partitions by topic of the directory that a command line names.
-
-    The result is empty if the directory cannot be read.
-    """
-    from storage import paths
-
-    path = _directory(ctx)
-    mounted, _ = mount_around(path)
-    try:
-        with os.scandir(path if mounted is None else mounted.source) as found:
-            entries = [(entry.name, entry.is_dir()) for entry in found] if path else []
-    except OSError:
-        return {} if mounted is None else _shown(mounted.path)
-    if deleted:
-        aside = (paths.parse_aside_directory(name) for name, _ in entries)
-        return {each.topic: [] for each in aside if each is not None and each.kind == "delete"}
-    there = paths.partitions_in(entries)
-    return {topic: there[topic] for topic in there.keys() - paths.INTERNAL_TOPICS}
-
-
-def _shown(mount: str) -> dict[str, list[int]]:
-    """Return the partitions of a mount whose data directory this user cannot read."""
-    try:
-        return {
-            topic: sorted(int(name) for name in os.listdir(os.path.join(mount, topic)))
-            for topic in os.listdir(mount)
-        }
-    except (OSError, ValueError):
-        return {}
-
-
 class _Quantity(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
     def __init__(
         self, parse: Callable[[str, str], int], unit: str, least: str, most: str | None
@@ -289,3 +234,56 @@ class ByteCount(_Quantity):
 
     def __init__(self, least: str = "0", most: str | None = None) -> None:
         super().__init__(size_bytes, "B", least, most)
+
+
+def _before(ctx: click.Context, param: click.Parameter) -> Sequence[str]:
+    """Return the words of the same argument that were typed before."""
+    return (ctx.params.get(param.name or "") if param.nargs == -1 else None) or ()
+
+
+def _directory(ctx: click.Context) -> str:
+    """Return the data directory, or the mount, that a command line names; "": none."""
+    for parameter in ctx.command.params:
+        if isinstance(parameter.type, Logs):
+            value = ctx.params.get(parameter.name or "")
+            first = value[0] if isinstance(value, tuple) and value else value
+            if isinstance(first, str) and first:
+                return os.path.expanduser(first)
+    # While the value of an option is completed, click has not assigned the arguments.
+    return os.path.expanduser(ctx.args[0]) if ctx.args else ""
+
+
+def _path_in_mount(path: str) -> str | None:
+    """Return the part of a path below a mount; "": the mount itself; None: not in a mount."""
+    mounted, place = mount_around(os.path.expanduser(path) or ".")
+    return None if mounted is None else place.removeprefix(mounted.path)
+
+
+def _topics(ctx: click.Context, *, deleted: bool) -> dict[str, list[int]]:
+    """Return the partitions by topic of the directory that a command line names.
+
+    The result is empty if the directory cannot be read.
+    """
+    from storage import paths
+
+    path = _directory(ctx)
+    mounted, _ = mount_around(path)
+    try:
+        with os.scandir(path if mounted is None else mounted.source) as found:
+            entries = [(entry.name, entry.is_dir()) for entry in found] if path else []
+    except OSError:
+        if mounted is None:
+            return {}
+        # This user cannot read the data directory.
+        try:
+            return {
+                topic: sorted(map(int, os.listdir(os.path.join(mounted.path, topic))))
+                for topic in os.listdir(mounted.path)
+            }
+        except (OSError, ValueError):
+            return {}
+    if deleted:
+        aside = (paths.parse_aside_directory(name) for name, _ in entries)
+        return {each.topic: [] for each in aside if each is not None and each.kind == "delete"}
+    there = paths.partitions_in(entries)
+    return {topic: there[topic] for topic in there.keys() - paths.INTERNAL_TOPICS}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import click
 
@@ -22,10 +21,6 @@ from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.views import taken_from_paths, view_option
 from kafkafs.cli.common.words import FILE, ByteCount, Duration, Group, Topic, words_argument
-
-if TYPE_CHECKING:
-    from kafkafs.cli.records.consume.positions import Positions
-    from kafkafs.cli.records.consume.sources import Directories, Sources
 
 _COUNT = click.IntRange(min=1)
 
@@ -152,6 +147,7 @@ def command(
         Output,
         StandardOutput,
     )
+    from kafkafs.cli.records.consume.positions import FilePositions, GroupPositions, Positions
     from kafkafs.cli.records.consume.reader import Limits
     from kafkafs.cli.records.consume.sources import Directories, sources_of
 
@@ -190,7 +186,11 @@ def command(
             decoders = stack.enter_context(topic_decoders(decoding, opened))
             output = Decoded(output, decoders)
         directories = Directories(sources)
-        positions = _positions(directories, sources, group, file)
+        positions = Positions(directories)
+        if file is not None:
+            positions = FilePositions(directories, file)
+        elif group is not None:
+            positions = GroupPositions(directories, sources, group)
         try:
             status = Consumer(rules, positions, directories, output, letters).run()
         except OSError as error:
@@ -245,15 +245,3 @@ def _raise_limit() -> int | None:
         return None
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft
-
-
-def _positions(
-    directories: Directories, sources: Sources, group: str | None, file: str | None
-) -> Positions:
-    from kafkafs.cli.records.consume.positions import FilePositions, GroupPositions, Positions
-
-    if file is not None:
-        return FilePositions(directories, file)
-    if group is not None:
-        return GroupPositions(directories, sources, group)
-    return Positions(directories)

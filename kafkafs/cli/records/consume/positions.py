@@ -164,21 +164,19 @@ class GroupPositions(Positions):
                 os.mkdir(self._path)
             self.fd = os.open(self._path / ".claims", os.O_RDWR)
         except OSError as error:
-            raise self._refused(error, sources.mount, group) from None
+            why = f"{self._path}: {error.strerror} (see {sources.mount}/.kafkafs/log)"
+            if error.errno == errno.EROFS:
+                why = (
+                    f"{sources.mount}: read-only, so no offsets can be committed. To keep them in "
+                    f"a file: --positions FILE instead of -g {shlex.quote(group)}"
+                )
+            raise fail(why) from None
         lines = [
             f"claim {topic}" if numbers is None else f"claim {topic} {number}"
             for topic, numbers in sources.topics.items()
             for number in (sorted(numbers) if numbers is not None else (0,))
         ]
         self._write(*lines)
-
-    def _refused(self, error: OSError, mount: str, group: str) -> Exception:
-        if error.errno == errno.EROFS:
-            return fail(
-                f"{mount}: read-only, so no offsets can be committed. To keep them in a file: "
-                f"--positions FILE instead of -g {shlex.quote(group)}"
-            )
-        return fail(f"{self._path}: {error.strerror} (see {mount}/.kafkafs/log)")
 
     def _write(self, *lines: str) -> None:
         write_all(self.fd, "".join(f"{line}\n" for line in lines).encode())
