@@ -37,7 +37,12 @@ from kafkafs.tree.directories.directory import (
     text,
     until_appended,
 )
-from kafkafs.tree.directories.group_directories import GroupPlace, GroupsPlace, PositionsPlace
+from kafkafs.tree.directories.group_directories import (
+    GroupPlace,
+    GroupsPlace,
+    PositionPlace,
+    PositionsPlace,
+)
 from kafkafs.tree.directories.help_text import HELP
 from kafkafs.tree.directories.topics import (
     ApartInTopic,
@@ -49,8 +54,9 @@ from kafkafs.tree.directories.topics import (
 from kafkafs.tree.files import meta
 from kafkafs.tree.files.text_file import Content
 from kafkafs.tree.groups.claim_file import NAME as CLAIMS
+from kafkafs.tree.groups.claim_file import ClaimCommands, claims_text
 from kafkafs.tree.groups.group_facts import all_lags_text
-from kafkafs.tree.groups.group_files import ALL, LAG
+from kafkafs.tree.groups.group_files import ALL, LAG, CommitCommands
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.owner.adopt_file import AdoptCommands
 from kafkafs.views import VIEWS
@@ -267,22 +273,49 @@ TOPIC = Page[TopicPlace](
 # Another process may write groups at any moment, and offsets expire: the kernel keeps nothing.
 _no_create = refuse("only existing partitions have committed offsets")
 
+_position: Row[PositionPlace] = text(
+    lambda place: place.of.text(*place.numbers),
+    lambda place: place.of.access(place.numbers),
+    takes=lambda place, path: CommitCommands(place.of, path, place.numbers),
+    mtime_ns=lambda place: place.of.mtime_ns(*place.numbers),
+)
+
+
+def _position_in(place: PositionsPlace, name: str) -> Node:
+    return _position.node(PositionPlace(place, groups.position_number(place, name)), name)
+
+
 POSITIONS = Page[PositionsPlace](
     kind="group",
     appends=True,
     access=groups.positions_access,
     keep_s=never,
-    find=groups.find_position,
+    find=_position_in,
     others=groups.position_names,
     create=_no_create,
     unlink=groups.remove_position,
-    rows={ALL: Row(lambda place, name: place.of.all_file(), Listed.NEVER)},
+    rows={
+        ALL: text(
+            lambda place: "",
+            groups.committers,
+            takes=lambda place, path: CommitCommands(place.of, path, place.of.numbers),
+            listed=Listed.NEVER,
+        )
+    },
 )
 
 
 def _positions_in(place: GroupPlace, name: str) -> Node | None:
     found = groups.found_topic(place, name)
     return None if found is None else directory_of(POSITIONS, PositionsPlace(place, found))
+
+
+_lag = text(groups.lag_text, groups.lag_readers, is_long=True)
+
+
+def _lag_of_group(place: GroupPlace, name: str) -> Node:
+    place.found()  # the mode follows from the group, which may have to be read
+    return _lag.node(place, name)
 
 
 GROUP = Page[GroupPlace](
@@ -297,8 +330,15 @@ GROUP = Page[GroupPlace](
     create=_no_create,
     rmdir=groups.remove_topic,
     rows={
-        CLAIMS: Row(groups.claim_file, Listed.NEVER),
-        LAG: Row(groups.lag_file, Listed.NEVER),
+        CLAIMS: text(
+            lambda place: claims_text(place.claims, place.group),
+            groups.claims_access,
+            takes=lambda place, path: ClaimCommands(
+                place.partitions, place.claims, place.group, path
+            ),
+            listed=Listed.NEVER,
+        ),
+        LAG: Row(_lag_of_group, Listed.NEVER),
     },
 )
 

@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from kafkafs.tree.directories.directory import Place, text
+from kafkafs.tree.directories.directory import Place
 from kafkafs.tree.files.group_names import (
     file_name,
     group_name,
@@ -22,10 +22,9 @@ from kafkafs.tree.files.group_names import (
     spelt_group,
 )
 from kafkafs.tree.groups import group_facts
-from kafkafs.tree.groups.claim_file import ClaimFile
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.groups.group_files import ALL, GroupTopic, offsets_log, waited_for
-from kafkafs.tree.inodes import Caller, Node, inode_number, missing
+from kafkafs.tree.inodes import Caller, inode_number, missing
 from kafkafs.tree.partition.partitions import Partitions
 from storage import paths
 from storage.errors import InvalidRecord
@@ -79,10 +78,23 @@ class GroupPlace(GroupsPlace):
 class PositionsPlace(GroupsPlace):
     """`.groups/G/T`"""
 
-    def __init__(self, above: GroupPlace, of: GroupTopic) -> None:
+    def __init__(self, above: GroupsPlace, of: GroupTopic) -> None:
         topic_id = "" if of.topic is None else of.topic.id
         super().__init__(above.partitions, above.claims, above.removals, of.path, topic_id)
         self.of = of
+
+    def number(self, name: str) -> int:
+        of = self.of
+        topic_id = "" if of.topic is None else of.topic.id
+        return inode_number(paths.GROUPS, of.group, of.name, topic_id, name)
+
+
+class PositionPlace(PositionsPlace):
+    """`.groups/G/T/N`"""
+
+    def __init__(self, above: PositionsPlace, partition: int) -> None:
+        super().__init__(above, above.of)
+        self.numbers = [partition]
 
 
 def _path(group: str, topic: str | None = None) -> str:
@@ -103,6 +115,17 @@ def group_access(place: GroupPlace) -> Ownership:
 
 def positions_access(place: PositionsPlace) -> Ownership:
     return place.mount.permissions.group(place.of.group)
+
+
+def claims_access(place: GroupPlace) -> Ownership:
+    mode, uid, gid = group_access(place)
+    return mode & 0o666, uid, gid
+
+
+def committers(place: PositionsPlace) -> Ownership:
+    """Each user who may commit in all partitions of the topic."""
+    mode, uid, gid = place.of.access(place.of.numbers)
+    return mode & 0o222, uid, gid
 
 
 def lag_readers(place: GroupPlace) -> Ownership:
@@ -143,11 +166,7 @@ def topic_names(place: GroupPlace) -> Sequence[str]:
     return sorted(place.topics())
 
 
-def find_position(place: PositionsPlace, name: str) -> Node:
-    return place.of.position_file(_number(place, name))
-
-
-def _number(place: PositionsPlace, name: str) -> int:
+def position_number(place: PositionsPlace, name: str) -> int:
     """ENOENT"""
     number = int(name) if name.isascii() and name.isdecimal() and len(name) <= 10 else -1
     if str(number) != name:
@@ -163,18 +182,6 @@ def position_names(place: PositionsPlace) -> Sequence[str]:
 
 def lag_text(place: GroupPlace) -> str:
     return group_facts.lag_text(place.mount.manager, place.found())
-
-
-_LAG = text(lag_text, lag_readers, is_long=True)
-
-
-def lag_file(place: GroupPlace, name: str) -> Node:
-    place.found()  # its mode follows from the group, which may have to be read
-    return _LAG.node(place, name)
-
-
-def claim_file(place: GroupPlace, name: str) -> Node:
-    return ClaimFile(place.partitions, place.claims, place.group, place.path).node()
 
 
 # -- making and removing ---------------------------------------------------------------------------
@@ -213,7 +220,7 @@ def remove_position(place: PositionsPlace, name: str) -> None:
     """Delete the group's commit in a partition."""
     if name == ALL:
         raise OSError(errno.EPERM, "it is part of the file system and cannot be removed")
-    _forget(place, place.of.group, place.of.name, _number(place, name))
+    _forget(place, place.of.group, place.of.name, position_number(place, name))
 
 
 def _find(place: GroupsPlace, group: str) -> Group | None:

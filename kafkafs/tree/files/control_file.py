@@ -42,7 +42,7 @@ class CommandEffects(NamedTuple):
 
 
 class Commands(Generic[T]):
-    """The rules of an open file that takes lines, each of which is decoded to a T."""
+    """The rules of an open file that takes lines. Each line is decoded to a T."""
 
     longest_line = LONGEST_LINE
     most_lines = MOST_LINES
@@ -61,6 +61,10 @@ class Commands(Generic[T]):
         """`path`: that of the file, for the event log."""
         self.mount = mount
         self.path = path
+
+    def open(self, flags: int, reader: Handle | None) -> ControlHandle[T]:
+        """Open the file for writing; `reader` answers reads if it is open for both."""
+        return ControlHandle(self, flags, reader)
 
     def decode(self, lines: Sequence[bytes]) -> Sequence[T]:
         """Parse lines. StorageError if one is wrong."""
@@ -191,4 +195,4 @@ class ControlHandle(WritingHandle, Generic[T]):
 
 def taking(begin: Callable[[], Commands[T]]) -> Take:
     """The `take` of a `TextFile`: `begin` makes the rules of each open file."""
-    return lambda flags, reader: ControlHandle(begin(), flags, reader)
+    return lambda flags, reader: begin().open(flags, reader)

@@ -25,12 +25,11 @@ from functools import partial
 
 from kafkafs.printable import one_line
 from kafkafs.tree.files.control_file import CommandEffects, ControlHandle, TextCommands
-from kafkafs.tree.files.text_file import Text, TextFile, text_table
+from kafkafs.tree.files.text_file import Text, text_table
 from kafkafs.tree.groups.claims import NAME_BYTES, Claimed, Claims, Consumer, Numbers
-from kafkafs.tree.groups.group_files import GroupTopic
+from kafkafs.tree.groups.group_files import GroupTopic, check_may_commit
 from kafkafs.tree.groups.positions import Change, Wanted, parse
 from kafkafs.tree.handles import READY, Handle, Opener
-from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.notices import Waiter
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.tree.permissions import may_write
@@ -43,70 +42,31 @@ _COLUMNS = (("topic", 24), ("partition", 9), ("state", 6), ("consumer", 0))
 _COMMAND_BYTES = 200
 
 
-class ClaimFile:
-    """The file of one group."""
-
-    def __init__(self, partitions: Partitions, claims: Claims, group: str, path: str) -> None:
-        self.partitions = partitions
-        self.mount = partitions.mount
-        self.claims = claims
-        self.group = group
-        self.path = f"{path}/{NAME}"
-
-    def node(self) -> Node:
-        permissions = self.mount.permissions
-
-        def owner() -> tuple[int, int, int]:
-            mode, uid, gid = permissions.group(self.group)
-            return mode & 0o666, uid, gid
-
-        return TextFile(
-            inode_number(self.path),
-            self._table,
-            owner,
-            self.mount.clock_ns,
-            take=self._take,
-            path=self.path,
-        )
-
-    def _table(self) -> str:
-        """All claims, for people."""
-        found = self.claims.of(self.group)
-        rows = [
-            (claimed.topic, claimed.partition, state, consumer.name)
-            for consumer in found.consumers
-            for claimed, state in found.share_of(consumer)
-        ]
-        self.claims.forget_empty(self.group)
-        return "".join(f"{line}\n" for line in text_table(_COLUMNS, rows))
-
-    def _take(self, flags: int, reader: Handle | None) -> ClaimHandle:
-        if self.mount.manager.read_only or self.mount.options.read_only:
-            raise OSError(errno.EROFS, "offsets cannot be committed through a read-only mount")
-        if flags & os.O_ACCMODE != os.O_RDWR:
-            raise OSError(errno.EINVAL, "this file must be opened for reading and writing")
-        return ClaimHandle(self, flags)
-
-    def topic(self, name: str) -> GroupTopic:
-        """The group's positions in a topic."""
-        known = self.mount.manager.topics.get(name)
-        return GroupTopic(self.partitions, self.claims, self.group, name, known)
+def claims_text(claims: Claims, group: str) -> str:
+    """All claims of a group, for people."""
+    found = claims.of(group)
+    rows = [
+        (claimed.topic, claimed.partition, state, consumer.name)
+        for consumer in found.consumers
+        for claimed, state in found.share_of(consumer)
+    ]
+    claims.forget_empty(group)
+    return "".join(f"{line}\n" for line in text_table(_COLUMNS, rows))
 
 
 class ClaimHandle(ControlHandle[str]):
     """A consumer."""
 
-    __slots__ = ("_claiming", "_consumer", "_file", "_text")
+    __slots__ = ("_claiming", "_consumer", "_text")
 
     asks_groups = True
 
-    def __init__(self, file: ClaimFile, flags: int) -> None:
-        self._file = file
-        self._consumer = Consumer()
-        self._claiming = _Claiming(file, self._consumer)
+    def __init__(self, commands: ClaimCommands, flags: int) -> None:
+        super().__init__(commands, flags, None)
+        self._claiming = commands
+        self._consumer = commands.consumer
         # The text that a reader has begun to read.
         self._text = Text("")
-        super().__init__(self._claiming, flags, None)
 
     def opened_by(self, opener: Opener) -> None:
         super().opened_by(opener)
@@ -120,7 +80,7 @@ class ClaimHandle(ControlHandle[str]):
         return self._text.read(position, size)
 
     def _shown(self) -> str:
-        found = self._file.claims.of(self._file.group)
+        found = self._claiming.claims.of(self._claiming.group)
         return "".join(
             f"{claimed.topic} {claimed.partition} {state} {claimed.topic_id}".rstrip() + "\n"
             for claimed, state in found.share_of(self._consumer)
@@ -134,21 +94,29 @@ class ClaimHandle(ControlHandle[str]):
     def release(self) -> None:
         self._rest = bytearray()
         self._text = Text("")
-        self._file.claims.leave(self._file.group, self._consumer)
+        self._claiming.claims.leave(self._claiming.group, self._consumer)
         self._budget.add(self._uid, -self._claiming.claimed_bytes)
 
 
-class _Claiming(TextCommands):
+class ClaimCommands(TextCommands):
     """The lines of a consumer."""
 
     opener: Opener
 
-    def __init__(self, file: ClaimFile, consumer: Consumer) -> None:
-        super().__init__(file.mount, file.path)
-        self._file = file
-        self._consumer = consumer
+    def __init__(self, partitions: Partitions, claims: Claims, group: str, path: str) -> None:
+        super().__init__(partitions.mount, path)
+        self.partitions = partitions
+        self.claims = claims
+        self.group = group
+        self.consumer = Consumer()
         self.claimed_bytes = 0
         """The memory of the names that the consumer wants, which counts as its user's."""
+
+    def open(self, flags: int, reader: Handle | None) -> ClaimHandle:
+        check_may_commit(self.mount)
+        if flags & os.O_ACCMODE != os.O_RDWR:
+            raise OSError(errno.EINVAL, "this file must be opened for reading and writing")
+        return ClaimHandle(self, flags)
 
     def carry_out(self, lines: Sequence[str]) -> CommandEffects:
         """Carry out lines; a wrong one changes nothing. Commits come first: only they are refused,
@@ -169,7 +137,7 @@ class _Claiming(TextCommands):
                 returned.append(self._return(rest))
             else:
                 raise _wrong(line)
-        claims, consumer = self._file.claims.of(self._file.group), self._consumer
+        claims, consumer = self.claims.of(self.group), self.consumer
         joined: dict[str, Numbers] = {}
         for topic, numbers in wanted.items():
             self._check_claim(topic, numbers)
@@ -195,12 +163,17 @@ class _Claiming(TextCommands):
         wanted = parse(words[2], self.mount.clock_ns() // 1_000_000)
         if isinstance(wanted.where, Change):
             raise _wrong(f"commit {text}")  # a commit may be carried out twice
-        self._file.claims.of(self._file.group).check_holds(self._consumer, topic, number)
+        self.claims.of(self.group).check_holds(self.consumer, topic, number)
         self._check_rights(topic, [number])
         return partial(self._committed, topic, number, wanted)
 
     def _committed(self, topic: str, number: int, wanted: Wanted) -> CommandEffects:
-        return self._file.topic(topic).commit([number], wanted)
+        return self._topic(topic).commit([number], wanted)
+
+    def _topic(self, name: str) -> GroupTopic:
+        """The group's positions in a topic."""
+        known = self.mount.manager.topics.get(name)
+        return GroupTopic(self.partitions, self.claims, self.group, name, known)
 
     def _claim(self, text: str, wanted: dict[str, set[int] | None]) -> None:
         """Add what a line claims to what is wanted."""
@@ -225,15 +198,15 @@ class _Claiming(TextCommands):
     def _return(self, text: str) -> Claimed:
         topic, _, number = text.partition(" ")
         partition = _number(number, f"return {text}")
-        return self._file.claims.of(self._file.group).held_by(self._consumer, topic, partition)
+        return self.claims.of(self.group).held_by(self.consumer, topic, partition)
 
     def _check_rights(self, topic: str, numbers: Collection[int]) -> None:
         """EACCES unless the user may commit in these partitions."""
         permissions = self.mount.permissions
         if numbers:
-            shown = permissions.positions(self._file.group, topic, numbers)
+            shown = permissions.positions(self.group, topic, numbers)
         else:
-            shown = permissions.group(self._file.group)
+            shown = permissions.group(self.group)
         if not may_write(shown, self.opener):
             raise OSError(errno.EACCES, f"no permission to commit offsets of this group in {topic}")
 

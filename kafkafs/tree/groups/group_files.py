@@ -12,18 +12,15 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.control_file import CommandEffects, ControlHandle, TextCommands
 from kafkafs.tree.files.group_names import file_name
-from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.groups.positions import Wanted, offset_of, parse
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
 from storage import paths
@@ -74,57 +71,22 @@ class GroupTopic:
     def _log(self, number: int) -> Log | None:
         return None if self.topic is None else self.topic.partitions.get(number)
 
-    def _inode(self, name: str) -> int:
-        topic_id = "" if self.topic is None else self.topic.id
-        return inode_number(paths.GROUPS, self.group, self.name, topic_id, name)
+    def text(self, number: int) -> str:
+        """The text of `N`."""
+        log = self._log(number)
+        if log is not None and not may_wait():
+            self.partitions.of(log).follow()
+        return group_facts.position_text(log, self.committed().get(number))
 
-    # -- files ---------------------------------------------------------------------------------
-
-    def position_file(self, number: int) -> Node:
-        """`N`"""
-
-        def text() -> str:
-            log = self._log(number)
-            if log is not None and not may_wait():
-                self.partitions.of(log).follow()
-            return group_facts.position_text(log, self.committed().get(number))
-
-        return TextFile(
-            self._inode(str(number)),
-            text,
-            lambda: self._owner([number]),
-            lambda: self._mtime_ns(number),
-            take=partial(self._take, str(number), [number]),
-            path=f"{self.path}/{number}",
-        )
-
-    def all_file(self) -> Node:
-        """`.all`. An open one commits in the partitions that there were when it was opened."""
-
-        def owner() -> Ownership:
-            mode, uid, gid = self._owner(self.numbers)
-            return mode & 0o222, uid, gid
-
-        def take(flags: int, reader: Handle | None) -> ControlHandle[str]:
-            return self._take(ALL, self.numbers, flags, reader)
-
-        return TextFile(
-            self._inode(ALL),
-            lambda: "",
-            owner,
-            self.mount.clock_ns,
-            take=take,
-            path=f"{self.path}/{ALL}",
-        )
-
-    def _owner(self, numbers: Sequence[int]) -> Ownership:
+    def access(self, numbers: Sequence[int]) -> Ownership:
+        """The ownership of a file that commits in these partitions."""
         permissions = self.mount.permissions
         if self.topic is not None:
             return permissions.positions(self.group, self.name, numbers)
         mode, uid, gid = permissions.group(self.group)
         return mode & 0o444, uid, gid
 
-    def _mtime_ns(self, number: int) -> int:
+    def mtime_ns(self, number: int) -> int:
         """The time of the last commit or append, which change what is shown."""
         log = self._log(number)
         appended_ns = 0 if log is None else self.partitions.of(log).mtime_ns
@@ -135,14 +97,6 @@ class GroupTopic:
         return appended_ns
 
     # -- commits -------------------------------------------------------------------------------
-
-    def _take(
-        self, name: str, numbers: Sequence[int], flags: int, reader: Handle | None
-    ) -> ControlHandle[str]:
-        mount = self.mount
-        if mount.manager.read_only or mount.options.read_only:
-            raise OSError(errno.EROFS, "offsets cannot be committed through a read-only mount")
-        return ControlHandle(_CommitLines(self, name, numbers), flags, reader)
 
     def commit(self, numbers: Sequence[int], wanted: Wanted) -> CommandEffects:
         """Commit in these partitions. On the owner's thread. MustQueue: nothing has changed."""
@@ -179,13 +133,17 @@ class GroupTopic:
         return self.partitions.of(topic.partitions[number])
 
 
-class _CommitLines(TextCommands):
+class CommitCommands(TextCommands):
     """The lines of an open file that commit in these partitions."""
 
-    def __init__(self, of: GroupTopic, name: str, numbers: Sequence[int]) -> None:
-        super().__init__(of.mount, f"{of.path}/{name}")
+    def __init__(self, of: GroupTopic, path: str, numbers: Sequence[int]) -> None:
+        super().__init__(of.mount, path)
         self._of = of
         self._numbers = numbers
+
+    def open(self, flags: int, reader: Handle | None) -> ControlHandle[str]:
+        check_may_commit(self.mount)
+        return super().open(flags, reader)
 
     def carry_out(self, lines: Sequence[str]) -> CommandEffects:
         """Commit the offset of the last line, unless one of the partitions is claimed."""
@@ -194,6 +152,12 @@ class _CommitLines(TextCommands):
         for number in self._numbers:
             self._of.claims.check_free(self._of.group, self._of.name, number)
         return self._of.commit(self._numbers, wanted)
+
+
+def check_may_commit(mount: MountContext) -> None:
+    """EROFS"""
+    if mount.manager.read_only or mount.options.read_only:
+        raise OSError(errno.EROFS, "offsets cannot be committed through a read-only mount")
 
 
 def position_of(committed: Committed | None) -> int | None:
