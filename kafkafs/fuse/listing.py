@@ -38,7 +38,7 @@ from storage.waiting import at_once
 LISTED_AT_ONCE = 256
 LISTING_THREADS = 8
 
-#: The errors of a lookup that are no bug of ours, besides those of a name that is gone or waits.
+#: The errors of a lookup that the disk or the log causes.
 _FAULTS = (StorageError, OSError)
 _Found = dict[str, Node]
 #: Calls a function in a worker thread.

@@ -283,8 +283,8 @@ class Operations(pyfuse3.Operations):
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name, process)
                 if node.is_passing and node.append_queue in self.turns.queues and not has_passed:
-                    # What it shows is decided now, so look again when those who queue had their
-                    # turns. Who queues by then, perhaps to look as well, came later.
+                    # A lookup decides what the file shows. So look the name up again after the
+                    # changes that are queued now; later ones need not be waited for.
                     await self.turns.passed(node.append_queue)
                     has_passed = True
                     continue
@@ -351,7 +351,7 @@ class Operations(pyfuse3.Operations):
         return True  # default_permissions: the kernel has checked already
 
     def _about_mount(self) -> bytes:
-        """What `MOUNT_ATTRIBUTE` says."""
+        """The value of `MOUNT_ATTRIBUTE`."""
         mount = self._tree.mount
         facts = {"pid": os.getpid(), "data": mount.manager.path, "options": written(mount.options)}
         return json.dumps(facts).encode()

@@ -62,7 +62,7 @@ INSTEAD: dict[tuple[str, str], str] = {
 
 
 class Refused(NamedTuple):
-    """What a request was about. `node`: the directory of `name`, or the node itself; None where it
+    """The subject of a request. `node`: the directory of `name`, or the node itself; None where it
     is not known. `target`: the other name of a rename or a link.
     """
 

@@ -3,9 +3,9 @@
 `kafkafs.fuse.operations` calls `filesystem`. A node (`inodes`) stands for an inode, a handle
 (`handles`) for an open file (`open_files`), a job (`jobs`) for work that outlives the request that
 began it. All of them share the mount's `context`, whose `events` go to `.kafkafs/log` and whose
-`notices` tell the kernel what to forget; `permissions` has owners and modes. `directories` lead to
-`files`, which show a `partition`; `append` writes to one, `control` and `owner` take lines and act
-on them. Nothing here knows trio or pyfuse3.
+`notices` tell the kernel what to forget; `permissions` has owners and modes. `names` is the page
+of all names; `directories` lead to `files`, which show a `partition`; `append` writes to one,
+`control` and `owner` take lines and act on them. Nothing here knows trio or pyfuse3.
 
 **Threads.** One thread, the owner's (trio's), answers all requests. It calls lookup, getattr, open,
 getxattr and read with `at_once` (`storage.waiting`): a call that would wait for the disk, another

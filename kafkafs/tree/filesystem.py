@@ -72,7 +72,7 @@ class FileSystem:
         return 0
 
     def answered(self, parent: int, name: str, process: int, node: Node) -> None:
-        """The kernel is told, with no await before the answer, what its lookup has found."""
+        """Note the node of the next answer to the kernel. No await comes before the answer."""
         known = self.inodes.remember(node)
         if process and known.is_passing:
             self.mount.recent.note((process, parent, name), known)

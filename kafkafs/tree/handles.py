@@ -24,7 +24,7 @@ and writing answer at once, be it with the end of the file or an error.
 
 
 class Opener(NamedTuple):
-    """Who has opened a file. `groups`: the supplementary ones, where the handle `asks_groups`;
+    """The user of an open file. `groups`: the supplementary ones, where the handle `asks_groups`;
     `thread`: 0 where it is not known.
     """
 
@@ -85,7 +85,7 @@ class Handle:
         return None
 
     def opened_by(self, opener: Opener) -> None:
-        """Who has opened it; called once, before all others."""
+        """Note the user of the open file; called once, before all others."""
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """`size` bytes from `position` on, fewer only at the end of the file.
@@ -98,8 +98,8 @@ class Handle:
     def poll(self, waiter: Waiter | None) -> int:
         """The events of poll(2) that are there now. On the owner's thread; never waits.
 
-        `waiter`: whom to wake, once, when there may be others; it replaces the one before. None:
-        nobody waits that was not waiting before.
+        `waiter` is woken once, when there may be others, and replaces the one before. None: the
+        process only asks.
         """
         return READY
 

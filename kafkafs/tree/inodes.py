@@ -8,8 +8,8 @@ create, mkdir, readdirplus) and falls with FORGET.
 
 The kernel forgets when it wants to, and a reader can look up ever new names of places (`N@…`). As
 the kernel keeps no such name, the table need not keep those files, either (`Node.is_passing`): it
-has the ones that are open, and the last `PASSING` others. Who comes back later by the inode alone
-gets ESTALE, after which the kernel looks the name up again.
+has the ones that are open, and the last `PASSING` others. A request for another
+inode gets ESTALE, after which the kernel looks the name up again.
 """
 
 import errno
@@ -28,17 +28,17 @@ ROOT_INODE = 1
 KEEP_S = 3600.0
 """Seconds that the kernel may keep attributes and entries, of whose changes it gets notices."""
 BLOCK_SIZE = 4096
-"""Bytes that programs should read at once, where nothing else is said."""
+"""The default of `Attributes.block_size`."""
 FIRST_KEEP_S = 1.0
 """Seconds that it may keep the first attributes of a file: a notice that overtakes the answer with
 the inode finds nothing to drop."""
 
 PASSING = 1024
-"""The table keeps so many passing nodes that are not open."""
+"""The most passing nodes in the table that are not open."""
 
 
 class Attributes(NamedTuple):
-    """What stat shows. Times in nanoseconds since the epoch, timeouts in seconds."""
+    """The result of stat. Times in nanoseconds since the epoch, timeouts in seconds."""
 
     inode: int
     mode: int
@@ -100,11 +100,11 @@ class Node:
     __slots__ = ("inode", "lookups")
 
     kind = "file"
-    """What it is to a user to whom something is refused: the mount, a topic, a partition, a group's
-    directory, another directory or file."""
+    """The kind of file, which selects the advice in the event log: the mount, a topic, a partition,
+    a group's directory, another directory or file."""
     is_passing = False
-    """The kernel keeps no name of it (entry timeout 0), and there may be any number of such: what
-    the name leads to is decided by each lookup."""
+    """The kernel keeps no name of it (entry timeout 0): each lookup decides where the name leads.
+    There may be any number of such nodes."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
@@ -112,7 +112,7 @@ class Node:
 
     @property
     def append_queue(self) -> AppendQueue | None:
-        """Of the log that it shows: stat, open and read wait for those who queue to change that."""
+        """The queue of the log that it shows: stat, open and read wait for the queued appends."""
         return None
 
     @property
@@ -127,17 +127,17 @@ class Node:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether its bytes and attributes, but for mode and owner, change no more: no append needs
-        tell the kernel, which may keep the pages.
+        """Whether its bytes and attributes change no more, except mode and owner. The kernel may
+        keep the pages, and gets no notice of appends.
         """
         return False
 
     def attributes(self) -> Attributes:
-        """What stat shows now; sizes are exact."""
+        """The attributes for stat; sizes are exact."""
         raise NotImplementedError
 
     def listed_attributes(self) -> Attributes:
-        """What readdirplus shows. Never waits; a size may be too small (with timeout 0)."""
+        """The attributes for readdirplus. Never waits; a size may be too small (with timeout 0)."""
         return at_once(self.attributes)
 
     @property
@@ -149,8 +149,8 @@ class Node:
         """In a worker thread, before listing: load or measure what `listed_attributes` shows, if
         that takes next to no time. False where it failed; raises nothing.
 
-        With `patience_s` it takes at most so many seconds, or longer where the last lookup was too
-        late, and raises SegmentGone or ESTALE where the past was rewritten.
+        `patience_s` limits it, or a longer time after a lookup that came too late. With a limit it
+        raises SegmentGone or ESTALE if the log was rewritten.
         """
         return True
 
@@ -183,7 +183,7 @@ class Node:
         return False
 
     def is_current(self) -> bool:
-        """Whether a lookup that has just found it may find it again."""
+        """Whether the next lookup of the same process may find it again."""
         return True
 
     def has_lost_name(self) -> bool:
@@ -204,14 +204,14 @@ class Directory(Node):
 
     kind = "directory"
     has_snapshots = False
-    """Its names lead to what is there when they are looked up (`recent_lookups.py`)."""
+    """Its names are snapshots, made at lookup (`recent_lookups.py`)."""
     appends = False
-    """Its `rmdir` appends to a log, which only the owner's thread does, and waits for nothing."""
+    """Its `rmdir` appends to a log, so it runs on the loop thread, and does not wait."""
 
     def lookup(self, name: str) -> Node:
         """The node of a name, without counting the lookup. ENOENT.
 
-        Called first on the owner's thread, `at_once`, which makes partitions and views; then in a
+        Called first on the loop thread, `at_once`, which makes partitions and views; then in a
         worker thread.
         """
         raise NotImplementedError

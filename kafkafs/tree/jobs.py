@@ -69,7 +69,7 @@ JobWork = Callable[[Task], JobResult]
 
 @dataclass(eq=False)
 class Job:
-    """One job. The owner's thread changes it, but for `carry_out` and `fail`: a worker thread.
+    """One job. The loop thread changes it; `carry_out` and `fail` run in a worker thread.
 
     `command` is the control file's line. Times are ms since 1970, 0 while unknown.
     """

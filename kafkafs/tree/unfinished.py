@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Final
 
 IN_ALL: Final = 4
-"""All users together may leave so many times what one may."""
+"""The limit of all users together, as a multiple of the limit of one."""
 
 
 _SMALL: Final = 64 << 10

@@ -1,7 +1,8 @@
 """The one class of directories, and the rows of `kafkafs.tree.names`, the page of all names.
 
-A `Page` lists the names of one kind of directory. A `Place` is what one directory shows; the page's
-functions take it. `text` and `directory` make the rows of files and directories.
+A `Page` lists the names of one kind of directory. A `Place` is the subject of one directory, such
+as a topic; the page's functions take it. `text` and `directory` make the rows of files and of
+directories.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FOLLOW_S = 0.02
 
 
 class Place:
-    """What a directory shows. `path` is its path in the mount."""
+    """The subject of a directory. `path` is its path in the mount."""
 
     partition: Partition | None = None
     """The partition whose replacement replaces the directory."""
@@ -127,7 +128,7 @@ class Page(Generic[S]):
     keep_s: Callable[[S, int], float] = while_notified
     """Seconds that the kernel may keep the attributes."""
     kind: str = "directory"
-    """What it is to a user to whom something is refused (`Node.kind`)."""
+    """As `Node.kind`."""
     has_snapshots: bool = False
     appends: bool = False
     """As in `Directory`."""

@@ -11,8 +11,7 @@ Lines that it takes:
 Read from its beginning it shows `TOPIC PARTITION STATE TOPIC_ID` for each partition that is its, or
 will be (`State`). poll(2) says POLLPRI when that has changed since.
 
-Opened for reading only, it is a table of all claims. An open one gives no right to commit where its
-user has none: that is asked for each topic.
+Opened for reading only, it is a table of all claims. The right to commit is checked for each topic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The files of a group: `.groups/G/T/N`, a position; `.groups/G/T/.all`, which takes one for all
-partitions of a topic.
+"""The committed offsets of a group in a topic: `.groups/G/T/N`; `.groups/G/T/.all` takes one offset
+for all partitions.
 
 A line commits inside the `write()` that carries its newline, as in a control file; of several lines
-the last one counts, and a wrong one is EINVAL, which changes nothing. Only the owner's thread
-commits. What it would have to wait for (a long read of `__consumer_offsets`, a search for a time) a
-worker thread does first, in the turn of the log that is appended to.
+the last one counts, and a wrong one is EINVAL, which changes nothing. Only the loop thread commits.
+A worker thread first does the work that waits (a long read of `__consumer_offsets`, a search for a
+time), in the turn of the log that is appended to.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def offsets_log(mount: MountContext, group: str) -> Log | None:
 
 
 def waited_for(queue: AppendQueue, ask: Callable[[], T]) -> T:
-    """What `ask` returns. Where it has to wait it does so in a worker thread, in the turn of a log:
-    MustQueue, once, on the owner's thread.
+    """Return the result of `ask`. If it has to wait, a worker thread calls it in the turn of a log:
+    MustQueue, once, on the loop thread.
     """
     try:
         return at_once(ask)
