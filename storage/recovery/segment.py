@@ -479,13 +479,13 @@ class SegmentLoader:
         ):
             self.places = self._passed()
             if self.places:
-                # A walk from the trusted entry does not know the offsets before its first batch.
                 self._walk_from_start()
         if following is not None and self.rebuild.next_offset > following:
             # No CRC covers a base offset: the next segment's shows that one of these is wrong.
             source = FileSource(self.files, self.fd, self.segment.log_path)
             for at, header in batches(source, 0, self.rebuild.position):
                 if header.last_offset >= following:
+                    self.places = [place for place in self.places if place.end <= at]
                     self._walk(at)
                     return f"offset {header.last_offset} is not below the next segment's"
         if self.rebuild.position != self.size:
@@ -520,18 +520,33 @@ class SegmentLoader:
         self.scan.take(read_on(self.partition, self.rebuild, self.fd, end))
 
     def _passed(self) -> list[Damage]:
-        """Return the damage at which the walk ended, and the following damage, as long as the log
-        does not end there.
-        """
-        rebuild, following = self.rebuild, self.following
+        """Return the damage that the walk passes, as long as the log does not end there."""
+        rebuild, base = self.rebuild, self.segment.base_offset
         position, next_offset = rebuild.position, rebuild.next_offset
         if rebuild.last_batch_position > (-1 if self.trusted is None else self.trusted[1]):
             # The last batch may be the one with the wrong base offset.
             position, next_offset = rebuild.last_batch_position, rebuild.offset_before_last
+        found = self._damage_from(position, next_offset)
+        if found and self.trusted is not None:
+            # A walk from the trusted entry does not know the offsets before its first batch, so it
+            # begins at the segment's start, where flushed damage may lie.
+            found = self._damage_from(0, base, flushed_to=self.trusted[1])
+        return found
+
+    def _damage_from(self, position: int, next_offset: int, flushed_to: int = 0) -> list[Damage]:
+        """Return the damage after `position`, up to the one at which the log ends.
+
+        Damage in place are batches that only have a wrong base offset, and all that was flushed or
+        that a failed fsync lost before whole batches.
+        """
+        following = self.following
+        limit = paths.MAX_OFFSET if following is None else following
+        if next_offset > limit:
+            return []
         part = Part(
             *(self.segment.base_offset, position, next_offset, self.size),
             self.partition.config.max_message_bytes,
-            limit=paths.MAX_OFFSET if following is None else following,
+            limit=limit,
             may_be_torn=following is None,
         )
         check = Check(buffered(self.files, self.fd), part)
@@ -543,7 +558,8 @@ class SegmentLoader:
                 is_whole = self._whole_size(place.start) == place.end - place.start
                 if place.next_offset < 0 and following is not None and is_whole:
                     place = place._replace(next_offset=following)
-                if place.next_offset < 0 or not (is_whole or self.promises.unsynced):
+                is_in_place = is_whole or self.promises.unsynced or place.start < flushed_to
+                if place.next_offset < 0 or not is_in_place:
                     break
                 found.append(place)
         return found

@@ -5,11 +5,12 @@ No CRC covers a base offset.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, Record, encode, paths
 from storage.errors import CorruptRecord
 from storage.log.log import Log
 from storage.record.header import parse_header
@@ -44,6 +45,11 @@ def fill(data: Path, stop: str, segments: int = 1) -> None:
 
 def log_file(data: Path, base: int = 0) -> Path:
     return data / "t-0" / f"{base:020d}.log"
+
+
+def encode_at(offset: int, values: Sequence[bytes | None]) -> bytes:
+    records = [Record(offset + n, NOW_MS, 0, None, value) for n, value in enumerate(values)]
+    return bytes(encode(records))
 
 
 def move(path: Path, number: int, base: int) -> None:
@@ -129,6 +135,40 @@ def test_the_last_one_of_the_log_is_not_checked(tmp_path: Path, stop: str) -> No
         assert manager.faults == []
         assert values(manager.log("t", 0)) == LINES
         assert append(manager.log("t", 0), b"next") == 102
+
+
+def test_several_above_the_next_segment_end_the_log(tmp_path: Path) -> None:
+    """Either segment may be the wrong one: no offset is read twice."""
+    fill(tmp_path, "unflushed")
+    log_file(tmp_path, 6).write_bytes(b"".join(encode_at(2 * n, lines(n)) for n in (3, 4, 5)))
+    with LogManager.open(str(tmp_path)) as manager:
+        assert readable(manager.log("t", 0)) == LINES[:6]
+        assert len(manager.cuts) == 2
+    with LogManager.open(str(tmp_path)) as manager:
+        assert readable(manager.log("t", 0)) == LINES[:6]
+        assert manager.cuts == []
+
+
+def test_one_behind_flushed_damage(tmp_path: Path) -> None:
+    """Both are damage in their places, though the log is read from an index entry between them."""
+    write_settings(tmp_path, log_index_interval_bytes=1)
+    fill(tmp_path, "flushed")
+    manager = LogManager.open(str(tmp_path))
+    for n in range(2):
+        append(manager.log("t", 0), *lines(n))
+    manager.abandon()
+    path = log_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    at = parse_header(data, 0).size
+    data[at + parse_header(data, at).size - 1] ^= 1
+    path.write_bytes(data)
+    move(path, COUNT, 900)
+    expected = [*without(1, COUNT), None, None, *lines(1)]
+    with LogManager.open(str(tmp_path)) as manager:
+        assert readable(manager.log("t", 0)) == expected
+        assert len(manager.faults) == 2
+        index = manager.log("t", 0).segments[0].offset_index
+        assert index.count > COUNT / 2
 
 
 def test_a_line_says_where(tmp_path: Path) -> None:
