@@ -78,9 +78,14 @@ def load_partition(
         promises = replace(promises, may_end=False)
     place = PartitionFiles(files, path, config, promises, writable, advance)
     now_ms = directory.clock_ms()
-    loader = LogLoader(place, now_ms)
+
+    def load() -> tuple[Recovered, bool]:
+        """Load from the beginning, also if it is called again, with a part of the reserve."""
+        loader = LogLoader(place, now_ms)
+        return loader.load(), loader.promises.unsynced
+
     try:
-        recovered = files.with_reserve(loader.load)
+        recovered, unsynced = files.with_reserve(load)
     except LogWouldEnd as damage:
         point, clean_before = promises.recovery_point, directory.stopped_clean
         log = load_partition(
@@ -92,8 +97,7 @@ def load_partition(
         # A mount ends the log there, too.
         log.abandon()
         place = replace(place, promises=replace(promises, may_end=True))
-        loader = LogLoader(place, now_ms)
-        recovered = files.with_reserve(loader.load)
+        recovered, unsynced = files.with_reserve(load)
     recovered.producers.expire(now_ms, settings.broker.producer_id_expiration_ms)
     directory.cuts.extend(recovered.cuts)
     directory.faults.extend(recovered.faults)
@@ -113,7 +117,7 @@ def load_partition(
         tiered=tiered,
         checkpointed_start=log_start if is_brokers else None,
     )
-    if loader.promises.unsynced and writable and not clean:
+    if unsynced and writable and not clean:
         log.durability.restore_flush_error()
     return log
 

@@ -12,6 +12,7 @@ import pytest
 from storage import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.files import Files
+from tests.crash.disk import SimulatedDisk
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.waits import HANG_S
@@ -163,6 +164,28 @@ def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     files.rename(str(tmp_path / "f"), str(tmp_path / "g"))
     assert (tmp_path / "g").exists()
     assert not reserve.is_whole
+
+
+def test_a_start_that_spends_it_reports_each_fault_once(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t").partitions[0]
+    for value in (b"a", b"b"):
+        append(log, value)
+        log.roll(NOW_MS)
+    log.flush()
+    manager.checkpoint()
+    append(log, b"c")
+    manager.abandon()
+    os.unlink(log.segments[0].log_path)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        faults = manager.faults
+    disk = SimulatedDisk(str(tmp_path))
+    disk.fail_next("open", errno.ENOSPC, suffix=".snapshot")
+    manager = LogManager.open(str(tmp_path), files=disk)
+    assert manager.reserve.parts < COUNT
+    assert manager.faults == faults
+    assert len(faults) == 1
+    manager.close()
 
 
 def test_another_error_spends_nothing(tmp_path: Path) -> None:
