@@ -484,7 +484,8 @@ class SegmentLoader:
             # No CRC covers a base offset: the next segment's shows that one of these is wrong.
             source = FileSource(self.files, self.fd, self.segment.log_path)
             for at, header in batches(source, 0, self.rebuild.position):
-                if header.last_offset >= following:
+                is_known = any(at == place.start for place in self.places)
+                if header.last_offset >= following and not is_known:
                     self.places = [place for place in self.places if place.end <= at]
                     self._walk(at)
                     return f"offset {header.last_offset} is not below the next segment's"
@@ -549,6 +550,10 @@ class SegmentLoader:
             limit=limit,
             may_be_torn=following is None,
         )
+        # Where the segment, or its flushed part, is known to end. A broker's recovery point may be
+        # above the end.
+        is_ours = self.promises.manifest_below is not None
+        end = following or (self.promises.recovery_point if is_ours else None) or 0
         check = Check(buffered(self.files, self.fd), part)
         found: list[Damage] = []
         while check.position < self.size:
@@ -556,8 +561,8 @@ class SegmentLoader:
             if len(check.damages) > len(found):
                 place = check.damages[-1]
                 is_whole = self._whole_size(place.start) == place.end - place.start
-                if place.next_offset < 0 and following is not None and is_whole:
-                    place = place._replace(next_offset=following)
+                if place.next_offset < 0 and is_whole and place.first_offset < end:
+                    place = place._replace(next_offset=end)
                 is_in_place = is_whole or self.promises.unsynced or place.start < flushed_to
                 if place.next_offset < 0 or not is_in_place:
                     break

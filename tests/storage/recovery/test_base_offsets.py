@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, Record, encode, paths
+from storage import LogManager, Record, encode
 from storage.errors import CorruptRecord
 from storage.log.log import Log
 from storage.record.header import parse_header
@@ -100,6 +100,15 @@ def test_one_that_others_follow(tmp_path: Path, number: int, by: int, stop: str)
     fill(tmp_path, stop)
     move(log_file(tmp_path), number, 2 * number + by)
     check(tmp_path, without(number))
+
+
+@pytest.mark.parametrize("stop", STOPS[:2])
+@pytest.mark.parametrize("by", [-5000, -1])
+def test_the_last_one_that_falls(tmp_path: Path, by: int, stop: str) -> None:
+    """Flushed: the log ends where it was known to end."""
+    fill(tmp_path, stop)
+    move(log_file(tmp_path), COUNT - 1, 2 * COUNT - 2 + by)
+    check(tmp_path, without(COUNT - 1))
 
 
 @pytest.mark.parametrize("stop", STOPS)
