@@ -9,8 +9,8 @@ A segment does not close a descriptor that it could not replace: of a file with 
 (Linux reports a failed write once to each open descriptor, and to nobody if none is open), or of a
 deleted file. If all segments have such descriptors, one of them is synced first.
 
-A descriptor is closed when its last reference is dropped, so any thread may take a descriptor away
-from a segment that another thread is reading.
+A descriptor is closed when its last reference is dropped. So a thread that has it in a local
+variable can read, also after its segment has closed its files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import contextlib
 import errno
 import os
 import resource
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -37,8 +38,6 @@ _RESERVE = 48, 1024
 _RESERVED = 4
 # The part of the reserve that segments may use while other segments have unsynced bytes.
 _OVERDRAFT = 4
-# Holders that are asked to close at most: the lock must not be held for long.
-_LOOKED_AT = 500
 # Segments that are synced at most until one can close: another thread may be appending to it.
 _TRIES = 8
 # Numbers of the open descriptors.
@@ -54,15 +53,12 @@ class Holder(Protocol):
     """Set at each use; unset when eviction passes the holder over."""
 
     @property
-    def is_open(self) -> bool: ...
-
-    @property
     def is_unsynced(self) -> bool:
         """Whether written bytes may not be on the disk."""
         ...
 
     def evict(self) -> bool:
-        """Close the descriptors, under the lock; return False if they have to stay open."""
+        """Close the descriptors; return False if they have to stay open."""
         ...
 
     def sync_early(self) -> None:
@@ -77,17 +73,23 @@ _holders: OrderedDict[Holder, None] = OrderedDict()
 class Descriptor(int):
     """The descriptor of a segment's open file, closed when nothing refers to it."""
 
+    path: str
     _files: Files
 
-    def __new__(cls, files: Files, fd: int) -> Descriptor:
+    def __new__(cls, files: Files, path: str, flags: int) -> Descriptor:
+        """Open a file. Errors: OSError."""
         global _opened
-        self = super().__new__(cls, fd)
+        self = super().__new__(cls, files.open(path, flags))
+        self.path = path
         self._files = files
-        _open.add(fd)
+        _open.add(int(self))
         _opened += 1
         return self
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the process, the globals of this module may be cleared already.
+        if is_ending():
+            return
         # As soon as it is closed, the number may be another file's.
         _open.discard(int(self))
         with contextlib.suppress(OSError):
@@ -100,20 +102,12 @@ def limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
-def reserve() -> int:
-    """Return the number of descriptors that segments may not use."""
-    return _reserve_of(limit())
-
-
-def _reserve_of(may_have: int) -> int:
-    least, most = _RESERVE
-    return min(max(may_have // _RESERVED, least), most, may_have - may_have // _RESERVED)
-
-
 def budget() -> int:
     """Return the number of descriptors that segments may keep open."""
     may_have = limit()
-    return may_have - _reserve_of(may_have)
+    least, most = _RESERVE
+    part = may_have // _RESERVED
+    return may_have - min(max(part, least), most, may_have - part)
 
 
 def count() -> int:
@@ -136,28 +130,26 @@ def over_budget() -> bool:
     return count() > budget()
 
 
-def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descriptor:
+def open_for(holder: Holder, open_it: Callable[[], Descriptor]) -> Descriptor:
     """Open a file for a holder; evict other holders if necessary. `open_it` runs under the lock.
     Errors: OSError; BlockingIOError if a segment has to be synced and the caller may not wait.
     """
-    may_have = limit()
-    kept = _reserve_of(may_have)
-    most = may_have - kept
-    with_lent = most + kept // _OVERDRAFT
     while True:
         with lock:
+            most = budget()
             while len(_open) >= most and _evict_one(holder):
                 pass
-            if len(_open) < with_lent:
+            if len(_open) < most + (limit() - most) // _OVERDRAFT:
                 try:
-                    fd = Descriptor(files, open_it())
-                    _holders.setdefault(holder)
-                    return fd
+                    fd = open_it()
                 except OSError as error:
                     # The rest of this process, or of the system, uses more than the reserve.
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
                         raise
                     failure = error
+                else:
+                    _holders.setdefault(holder)
+                    return fd
                 if _evict_one(holder):
                     continue
             else:
@@ -170,9 +162,24 @@ def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descri
             raise failure
 
 
+def forget(holder: Holder) -> None:
+    """Remove a holder that has closed its descriptors. Under the lock."""
+    _holders.pop(holder, None)
+
+
+def _evict_one(wanting: Holder) -> bool:
+    """Evict the holder that was not used for longest; return False if none could be evicted."""
+    for _ in range(2 * len(_holders)):
+        holder, _ = _holders.popitem(last=False)
+        if holder is not wanting and not holder.recently_used and _evicts(holder):
+            return True
+        holder.recently_used = False
+        _holders[holder] = None
+    return False
+
+
 def _sync_and_evict_one(wanting: Holder) -> bool:
     """Sync a holder and evict it; return False if none could be evicted."""
-    global _evictions
     with lock:
         found = next((each for each in _holders if each is not wanting and each.is_unsynced), None)
     if found is None:
@@ -181,32 +188,19 @@ def _sync_and_evict_one(wanting: Holder) -> bool:
     with contextlib.suppress(OSError, StorageError):
         found.sync_early()
     with lock:
-        # Moved to the end, since its sync may fail each time.
-        _holders.pop(found, None)
-        if found.is_open and not found.evict():
-            _holders[found] = None
-            return False
-        _evictions += 1
-        return True
-
-
-def forget(holder: Holder) -> None:
-    """Remove a holder that has closed its descriptors. Under the lock."""
-    _holders.pop(holder, None)
-
-
-def _evict_one(wanting: Holder) -> bool:
-    """Evict the holder that was not used for longest; return False if none could be evicted."""
-    global _evictions
-    tries = min(2 * len(_holders), _LOOKED_AT)
-    while tries and _holders:
-        holder, _ = _holders.popitem(last=False)
-        if not holder.is_open:  # it was read by a descriptor that is closed again
-            continue
-        tries -= 1
-        if holder is not wanting and not holder.recently_used and holder.evict():
-            _evictions += 1
+        if _evicts(found):
             return True
-        holder.recently_used = False
-        _holders[holder] = None
-    return False
+        # Its sync may fail each time.
+        _holders[found] = None
+        _holders.move_to_end(found)
+        return False
+
+
+def _evicts(holder: Holder) -> bool:
+    global _evictions
+    before = len(_open)
+    if not holder.evict():
+        return False
+    # It may have had files open only while it read them.
+    _evictions += len(_open) < before
+    return True

@@ -51,8 +51,7 @@ def _steadily(look: Callable[[SegmentLines, int], T]) -> Callable[[SegmentLines,
 
     def looked(lines: SegmentLines, wanted: int) -> T:
         segment = lines.segment
-        is_indexed = segment.holds_batches and segment.writable and segment.is_offset_index_warm
-        if segment.damages or not is_indexed:
+        if segment.damages or not (segment.holds_batches and segment.writable):
             before_waiting()
         while True:
             damages = segment.damages

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from storage import paths
@@ -64,8 +63,7 @@ class Sources:
         """
         segment = self.segments[number]
         walk(segment, position, taker, task)
-        if not segment.is_unsynced:
-            task.on_log_thread(partial(segment.close_descriptors, own_leases=1))
+        segment.evict()
 
     def next_offset(self, number: int) -> int:
         """Return the offset at which segment `number` ends and the next one begins."""

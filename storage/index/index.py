@@ -38,6 +38,7 @@ from storage.descriptors import Descriptor
 from storage.errors import SegmentGone, UnusableFile
 from storage.files import Files
 from storage.index._search import entries_up_to
+from storage.waiting import before_waiting
 
 Entry = tuple[int, int]
 
@@ -124,7 +125,7 @@ class Index:
         files: Files,
         layout: Layout,
         base_offset: int,
-        open_file: Callable[[str, int], int],
+        open_file: Callable[[str, int], Descriptor],
         *,
         max_bytes: int = 0,
         is_active: bool = False,
@@ -160,22 +161,26 @@ class Index:
     ) -> Index:
         """Return the index in a file that is only read."""
 
-        def open_file(_: str, flags: int) -> int:
-            return Descriptor(files, files.open(path, flags))
+        def open_file(_: str, flags: int) -> Descriptor:
+            return Descriptor(files, path, flags)
 
         return cls(files, layout, base_offset, open_file, is_active=is_active)
 
     # -- the file ------------------------------------------------------------------------------
 
     def _file(self) -> int:
-        """Return a descriptor for reading. Errors: SegmentGone, OSError."""
+        """Return a descriptor for reading. Errors: BlockingIOError if the file is not open and the
+        caller may not wait; SegmentGone, OSError.
+        """
         fd = self.fd
         if fd >= 0:
             return fd
+        before_waiting()
         try:
             return self._open_file(self.layout.suffix, os.O_RDONLY)
-        except (FileNotFoundError, UnusableFile):
-            raise SegmentGone("another process has removed an index") from None
+        except (FileNotFoundError, UnusableFile) as error:
+            reason = "another process has removed the index"
+            raise SegmentGone(reason, path=error.filename) from None
 
     def open_to_write(self) -> int:
         """Open the file, which stays open until `release`. Thread-safe. Errors: OSError."""
@@ -253,11 +258,6 @@ class Index:
     # -- reading -------------------------------------------------------------------------------
 
     @property
-    def is_cold(self) -> bool:
-        """Whether the file is not open, and none of its entries are in memory."""
-        return self.fd < 0 and self.count > 0 and not self._memory.held[1]
-
-    @property
     def last_entry(self) -> Entry | None:
         """The last entry; None: there is none, or another process has truncated the file."""
         if self._last is None and self.count:
@@ -289,7 +289,8 @@ class Index:
         size = self.layout.entry.size
         data = self._files.pread(fd, count * size, number * size)
         if len(data) < count * size:
-            raise SegmentGone("another process has truncated an index")
+            path = fd.path if isinstance(fd, Descriptor) else None
+            raise SegmentGone("another process has truncated the index", path=path)
         return data
 
     # -- changing ------------------------------------------------------------------------------

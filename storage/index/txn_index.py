@@ -23,6 +23,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from storage import paths
+from storage.descriptors import Descriptor
 from storage.errors import UnusableFile
 from storage.files import Files
 
@@ -83,7 +84,7 @@ class TxnIndex:
     """The transaction index file of one segment. `open_file`: as for an `Index`."""
 
     def __init__(
-        self, files: Files, open_file: Callable[[str, int], int], *, writable: bool
+        self, files: Files, open_file: Callable[[str, int], Descriptor], *, writable: bool
     ) -> None:
         """Read the file; a missing one has no entries. Errors: OSError.
 
@@ -108,18 +109,17 @@ class TxnIndex:
         except UnusableFile:
             if writable:
                 raise
-        # Bytes that are no entries: none in a sound file.
-        self.odd_bytes = self._length - len(self.entries) * ENTRY_SIZE
 
     @property
-    def is_open(self) -> bool:
-        return self.fd >= 0
+    def is_sound(self) -> bool:
+        """Whether the file has nothing except these entries."""
+        return self._length == len(self.entries) * ENTRY_SIZE
 
     def append(self, entry: TxnEntry) -> None:
         """Add an entry; the first one makes the file. Errors: OSError; nothing has changed."""
         assert self._writable
         assert not self.entries or entry.last_offset > self.entries[-1].last_offset
-        fd = self._open()
+        fd = self._open_to_write()
         self._dirty = True
         end = len(self.entries) * ENTRY_SIZE
         if self._files.size(fd) < end:
@@ -135,26 +135,32 @@ class TxnIndex:
     def truncate_to(self, count: int) -> None:
         """Drop the entries from number `count` on.
 
-        If the disk refuses to cut the file, it is cut when it is synced or closed.
+        If the disk refuses to cut the file, `trim` cuts it.
         """
         assert self._writable
         if count < len(self.entries):
             self.entries = self.entries[:count]
         with contextlib.suppress(OSError):
-            self._cut()
+            self.trim()
+
+    def trim(self) -> None:
+        """Make the file as long as its entries. Errors: OSError."""
+        if not self.is_sound:
+            length = len(self.entries) * ENTRY_SIZE
+            self._files.ftruncate(self._open_to_write(), length)
+            self._length = length
 
     def replace(self, entries: tuple[TxnEntry, ...]) -> None:
         """Replace all entries; the caller removes the file if there are none."""
         assert self._writable
         self.entries = ()
-        fd = self._open()
-        self._dirty = True
+        fd = self._open_to_write()
+        self._dirty = bool(entries)
         self._length = max(self._length, len(entries) * ENTRY_SIZE)
         self._files.pwrite(fd, encode(entries), 0)
         self.fd = fd
         self.entries = entries
-        self._cut()
-        self.odd_bytes = 0
+        self.trim()
 
     def mark_unsynced(self) -> None:
         """Let the next flush sync the entries: their writer was stopped before its sync."""
@@ -172,35 +178,17 @@ class TxnIndex:
         if not later or later[0].last_offset != entry.last_offset:
             self.entries = (*self.entries[:number], entry, *later)
 
-    def open(self) -> None:
-        """Open the file if it has to be synced, so that another thread can do that."""
-        if self._dirty:
-            self._open()
-            self._cut()
-
     def sync(self) -> None:
         """Make the entries survive a power cut."""
         if self._dirty:
-            fd = self._open()
-            # Not `_cut`: the owner may be between writing an entry and counting it.
-            self._files.fdatasync(fd)
+            self._files.fdatasync(self._open_to_write())
 
-    def close(self) -> None:
-        """Close the file, if it is open; the entries stay in memory. It may be used again."""
-        if self.fd >= 0:
-            self._cut()
-            self.fd = -1
+    def release(self) -> None:
+        """Close the file after its last use. The entries stay in memory. Thread-safe."""
+        self.fd = -1
 
-    def _open(self) -> int:
+    def _open_to_write(self) -> int:
         fd = self.fd
         if fd < 0:
             self.fd = fd = self._open_file(paths.TXNINDEX, os.O_RDWR | os.O_CREAT)
         return fd
-
-    def _cut(self) -> None:
-        """Make the file as long as its entries."""
-        length = len(self.entries) * ENTRY_SIZE
-        fd = self.fd
-        if fd >= 0 and self._length != length:
-            self._files.ftruncate(fd, length)
-            self._length = length

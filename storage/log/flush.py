@@ -109,10 +109,7 @@ class Durability:
         """Plan the flush of everything appended so far. The caller must `finish` it."""
         log = self._log
         log.check_writable()
-        since = self._since_flush
-        if since[-1] is log.active:
-            log.active.open_all()
-        return FlushPlan(log, self, since, self._start_before())
+        return FlushPlan(log, self, self._since_flush, self._start_before())
 
     def require_flushed(self, other: Durability, offset: int) -> None:
         """Require other records to be flushed first, because records here refer to them."""
@@ -157,7 +154,6 @@ class Durability:
         """Sync all appended records on the log thread, which waits for it. The recovery point
         stays. Errors: OSError, CorruptRecord as in `FlushPlan.run`.
         """
-        self._log.active.open_all()
         with self.fsyncs():
             for segment in self._since_flush:
                 segment.sync()

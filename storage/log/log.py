@@ -625,7 +625,7 @@ class Log(LogState):
         for due_ms, segment in self.retired:
             # A replaced segment whose name the new one is about to get.
             has_others_name = not segment.deleted and segment.base_offset in bases
-            if not left or due_ms > now_ms or segment.leased or has_others_name:
+            if not left or due_ms > now_ms or segment.leases or has_others_name:
                 waiting.append((due_ms, segment))
                 continue
             left -= 1
@@ -647,13 +647,13 @@ class Log(LogState):
         for segment in self.segments:
             if segment.is_open:
                 # With a lease, another thread may be appending to it.
-                if segment.recently_used or segment.is_unsynced or segment.leased:
+                if segment.recently_used or segment.is_unsynced or segment.leases:
                     segment.recently_used = False
                     stay = True
                     continue
                 if segment is self.active:
                     self.writer.rest()
-                if not segment.close_descriptors():
+                if not segment.evict():
                     stay = True
         return stay
 
@@ -713,12 +713,12 @@ class Log(LogState):
         segments = [segment for _, segment in self.retired]
         for segment in segments:
             segment.end_reading()
-        return not (self.cleaning or any(segment.leased for segment in segments))
+        return not (self.cleaning or any(segment.leases for segment in segments))
 
     def release_all(self, most: int | None = None) -> bool:
         """Release a deleted partition's segments, `most` at a time; return False if any is left."""
         left = [segment for _, segment in self.retired]
-        if any(segment.leased for segment in left):
+        if any(segment.leases for segment in left):
             return False
         for segment in left[:most]:
             for listener in self.listeners:

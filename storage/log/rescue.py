@@ -170,7 +170,7 @@ def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
         _copy_bytes(files, segment, fd)
         files.fdatasync(fd)
         base, largest = segment.base_offset, log.config.max_message_bytes
-        part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
+        part = Part(base, 0, base, segment.size, largest, named=segment.offset_index.position_after)
         damages = check_file(files, path, part, task).damages
         rebuild = Rebuild(base, log.config.index_interval_bytes)
         offsets, times = sealed_indexes(files, fd, segment.size, rebuild, damages)

@@ -101,11 +101,7 @@ def _unread(
             return
         interval = partition.config.index_interval_bytes
         rebuild = Rebuild(segment.base_offset, interval, position=position)
-        fd = segment.open_apart()
-        try:
-            yield from read_on(partition, rebuild, fd, end, check_crc=False)
-        finally:
-            partition.files.close(fd)
+        yield from read_on(partition, rebuild, segment.log_fd(), end, check_crc=False)
     finally:
         segment.close_descriptors()
 
@@ -139,13 +135,13 @@ def _put_transactions(
     entries += tuple(rebuilt)
     if not partition.writable:
         index.entries = entries
-    elif entries != index.entries or index.odd_bytes:
+    elif entries != index.entries or not index.is_sound:
         index.replace(entries)
         if not entries:
             partition.files.unlink(segment.file_path(paths.TXNINDEX))
     if partition.writable and not partition.promises.clean:
         index.mark_unsynced()
-    index.close()
+    index.release()
 
 
 class Snapshots:

@@ -254,7 +254,7 @@ class SegmentLoader:
         if not segment.offset_index.is_sound or (has_times and not segment.time_index.is_sound):
             return False
         if self._has_file(paths.TXNINDEX) and (
-            segment.txn_index.odd_bytes
+            not segment.txn_index.is_sound
             or txn_index.sanity(segment.txn_index.entries, base, upper) is not None
         ):
             return False
@@ -395,48 +395,45 @@ class SegmentLoader:
         if indexes_fit and self.last_offset_entry is not None and self.first is not None:
             self.trusted = self._find_trusted()
         path = segment.log_path
-        self.fd = files.open(path, os.O_RDWR) if writable else segment.open_apart()
-        try:
-            reason = self._read(may_cut=may_cut)
-            rebuild = self.rebuild
-            size, used = self._own_size(rebuild), self.size
-            if reason is not None:
-                used = self._used(rebuild.position)
-                if may_cut and used == rebuild.position:
-                    size = used
-            if reason is None or size == rebuild.position:
-                # Only cleaners leave gaps between an unflushed segment and the next one, or an
-                # append whose first batch lies too far ahead for this segment.
-                result.damaged = (
-                    may_cut
-                    and following is not None
-                    and rebuild.next_offset < following > self.promises.gaps_below
-                    and not self._is_out_of_reach(following)
-                )
-            else:
-                result.damaged = may_cut
-            if result.damaged and not self.promises.may_end:
-                raise LogWouldEnd(
-                    reason or f"the next segment begins at offset {following}",
-                    path=path,
-                    position=rebuild.position,
-                    offset=rebuild.next_offset,
-                )
-            if writable and may_cut:
-                self._write_indexes()
-            elif writable:
-                result.index = self._begin_indexes()
-            if size == rebuild.position < self.size:
-                self._drop_garbage(size, used, may_cut=may_cut)
-            elif reason is not None and may_cut:
-                size = rebuild.position
-                result.torn = following is None and self._is_torn(size, used)
-                if writable:
-                    result.cuts.append(cut_tail(files, self.fd, path, size, self.size, reason))
-            elif reason is not None:
-                result.faults.append(f"{path}: position {rebuild.position}: {reason}")
-        finally:
-            files.close(self.fd)
+        self.fd = segment.log_fd()
+        reason = self._read(may_cut=may_cut)
+        rebuild = self.rebuild
+        size, used = self._own_size(rebuild), self.size
+        if reason is not None:
+            used = self._used(rebuild.position)
+            if may_cut and used == rebuild.position:
+                size = used
+        if reason is None or size == rebuild.position:
+            # Only cleaners leave gaps between an unflushed segment and the next one, or an
+            # append whose first batch lies too far ahead for this segment.
+            result.damaged = (
+                may_cut
+                and following is not None
+                and rebuild.next_offset < following > self.promises.gaps_below
+                and not self._is_out_of_reach(following)
+            )
+        else:
+            result.damaged = may_cut
+        if result.damaged and not self.promises.may_end:
+            raise LogWouldEnd(
+                reason or f"the next segment begins at offset {following}",
+                path=path,
+                position=rebuild.position,
+                offset=rebuild.next_offset,
+            )
+        if writable and may_cut:
+            self._write_indexes()
+        elif writable:
+            result.index = self._begin_indexes()
+        if size == rebuild.position < self.size:
+            self._drop_garbage(size, used, may_cut=may_cut)
+        elif reason is not None and may_cut:
+            size = rebuild.position
+            result.torn = following is None and self._is_torn(size, used)
+            if writable:
+                result.cuts.append(cut_tail(files, self.fd, path, size, self.size, reason))
+        elif reason is not None:
+            result.faults.append(f"{path}: position {rebuild.position}: {reason}")
         result.end = rebuild.next_offset
         result.epochs = list(rebuild.epochs)
         result.scan = self.scan

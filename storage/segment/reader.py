@@ -151,16 +151,12 @@ class SegmentReader:
         Errors: BlockingIOError, SegmentGone, CorruptRecord if the file is missing, OSError.
         """
         segment = self.segment
-        if may_wait():
-            segment.lease()
-            try:
-                return segment.disk.preadv(segment.log_fd(), buffer, position)
-            finally:
-                segment.release()
         segment.recently_used = True
         fd = segment.fd
         if fd < 0:
             fd = segment.log_fd()
+        if may_wait():
+            return segment.disk.preadv(fd, buffer, position)
         count = segment.disk.preadv_nowait(fd, buffer, position)
         if count is None:
             if position >= segment.checked_ranges.written_from:
@@ -178,13 +174,7 @@ class SegmentReader:
         segment = self.segment
         start, next_offset = self._checked_before(position)
         if start < position:
-            segment.lease()
-            try:
-                if not segment.is_offset_index_warm:
-                    before_waiting()
-                entry = segment.offset_index.at_or_before(position)
-            finally:
-                segment.release()
+            entry = segment.offset_index.at_or_before(position)
             if entry is not None and entry[1] > start and entry[0] >= next_offset:
                 return entry[1], next_offset, entry[0]
         return start, next_offset, next_offset
@@ -208,23 +198,19 @@ class SegmentReader:
         end = min(end, segment.size)
         if checked.whole:
             return segment.size
-        segment.lease()
-        try:
-            while True:
-                reached = checked.checked_until(position)
-                if reached >= segment.size:
-                    return segment.size
-                if reached >= max(end, position + 1):
-                    return reached
-                try:
-                    self._check_step(reached, min(max(end, reached + 1), checked.written_from))
-                except CorruptRecord:
-                    if not segment.is_lost:
-                        raise
-                    # The file of a sealed segment is missing: `log_fd` has made it all damage.
-                    return segment.size
-        finally:
-            segment.release()
+        while True:
+            reached = checked.checked_until(position)
+            if reached >= segment.size:
+                return segment.size
+            if reached >= max(end, position + 1):
+                return reached
+            try:
+                self._check_step(reached, min(max(end, reached + 1), checked.written_from))
+            except CorruptRecord:
+                if not segment.is_lost:
+                    raise
+                # The file of a sealed segment is missing: `log_fd` has made it all damage.
+                return segment.size
 
     def check_again(self, position: int, end: int) -> None:
         """Check bytes that may have changed since they were checked. Errors: those of `check`.
@@ -279,7 +265,7 @@ class SegmentReader:
             end=min(checked.written_from, segment.size),
             largest=max(segment.config.max_message_bytes, _MIN_LARGEST_BYTES),
             limit=max(segment.next_offset, start[1]),
-            named=segment.index_behind,
+            named=segment.offset_index.position_after,
         )
         check = Check(source, part)
         check.to(end)

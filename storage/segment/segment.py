@@ -6,9 +6,9 @@ batches back to back; the indexes are those of `storage.index`. The last segment
 change until a cleaner replaces the whole segment.
 
 A file is opened at its first use. It is closed if it was not used for some time, or if another
-segment needs its descriptor (`storage.descriptors`). A thread that reads or flushes holds a
-*lease*. While there is a lease, descriptors are not closed by age, and the files of a deleted
-segment stay.
+segment needs its descriptor (`storage.descriptors`). A thread reads by a descriptor in a local
+variable. A thread that has to open files again holds a *lease*: while there is one, the files of a
+deleted segment stay.
 
 Not here: reading batches (`reader`), appending them (`writer`), damaged files after a crash
 (`recovery`), the choice of deleted segments (`retention`, `compaction`).
@@ -26,6 +26,7 @@ from functools import partial
 
 from storage import descriptors, paths
 from storage.byte_source import FileSource
+from storage.descriptors import Descriptor
 from storage.errors import CorruptRecord, CutShort, SegmentGone
 from storage.files import Files, Identity
 from storage.index.index import OFFSET, TIME, Index, Layout
@@ -56,18 +57,14 @@ MAX_OFFSET_SPAN = 2**31 - 1
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
 
-class _LogVanished(Exception):  # noqa: N818 - `Segment.mark_missing` says what is wrong
-    """The file of the log is missing, and this process has neither renamed nor removed it."""
-
-
 class Segment:
     """One segment of a partition. Owned by one thread; leases let others read and flush it."""
 
     # Attributes in slots: with more than 30 in a dict, each access would be slower.
     __slots__ = (
         *("base_offset", "config", "writable", "suffix", "sealed", "identity", "recently_used"),
-        *("disk", "_directory", "_log_name", "fd", "_leases", "_gone", "_synced_size"),
-        *("_offset_index", "_time_index", "_txn_index"),
+        *("disk", "_directory", "_log_name", "fd", "leases", "_gone", "_synced_size"),
+        *("_indexes", "_txn_index"),
         *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
         *("max_timestamp_offset", "mtime_ns", "is_dated", "told_ns"),
         *("index_full", "damages", "reported_damages", "lost_bytes", "checked_ranges"),
@@ -103,14 +100,15 @@ class Segment:
         self.sealed = sealed
         # Of the `.log`, if another process may put another file in its place.
         self.identity: Identity | None = None
-        self._leases = 0
+        # While there are any, the files of a deleted segment stay.
+        self.leases = 0
         self._gone = False
         # The open log, else -1. No other file has the log's inode number while the log is open.
         self.fd = -1
         # Whether the files were used since the log last aged its descriptors.
         self.recently_used = False
-        self._offset_index: Index | None = None
-        self._time_index: Index | None = None
+        # The used ones, by the suffixes of their files.
+        self._indexes: dict[str, Index] = {}
         self._txn_index: TxnIndex | None = None
         # Bytes of the log that are on the disk: no write error is pending for them.
         self._synced_size = 0
@@ -154,11 +152,11 @@ class Segment:
         """
         segment = cls(files, directory, base_offset, config, writable=True, suffix=suffix)
         if not is_unused:
-            segment.discard()
+            for path in segment._existing_files():
+                files.unlink(path)
         try:
-            segment._gone = False
-            create = partial(segment._open_now, paths.LOG, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            segment.fd = fd = descriptors.open_for(segment, files, create)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+            segment.fd = fd = segment._open_within_budget(paths.LOG, flags)
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
             for kind in (paths.INDEX, paths.TIMEINDEX):
@@ -204,7 +202,6 @@ class Segment:
     def relocate(self, directory: str) -> None:
         """Note that the partition's directory was renamed (topic deletion)."""
         self._directory = directory
-        self._release_indexes()
 
     def file_size(self, suffix: str) -> int:
         """Return the bytes of this segment's file of one kind; 0 without one."""
@@ -241,7 +238,7 @@ class Segment:
         """Note that another process has renamed the files: their names end in `suffix` now."""
         self.suffix = suffix
         if suffix == paths.DELETED:
-            for index in self._made_indexes():
+            for index in self._indexes.values():
                 index.pin()
 
     def set_mtime(self, mtime_ns: int) -> None:
@@ -256,71 +253,54 @@ class Segment:
         with descriptors.lock:
             if self._gone:
                 raise SegmentGone("this segment has been deleted", path=self.log_path)
-            self._leases += 1
+            self.leases += 1
 
     def release(self) -> None:
         """End one lease. After the last one, the log thread closes or removes the files."""
         with descriptors.lock:
-            assert self._leases > 0
-            self._leases -= 1
-
-    @property
-    def leased(self) -> bool:
-        return self._leases > 0
+            assert self.leases > 0
+            self.leases -= 1
 
     def log_fd(self) -> int:
-        """Return the log's descriptor. Errors: SegmentGone, CorruptRecord for no file, OSError."""
-        if self._gone:
-            raise SegmentGone("this segment has been deleted", path=self.log_path)
+        """Return the log's descriptor: the file is open as long as the caller has it. Thread-safe.
+        Errors: SegmentGone, CorruptRecord if the file is missing, OSError.
+        """
         self.recently_used = True
         fd = self.fd
         if fd >= 0:
             return fd
         try:
-            self.fd = fd = descriptors.open_for(self, self.disk, self._open_log)
-        except _LogVanished:
-            raise self._vanished() from None
+            return descriptors.open_for(self, self._open_log)
         except FileNotFoundError:
+            if self._has_vanished():
+                raise self._vanished() from None
             if self.lost is None:
                 raise
             raise self.lost.error(self.log_path) from None
-        return fd
 
-    def _open_log(self) -> int:
-        try:
-            if self.writable and not self.sealed:
-                return self.disk.open(self.log_path, os.O_RDWR)
-            return self.open_apart()
-        except FileNotFoundError:
-            # Under the lock, like every rename: this process has neither renamed nor removed it.
-            is_ours = self.writable and self.identity is None and not self.deleted
-            if is_ours and self.disk.exists(self._directory):
-                raise _LogVanished from None
-            raise
-
-    def open_apart(self) -> int:
-        """Return a descriptor of the log that the caller closes. Errors: SegmentGone, OSError."""
+    def _open_log(self) -> Descriptor:
+        if self._gone:
+            raise SegmentGone("this segment has been deleted", path=self.log_path)
         if self.identity is None:
-            return self.disk.open(self.log_path, os.O_RDONLY)
-        return self._open_of_another(self.identity)
-
-    def _open_of_another(self, identity: Identity) -> int:
-        """Open the log of another process, which may just have renamed or replaced it."""
+            flags = os.O_RDWR if self.writable and not self.sealed else os.O_RDONLY
+            self.fd = fd = Descriptor(self.disk, self.log_path, flags)
+            return fd
+        # Another process may just have renamed or replaced it.
         named = self.log_path.removesuffix(paths.SWAP)
         for path in dict.fromkeys((self.log_path, named, named + paths.DELETED)):
-            try:
-                fd = self.disk.open(path, os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            is_same = False
-            try:
-                is_same = self.disk.identity(fd) == identity
-            finally:
-                if not is_same:
-                    self.disk.close(fd)
-            if is_same:
-                return fd
+            with contextlib.suppress(FileNotFoundError):
+                fd = Descriptor(self.disk, path, os.O_RDONLY)
+                if self.disk.identity(fd) == self.identity:
+                    self.fd = fd
+                    return fd
         raise SegmentGone("the writer has deleted or replaced this segment", path=self.log_path)
+
+    def _has_vanished(self) -> bool:
+        """Return whether another process has removed the log of this process's segment."""
+        with descriptors.lock:
+            is_ours = self.writable and self.identity is None and not self.deleted
+            exists = self.disk.exists
+            return is_ours and exists(self._directory) and not exists(self.log_path)
 
     def identity_of(self, kind: str) -> Identity | None:
         """Return the identity of its file of one kind; None without one. Errors: OSError."""
@@ -331,139 +311,153 @@ class Segment:
             return self.disk.identity(self.file_path(kind))
         return None
 
-    def open_one(self, kind: str, flags: int = os.O_RDONLY) -> int:
-        """Return a descriptor of the file of one kind, which the caller closes. Errors: OSError."""
+    def open_file(self, kind: str, flags: int = os.O_RDONLY) -> Descriptor:
+        """Open the file of one kind by its present name. Errors: OSError."""
+        # The log thread may be renaming it.
         with descriptors.lock:
-            return self._open_now(kind, flags)
+            return Descriptor(self.disk, self.file_path(kind), flags)
 
-    def _sync_apart(self) -> None:
-        """Sync log and indexes by new descriptors. Errors: CorruptRecord, OSError."""
-        for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
-            try:
-                fd = self.open_one(kind)
-            except FileNotFoundError:
-                if kind == paths.LOG:
-                    # An open log can be copied (`rescue`); otherwise the flush fails.
-                    self.log_fd()
-                    raise
-                continue  # recovery rebuilds an index
-            try:
-                self.disk.fdatasync(fd)
-            finally:
-                self.disk.close(fd)
+    def _open_within_budget(self, kind: str, flags: int) -> Descriptor:
+        return descriptors.open_for(self, partial(self.open_file, kind, flags))
 
-    def close_descriptors(self, own_leases: int = 0) -> bool:
-        """Close all files without a lease. Return True if none stays open.
-
-        `own_leases`: the number of the caller's own leases, which do not count.
+    def evict(self) -> bool:
+        """Close the files; return False if that would lose a deleted file or an unreported write
+        error (`storage.descriptors`). Thread-safe.
         """
         with descriptors.lock:
-            if self._leases > own_leases:
+            if self.is_unsynced:
                 return False
-            self.fd = -1
-            descriptors.forget(self)
-        self._release_indexes()
+            if self.fd >= 0 and not self.disk.descriptor_stat(self.fd).st_nlink:
+                return False
+            self.close_descriptors()
         return True
+
+    def close_descriptors(self) -> None:
+        """Close all files after their last use; the next use opens them again. Thread-safe."""
+        with descriptors.lock:
+            self.fd = -1
+            for index in self._used_indexes():
+                index.release()
+            descriptors.forget(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any file is open."""
+        return self.fd >= 0 or any(index.fd >= 0 for index in self._used_indexes())
+
+    def close(self) -> None:
+        """Close the files, and drop the entries of the indexes from memory."""
+        with contextlib.suppress(OSError):
+            for index in self._indexes.values():
+                if self.writable and self.sealed and self._has_lost_entries(index):
+                    # The next start rebuilds it.
+                    self.disk.unlink(self.file_path(index.layout.suffix))
+        self.close_descriptors()
+        self.forget_indexes()
 
     def renewed(self) -> None:
         """Read from now on the files that have replaced those of this sealed segment, with the same
         bytes at the same positions.
         """
-        with descriptors.lock:
-            # Another thread may be reading them: they are closed after their last use.
-            self.fd = -1
-            self._synced_size = self.size
+        self._synced_size = self.size
+        self.close_descriptors()
         self.forget_indexes()
+
+    # -- syncing -------------------------------------------------------------------------------
 
     @property
     def is_unsynced(self) -> bool:
         """Whether bytes were written to the log that may not be on the disk."""
         return self.writable and self.size > self._synced_size
 
-    def evict(self) -> bool:
-        """Close the descriptors, under the lock; return False if that would lose a deleted file or
-        an unreported write error (`storage.descriptors`).
+    def sync(self) -> None:
+        """Make log and indexes survive a power cut. Any thread that holds a lease.
+
+        A sealed segment has one file open at a time: a flush may sync thousands of them. Errors:
+        OSError; CorruptRecord, once, if the file of a sealed segment is missing.
         """
-        if self.is_unsynced:
-            return False
-        if self.fd >= 0 and not self.disk.descriptor_stat(self.fd).st_nlink:
-            return False
-        self.fd = -1
-        with contextlib.suppress(OSError):
-            self._release_indexes()
-        return True
+        if self.is_lost:
+            return
+        size = self.size
+        if self._txn_index is not None:
+            self._txn_index.sync()
+        if self.sealed:
+            self.sync_early()
+            indexes = list(self._indexes.values())
+            # A failure of `sync_early` is reported only to descriptors that were open before.
+            for fd in (self.fd, *(index.fd for index in indexes)):
+                if fd >= 0:
+                    self.disk.fdatasync(fd)
+            for index in indexes:
+                index.release()
+        else:
+            self.disk.fdatasync(self.log_fd())
+            self.check_whole()
+            self.offset_index.sync()
+            self.time_index.sync()
+            self._synced_size = max(size, self._synced_size)
 
     def sync_early(self) -> None:
-        """Sync the written bytes, so that `evict` can close the files. Errors: CorruptRecord,
-        OSError.
-
-        By other descriptors: a failure is also reported to those of the next flush.
+        """Sync the written bytes by new descriptors, so that `evict` can close the files. A failure
+        is also reported to the descriptors of the next flush. Errors: CorruptRecord, OSError.
         """
         size = self.size
-        self._sync_apart()
+        for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
+            try:
+                self.disk.fdatasync(self.open_file(kind))
+            except FileNotFoundError:
+                if kind == paths.LOG:
+                    # An open log can be copied (`rescue`); otherwise the flush fails.
+                    self.log_fd()
+                    raise
+                # Recovery rebuilds an index.
         self._synced_size = max(size, self._synced_size)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any descriptor is open."""
-        return (
-            self.fd >= 0
-            or any(index.fd >= 0 for index in self._made_indexes())
-            or (self._txn_index is not None and self._txn_index.is_open)
-        )
+    def check_whole(self) -> None:
+        """Check that the file has all written bytes. Thread-safe: an append writes them before
+        `size` counts them. Errors: CutShort, OSError.
+        """
+        written = self.size
+        size = self.disk.size(self.log_fd())
+        if size < written:
+            reason = f"another process has truncated the file from {written} to {size} bytes"
+            raise CutShort(errno.EIO, reason, self.log_path)
 
-    def close(self) -> None:
-        """Close everything. A remaining lease keeps nothing open any more."""
-        with contextlib.suppress(OSError):
-            for index in self._made_indexes():
-                if self.writable and self.sealed and self._has_lost_entries(index):
-                    # The next start rebuilds it.
-                    self.disk.unlink(self.file_path(index.layout.suffix))
-        self.close_descriptors(own_leases=self._leases)
-        self.forget_indexes()
+    def open_log(self) -> bool:
+        """Open the log, so that reads continue after its removal; return False if the file is
+        missing.
+
+        Errors: SegmentGone, OSError.
+        """
+        with contextlib.suppress(CorruptRecord):
+            self.log_fd()
+        return not self.is_lost
 
     # -- indexes -------------------------------------------------------------------------------
 
     @property
     def offset_index(self) -> Index:
         """The `.index`; its file is looked at at the first use."""
-        index = self._offset_index
-        if index is None:
-            made = self._make(OFFSET)
-            with descriptors.lock:
-                index = self._offset_index = self._offset_index or made
-        return index
+        return self._indexes.get(paths.INDEX) or self._use(OFFSET)
 
     @property
     def time_index(self) -> Index:
         """The `.timeindex`; its file is looked at at the first use."""
-        index = self._time_index
-        if index is None:
-            made = self._make(TIME)
-            with descriptors.lock:
-                index = self._time_index = self._time_index or made
-        return index
+        return self._indexes.get(paths.TIMEINDEX) or self._use(TIME)
 
-    def _make(self, layout: Layout) -> Index:
-        return Index(
-            *(self.disk, layout, self.base_offset, self._open_beside),
+    def _use(self, layout: Layout) -> Index:
+        index = Index(
+            *(self.disk, layout, self.base_offset, self._open_within_budget),
             max_bytes=self.config.segment_index_bytes,
             # It was pre-sized by another process, living or dead.
             is_active=not self.sealed,
             rebuild=self._rebuild_indexes if self.writable else None,
         )
+        return self._indexes.setdefault(layout.suffix, index)
 
-    def _made_indexes(self) -> list[Index]:
-        return [index for index in (self._offset_index, self._time_index) if index is not None]
-
-    def _open_beside(self, suffix: str, flags: int) -> int:
-        """Open an index."""
-        open_it = partial(self._open_now, suffix, flags)
-        return descriptors.open_for(self, self.disk, open_it)
-
-    def _open_now(self, suffix: str, flags: int) -> int:
-        """Open a file by its present name. Under the lock: the log thread may be renaming it."""
-        return self.disk.open(self.file_path(suffix), flags)
+    def _used_indexes(self) -> list[Index | TxnIndex]:
+        txn_index = self._txn_index
+        return [*self._indexes.values(), *(() if txn_index is None else (txn_index,))]
 
     @property
     def txn_index(self) -> TxnIndex:
@@ -471,34 +465,18 @@ class Segment:
         index = self._txn_index
         if index is None:
             before_waiting()
-            made = TxnIndex(self.disk, self._open_beside, writable=self.writable)
+            made = TxnIndex(self.disk, self._open_within_budget, writable=self.writable)
             with descriptors.lock:
                 index = self._txn_index = self._txn_index or made
         return index
 
-    @property
-    def is_offset_index_warm(self) -> bool:
-        """Whether the offset index is in use, and not cold (`Index.is_cold`)."""
-        return self._offset_index is not None and not self._offset_index.is_cold
-
     def forget_indexes(self) -> None:
-        """Read the files of the indexes again at the next use: another process has extended or
-        replaced them.
+        """Read the offset and the time index again at the next use: another process has extended
+        or replaced them.
         """
-        indexes = self._made_indexes()
-        with descriptors.lock:
-            self._offset_index = self._time_index = None
-        for index in indexes:
+        indexes, self._indexes = self._indexes, {}
+        for index in indexes.values():
             index.close()
-        if self._txn_index is not None:
-            self._txn_index.close()
-
-    def _release_indexes(self) -> None:
-        """Close the files of the indexes. Errors: OSError from the disk."""
-        for index in self._made_indexes():
-            index.release()
-        if self._txn_index is not None:
-            self._txn_index.close()
 
     @property
     def aborted(self) -> tuple[TxnEntry, ...]:
@@ -542,13 +520,10 @@ class Segment:
         """Write an index again, in place, durably. Several threads write the same bytes."""
         path, outcome = self.file_path(suffix), "has been rebuilt"
         try:
-            fd = self.open_one(suffix, os.O_CREAT | os.O_RDWR)
-            try:
-                self.disk.pwrite(fd, entries, 0)
-                self.disk.ftruncate(fd, len(entries))
-                self.disk.fdatasync(fd)
-            finally:
-                self.disk.close(fd)
+            fd = self.open_file(suffix, os.O_CREAT | os.O_RDWR)
+            self.disk.pwrite(fd, entries, 0)
+            self.disk.ftruncate(fd, len(entries))
+            self.disk.fdatasync(fd)
         except OSError as error:
             outcome = f"cannot be written again: {error}"
         _log.warning("%s was truncated by another process and %s", path, outcome)
@@ -647,62 +622,6 @@ class Segment:
                 self.mtime_ns = self.told_ns = found_ns
         return max(self.mtime_ns, least_ns)
 
-    def check_whole(self) -> None:
-        """Check that the file has all written bytes. Thread-safe: an append writes them before
-        `size` counts them. Errors: CutShort, OSError.
-        """
-        written = self.size
-        size = self.disk.size(self.log_fd())
-        if size < written:
-            reason = f"another process has truncated the file from {written} to {size} bytes"
-            raise CutShort(errno.EIO, reason, self.log_path)
-
-    # -- syncing -------------------------------------------------------------------------------
-
-    def open_log(self) -> bool:
-        """Open the log, so that reads continue after its removal; return False if the file is
-        missing.
-
-        Errors: SegmentGone, OSError.
-        """
-        with contextlib.suppress(CorruptRecord):
-            self.log_fd()
-        return not self.is_lost
-
-    def open_all(self) -> None:
-        """Open every file of the active segment, so that another thread can `sync` it."""
-        self.log_fd()
-        self.offset_index.open_to_write()
-        self.time_index.open_to_write()
-        if self._txn_index is not None:
-            self._txn_index.open()
-
-    def sync(self) -> None:
-        """Make log and indexes survive a power cut. Any thread that holds a lease.
-
-        A sealed segment has one file open at a time: a flush may sync thousands of them. Errors:
-        OSError; CorruptRecord, once, if the file of a sealed segment is missing.
-        """
-        if self.is_lost:
-            return
-        size = self.size
-        if self._txn_index is not None:
-            self._txn_index.sync()
-        if self.sealed:
-            self._sync_apart()
-            # A failure of `sync_early` is reported only to descriptors that were open before.
-            for fd in (self.fd, *(index.fd for index in self._made_indexes())):
-                if fd >= 0:
-                    self.disk.fdatasync(fd)
-            for index in self._made_indexes():
-                index.release()
-        else:
-            self.disk.fdatasync(self.log_fd())
-            self.check_whole()
-            self.offset_index.sync()
-            self.time_index.sync()
-        self._synced_size = max(size, self._synced_size)
-
     # -- batches -------------------------------------------------------------------------------
 
     def expand(
@@ -716,10 +635,6 @@ class Segment:
     def decoded_sizes(self, data: Buffer, at: int, end: int) -> tuple[int, int]:
         """Return `record.plain.decoded_sizes` of the batch at `data[at:end]`."""
         return decoded_sizes(data, at, end)
-
-    def index_behind(self, position: int) -> int | None:
-        """Return the first position after `position` at which the index has a batch."""
-        return self.offset_index.position_after(position)
 
     def log_stat(self) -> os.stat_result:
         """Return the stat of the log's file, under any present name."""
@@ -788,9 +703,10 @@ class Segment:
         self.set_suffix(suffix)
 
     def end_reading(self) -> None:
-        """Refuse leases from now on. Thread-safe."""
+        """Refuse leases and reads from now on. Thread-safe."""
         with descriptors.lock:
             self._gone = True
+            self.close_descriptors()
 
     def let_go(self) -> list[str]:
         """End all reading, and return the paths to remove, in this order.
@@ -798,8 +714,11 @@ class Segment:
         The log comes last: while it exists, no other segment of that base gets the same names when
         it leaves.
         """
+        self.end_reading()
         self.close()
-        self._gone = True
+        return self._existing_files()
+
+    def _existing_files(self) -> list[str]:
         kinds = (*_KINDS[1:], _KINDS[0])
         return [path for kind in kinds if self.disk.exists(path := self.file_path(kind))]
 

@@ -178,6 +178,7 @@ class SegmentWriter:
             segment.time_index.append(segment.max_timestamp, segment.max_timestamp_offset)
             segment.offset_index.trim()
             segment.time_index.trim()
+            segment.txn_index.trim()
             # A truncated file is not filled up.
             if segment.disk.size(fd) > segment.size:
                 cut_end(segment.disk, fd, segment.log_path, segment.size)

@@ -100,7 +100,7 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
         segment.release()
         # A log may have thousands of segments.
         if segment.sealed and not was_open:
-            segment.close_descriptors()
+            segment.evict()
 
 
 def _fewer(ranges: Intervals) -> Intervals:

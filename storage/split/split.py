@@ -145,7 +145,7 @@ def _parts(segment: Segment, start: int, end: int, is_whole: bool, room: _Room) 
         finally:
             # A log may have thousands of segments.
             if segment.sealed and not was_open:
-                segment.close_descriptors()
+                segment.evict()
 
 
 def _by_index(segment: Segment, start: int, end: int, room: _Room) -> Iterator[_Part]:

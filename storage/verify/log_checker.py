@@ -127,7 +127,7 @@ class LogChecker:
                     newest.next_offset,
                     end,
                     log.config.max_message_bytes,
-                    named=segment.index_behind,
+                    named=segment.offset_index.position_after,
                 )
                 next_offset = self._check(log, segment, part, task)
                 if next_offset < 0:
@@ -159,7 +159,7 @@ class LogChecker:
             part = Part(
                 *(base, 0, base, size, log.config.max_message_bytes),
                 limit=max(segment.next_offset, base),
-                named=segment.index_behind,
+                named=segment.offset_index.position_after,
             )
             try:
                 if self._check(log, segment, part, task) >= 0:

@@ -104,7 +104,9 @@ def _verify(
             # The read ended at the first damage.
             path, base = segment.log_path, segment.base_offset
             largest = log.config.max_message_bytes
-            part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
+            part = Part(
+                base, 0, base, segment.size, largest, named=segment.offset_index.position_after
+            )
             known = {fault.position for fault in verified.faults}
             verified.faults += [
                 Fault(path, place.reason, place.start, place.first_offset)

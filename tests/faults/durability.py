@@ -71,8 +71,8 @@ FAULTS = [
     Fault(
         "flush-a-sealed-segments-files-are-not-synced",
         "storage/segment/segment.py",
-        "            self._sync_apart()\n            # A failure",
-        "            # A failure",
+        "            self.sync_early()\n            indexes",
+        "            indexes",
         "Records before the last roll are gone after a power cut, though they were flushed.",
         (LOG_CRASH,),
     ),
@@ -91,11 +91,11 @@ FAULTS = [
         if self._txn_index is not None:
             self._txn_index.sync()
         if self.sealed:
-            self._sync_apart()
+            self.sync_early()
 """,
         """\
         if self.sealed:
-            self._sync_apart()
+            self.sync_early()
 """,
         "Aborted records are shown after a power cut.",
         (LOG_CRASH,),

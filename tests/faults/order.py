@@ -700,8 +700,8 @@ FAULTS = [
     Fault(
         "a-gap-that-was-restored-is-loss",
         "storage/recovery/segment.py",
-        "                    and not self._is_out_of_reach(following)\n",
-        "                    and following\n",
+        "                and not self._is_out_of_reach(following)\n",
+        "                and following\n",
         "A kill takes what lies behind a gap that no segment can have out of the log.",
         ("tests/crash/test_restore_crash.py",),
     ),

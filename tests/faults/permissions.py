@@ -138,8 +138,8 @@ FAULTS = [
     Fault(
         "segment-created-over-what-is-there",
         "storage/segment/segment.py",
-        "os.O_RDWR | os.O_CREAT | os.O_EXCL)",
-        "os.O_RDWR | os.O_CREAT)",
+        "os.O_RDWR | os.O_CREAT | os.O_EXCL\n",
+        "os.O_RDWR | os.O_CREAT\n",
         "A new segment goes on in a file that somebody has made meanwhile.",
         ("tests/storage/log/test_log.py",),
     ),

@@ -189,8 +189,8 @@ FAULTS = [
     Fault(
         "a-lease-keeps-a-log-from-being-closed",
         "storage/segment/segment.py",
-        "self.close_descriptors(own_leases=self._leases)",
-        "self.close_descriptors()",
+        "index.layout.suffix))\n        self.close_descriptors()",
+        "index.layout.suffix))\n        _ = self.leases or self.close_descriptors()",
         "The daemon ends with files open that somebody had open in it, and indexes untrimmed.",
         ("tests/storage/directory/test_manager.py",),
     ),
@@ -322,7 +322,7 @@ FAULTS = [
     Fault(
         "deleted-file-that-is-read-is-removed",
         "storage/log/log.py",
-        "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
+        "            if not left or due_ms > now_ms or segment.leases or has_others_name:",
         "            if not left or due_ms > now_ms or has_others_name:",
         "A reader's segment goes while it is read.",
         (LOG, MANAGER),
@@ -330,8 +330,8 @@ FAULTS = [
     Fault(
         "deleted-file-goes-at-once",
         "storage/log/log.py",
-        "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
-        "            if not left or segment.leased or has_others_name:",
+        "            if not left or due_ms > now_ms or segment.leases or has_others_name:",
+        "            if not left or segment.leases or has_others_name:",
         "Open files are ESTALE at once, instead of after file.delete.delay.ms.",
         (LOG, MANAGER, RETAIN),
     ),

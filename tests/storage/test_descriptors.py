@@ -169,7 +169,7 @@ def test_threads_that_open_at_once(tmp_path: Path) -> None:
         with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(write, range(threads)):
                 pass
-        allowed = descriptors.budget() + descriptors.reserve() // 4
+        allowed = descriptors.budget() + (descriptors.limit() - descriptors.budget()) // 4
         assert descriptors.budget() < max(most) <= allowed
 
 

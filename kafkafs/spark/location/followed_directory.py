@@ -123,7 +123,7 @@ class FollowedDirectory:
         for log in self.manager.logs():
             for segment in log.segments:
                 # An open object keeps its version; the next read opens the current one.
-                segment.close_descriptors()
+                segment.evict()
         objects.forget()
         objects.list_directories(
             [self.location.path, *(log.directory for log in self.manager.logs())]

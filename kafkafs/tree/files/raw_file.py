@@ -26,12 +26,14 @@ import contextlib
 import errno
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import KEEP_S, Attributes, Node, file_mode, inode_number
 from kafkafs.tree.partition.partition import Partition
 from storage import paths
+from storage.descriptors import Descriptor
 from storage.errors import SegmentGone, StorageError
 from storage.files import Identity
 from storage.log.append_queue import AppendQueue
@@ -292,22 +294,18 @@ class RawFile(Node):
     def is_fixed(self) -> bool:
         return self._is_fixed
 
-    def descriptor(self, segment: Segment | None) -> int:
-        """Open the file, for the caller to close. ESTALE."""
+    def descriptor(self, segment: Segment | None) -> Descriptor:
+        """Open the file, which closes itself after its last use. ESTALE."""
         files = self.partition.log.files
         try:
             if segment is None:
-                fd = files.open(self._path(), os.O_RDONLY)
+                fd = Descriptor(files, self._path(), os.O_RDONLY)
             else:
-                fd = segment.open_one(self._name[20:])
+                fd = segment.open_file(self._name[20:])
         except FileNotFoundError:
             raise self.stale() from None
-        try:
-            if files.identity(fd) != self._identity:
-                raise self.stale()
-        except BaseException:
-            files.close(fd)
-            raise
+        if files.identity(fd) != self._identity:
+            raise self.stale()
         return fd
 
     def remembered(self) -> None:
@@ -337,11 +335,8 @@ class RawHandle(Handle):
         if segment is None:
             files = node.partition.log.files
             fd = node.descriptor(None)
-            try:
-                if (size := files.size(fd)) <= _SMALL:
-                    self._content = files.pread(fd, size, 0)
-            finally:
-                files.close(fd)
+            if (size := files.size(fd)) <= _SMALL:
+                self._content = files.pread(fd, size, 0)
 
     @property
     def append_queue(self) -> AppendQueue:
@@ -355,31 +350,25 @@ class RawHandle(Handle):
             return self._content[position : position + size]
         buffer = bytearray(size)
         done = 0
-        with self._opened() as read_some:
-            while done < size:
-                got = read_some(memoryview(buffer)[done:], position + done)
-                if got is None:
-                    raise BlockingIOError
-                if not got:
-                    break
-                done += got
+        read_some = self._opened()
+        while done < size:
+            got = read_some(memoryview(buffer)[done:], position + done)
+            if got is None:
+                raise BlockingIOError
+            if not got:
+                break
+            done += got
         if self._node.is_fixed:
             assert self.log is not None
             self._node.check_unchanged(self.log)
         return buffer if done == size else memoryview(buffer)[:done]
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Callable[[memoryview, int], int | None]]:
+    def _opened(self) -> Callable[[memoryview, int], int | None]:
         if self.log is not None:
-            yield SegmentReader(self.log).raw
-            return
+            return SegmentReader(self.log).raw
         files = self._node.partition.log.files
         read = files.preadv if may_wait() else files.preadv_nowait
-        fd = self._node.descriptor(self._segment)
-        try:
-            yield lambda buffer, at: read(fd, buffer, at)
-        finally:
-            files.close(fd)
+        return partial(read, self._node.descriptor(self._segment))
 
     def release(self) -> None:
         self._node.handles.discard(self)

@@ -342,7 +342,7 @@ def test_cancelled_at_any_step_leaves_all_as_it_was(tmp_path: Path) -> None:
                 assert contents(log) == before
                 assert sorted(os.listdir(log.directory)) == files
                 assert not log.cleaning
-                assert not any(segment.leased for segment in log.segments)
+                assert not any(segment.leases for segment in log.segments)
                 continue
             break
         assert at > 6

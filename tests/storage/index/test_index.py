@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from storage.descriptors import Descriptor
 from storage.files import Files
 from storage.index.index import OFFSET, TIME, Index, Layout
+from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import entries_of
 
@@ -41,8 +42,8 @@ def opened(
 ) -> Index:
     disk = files or Files()
 
-    def open_file(suffix: str, flags: int) -> int:
-        return Descriptor(disk, disk.open(str(directory / f"x{suffix}"), flags))
+    def open_file(suffix: str, flags: int) -> Descriptor:
+        return Descriptor(disk, str(directory / f"x{suffix}"), flags)
 
     return Index(
         *(disk, layout, base, open_file),
@@ -50,6 +51,15 @@ def opened(
         is_active=is_active,
         rebuild=rebuild,
     )
+
+
+def is_cold(index: Index, target: int) -> bool:
+    """Whether a search has to open the file."""
+    try:
+        at_once(index.lookup, target)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def test_append_read_and_reopen(tmp_path: Path) -> None:
@@ -311,7 +321,22 @@ def test_what_is_asked_for_often_is_read_once(tmp_path: Path) -> None:
         for target in range(4 * count, 7 * count - kept, 50):
             assert index.lookup(target) == (target, target)
     index.close()
-    assert index.is_cold
+    assert is_cold(index, 0)
+
+
+@pytest.mark.parametrize("layout", [OFFSET, TIME])
+def test_a_thread_that_may_not_wait_opens_no_file(tmp_path: Path, layout: Layout) -> None:
+    index = opened(tmp_path, layout)
+    size = layout.entry.size
+    index.extend(b"".join(layout.entry.pack(number, number) for number in range(MANY)))
+    index.close()
+    assert is_cold(index, MANY)
+    # The search reads the last page only.
+    assert index.lookup(MANY) == (MANY - 1, MANY - 1)
+    index.release()
+    assert not is_cold(index, MANY)
+    assert is_cold(index, 1)
+    assert index.count == MANY > (1 << 14) // size
 
 
 def test_loaded_entries_leave_the_memory_unless_their_file_is_deleted(tmp_path: Path) -> None:
@@ -320,7 +345,7 @@ def test_loaded_entries_leave_the_memory_unless_their_file_is_deleted(tmp_path: 
     indexes[0].pin()
     for index in indexes[1:]:
         index.load(bytes(8 << 20))
-    assert [indexes[number].is_cold for number in (0, 1, 11)] == [False, True, False]
+    assert [is_cold(indexes[number], 0) for number in (0, 1, 11)] == [False, True, False]
     for index in indexes:
         index.close()
 

@@ -21,8 +21,8 @@ ENTRY = TxnEntry(1000, 5, 10, 11)
 def index(path: Path, files: Files | None = None, *, writable: bool = True) -> TxnIndex:
     disk = files or Files()
 
-    def open_file(suffix: str, flags: int) -> int:
-        return Descriptor(disk, disk.open(str(path / f"x{suffix}"), flags))
+    def open_file(suffix: str, flags: int) -> Descriptor:
+        return Descriptor(disk, str(path / f"x{suffix}"), flags)
 
     return TxnIndex(disk, open_file, writable=writable)
 
@@ -69,10 +69,10 @@ def test_the_first_entry_makes_the_file(tmp_path: Path) -> None:
     assert not path.exists()
     made.append(entry(3))
     made.append(entry(6))
-    made.close()
+    made.release()
     assert path.read_bytes() == encode([entry(3), entry(6)])
     made.append(entry(9))
-    made.close()
+    made.release()
     assert index(tmp_path).entries == (entry(3), entry(6), entry(9))
 
 
@@ -80,9 +80,9 @@ def test_what_was_left_incomplete_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "x.txnindex"
     path.write_bytes(encode([entry(3)]) + b"torn")
     made = index(tmp_path)
-    assert (made.entries, made.odd_bytes) == ((entry(3),), 4)
+    assert (made.entries, made.is_sound) == ((entry(3),), False)
     made.append(entry(6))
-    made.close()
+    made.release()
     assert path.read_bytes() == encode([entry(3), entry(6)])
 
 
@@ -111,7 +111,7 @@ def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
         made.append(entry(6))
     assert made.entries == (entry(3),)
     made.append(entry(9))
-    made.close()
+    made.release()
     assert (tmp_path / "x.txnindex").read_bytes() == encode([entry(3), entry(9)])
 
 
@@ -123,7 +123,7 @@ def test_a_cut_that_was_refused_is_made_up_for(tmp_path: Path) -> None:
     disk.fail_next("ftruncate", errno.EIO, suffix=".txnindex")
     made.truncate_to(1)
     assert made.entries == (entry(3),)
-    made.close()
+    made.trim()
     assert (tmp_path / "x.txnindex").read_bytes() == encode([entry(3)])
 
 
@@ -144,4 +144,4 @@ def test_what_another_process_has_cut_is_written_again(tmp_path: Path) -> None:
     path.write_bytes(b"")
     made.append(entries[2])
     assert decode(path.read_bytes()) == entries
-    made.close()
+    made.release()

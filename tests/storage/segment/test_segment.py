@@ -380,16 +380,13 @@ def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
 # -- the end -------------------------------------------------------------------------------------
 
 
-def test_a_lease_keeps_descriptors(segment: Segment) -> None:
+def test_a_descriptor_can_be_read_after_its_segment_has_closed_it(segment: Segment) -> None:
     fill(segment)
     SegmentWriter(segment).seal()
-    segment.lease()
-    assert not segment.close_descriptors()
-    assert segment.close_descriptors(own_leases=1)
-    SegmentReader(segment).read(0, 10)
-    segment.release()
-    assert segment.close_descriptors()
+    fd = segment.log_fd()
+    segment.close_descriptors()
     assert not segment.is_open
+    assert segment.disk.size(fd) == segment.size
 
 
 @pytest.mark.parametrize("kind", [paths.DELETED, paths.CUT])
