@@ -16,29 +16,26 @@ import contextlib
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from storage.errors import StorageError, TaskCancelled, reason_of
 
 _log = logging.getLogger(__name__)
 
 
-class Say(Protocol):
-    """Logs a line; an unexpected error comes with its traceback."""
-
-    def __call__(self, message: str, traceback: str = "") -> None: ...
-
-
-def _warn(message: str, traceback: str = "") -> None:
+def _warn(message: str, traceback: str) -> None:
     _log.warning("%s", f"{message}\n{traceback}".rstrip())
 
 
 class Duties:
-    """The duties of one data directory. `say` logs a line, by default to the module's logger."""
+    """The duties of one data directory.
+
+    `say` logs a line, by default to the module's logger; an unexpected error comes with its
+    traceback, other lines with an empty one.
+    """
 
     def __init__(self) -> None:
-        self.say: Say = _warn
+        self.say: Callable[[str, str], None] = _warn
         self.failures: Counter[str] = Counter()
         """Number of failures by duty."""
         # The present failures by (duty, its object).
@@ -70,14 +67,14 @@ class Duties:
             self._failing[duty, of] = how
             what = f"{_named(duty, of)} failed, will retry"
             if isinstance(error, OSError | StorageError):
-                self.say(f"{what}: {reason_of(error)}")
+                self.say(f"{what}: {reason_of(error)}", "")
             else:
                 self.say(f"{what}: unexpected error", "".join(traceback.format_exception(error)))
 
     def succeeded(self, duty: str, of: str = "") -> None:
         """Report a successful turn."""
         if self._failing.pop((duty, of), None) is not None:
-            self.say(f"{_named(duty, of)} works again")
+            self.say(f"{_named(duty, of)} works again", "")
 
     def forget(self, of: str) -> None:
         """Forget the failures of an object that was deleted or closed."""
