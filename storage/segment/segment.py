@@ -33,8 +33,8 @@ from storage.index.index import OFFSET, TIME, Index, Layout
 from storage.index.txn_index import TxnEntry, TxnIndex
 from storage.record._batch import Rebuild
 from storage.record.compression import MAX_DECOMPRESSED_BYTES
-from storage.record.header import MAGIC, BatchHeader, Buffer
-from storage.record.plain import decoded_sizes, plain
+from storage.record.header import BatchHeader, Buffer
+from storage.record.plain import decoded_sizes, first_offset, plain
 from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import sound_batch
 from storage.segment.checked_ranges import CheckedRanges
@@ -666,14 +666,17 @@ class Segment:
 
     def can_name(self, offset: int, position: int) -> bool:
         """Return whether a sound batch lies at `position` that can have an entry for `offset`."""
+        source = self.source()
         try:
-            header = sound_batch(self.source(), position, self.size)
+            header = sound_batch(source, position, self.size)
+            if header is None:
+                return False
+            first = header.base_offset
+            if header.is_wrapper:
+                # The entries of brokers before 0.11 may have any offset of a set.
+                first = first_offset(source.read_at(position, header.size), header)
         except (CorruptRecord, OSError):
             return False
-        if header is None:
-            return False
-        # The entries of brokers before 0.11 may have any offset of a set.
-        first = offset if header.magic < MAGIC else header.base_offset
         return first <= offset <= header.last_offset
 
     @property

@@ -153,24 +153,26 @@ class _Reader:
             self._split.to_offset, now.log_start, self.next_offset, path=self._split.directory
         )
 
-    def _start(self, reader: SegmentReader) -> Start:
+    def _start(self, segment: Segment) -> Start:
         """Return the start of a batch at or before the record at `next_offset`."""
-        segment, offset = reader.segment, self.next_offset
-        base, split = segment.base_offset, self._split
-        if offset <= base:
-            return 0, base, base
-        if split.position and (split.base_offset, split.from_offset) == (base, offset):
-            for named in (offset - 1, offset):
-                if segment.can_name(named, split.position):
-                    return split.position, base, named
-        position = segment.position_before(offset)
-        return reader.start_before(position) if segment.holds_batches else (position, base, base)
+        offset, base, split = self.next_offset, segment.base_offset, self._split
+        if offset > base and not segment.holds_batches:
+            return segment.position_before(offset), base, base
+        if offset > base:
+            if split.position and (split.base_offset, split.from_offset) == (base, offset):
+                for named in (offset - 1, offset):
+                    if segment.can_name(named, split.position):
+                        return split.position, base, named
+            named, position = segment.offset_index.lookup(offset)
+            if position and segment.can_name(named, position):
+                return position, base, named
+        return 0, base, base
 
     def _windows(self, place: Place) -> Iterator[Columns]:
         """Decode the segment from `next_offset` on to the split's end, or to its last batch."""
         segment, to_offset = place.segment, self._split.to_offset
         reader = SegmentReader(segment)
-        start: Start | None = self._start(reader)
+        start: Start | None = self._start(segment)
         decode = self._decode if segment.holds_batches else self._decode_entries
         room = memoryview(bytearray(self._window_bytes))
 

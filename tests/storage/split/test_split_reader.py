@@ -11,9 +11,9 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.split.split_reader import Wanted, read_split
-from tests.oracle import Shown
+from tests.oracle import Message, Shown, put_message
 from tests.storage.logs import NOW_MS, append, write_settings
-from tests.storage.old_logs import old_file, write_legacy, write_old
+from tests.storage.old_logs import messages, old_file, wrapper, write_legacy, write_old
 from tests.storage.splitting import (
     EVERYTHING,
     a_log,
@@ -178,6 +178,38 @@ def test_older_formats(tmp_path: Path, magic: int, chunk: int) -> None:
             for first, end in ((30, 31), (47, 110), (100, 206)):
                 some = read_all(plan(log, first, end, target), chunk)
                 assert some == [row for row in expected if first <= row.offset < end]
+
+
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_positions_of_a_segment_that_was_rewritten(
+    tmp_path: Path, planned: bool, magic: int, codec: int
+) -> None:
+    """A cleaner has put a later batch where the plan or the index had one."""
+
+    def stored(first: int, count: int) -> bytes:
+        some = messages(first, count, magic)
+        if codec:
+            return wrapper(some, magic, codec)
+        return b"".join(put_message(message, magic) for message in some)
+
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    path = directory / f"{0:020}.log"
+    path.write_bytes(stored(0, 90) + stored(90, 10) + stored(100, 100))
+    write_settings(tmp_path, log_index_interval_bytes=1)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        assert read_all(plan(log, 100)) == records(log, 100, 200)
+        (split,) = plan(log, 100)
+    empty = put_message(Message(120, None, b"", NOW_MS), magic)
+    large = Message(120, None, bytes(split.position - len(empty)), NOW_MS)
+    path.write_bytes(put_message(large, magic) + stored(150, 50))
+    if not planned:
+        # The index is the old one.
+        split = split._replace(position=0)
+    assert [row.offset for row in read(split)] == [120, *range(150, 200)]
 
 
 @pytest.mark.parametrize("chunk", [1, 50, 1 << 20])
