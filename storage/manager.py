@@ -175,10 +175,10 @@ class LogManager(DataDirectory):
         if not self.read_only:
             for line in [*self.settings.notes, *self.kept_topics(), *self.remote_lines()]:
                 _log.warning("%s", line)
-        for each in opened.scan.deletions:
+        for each in opened.found.deletions:
             self.topics.deleted_ms[each.topic] = each.deleted_ms
         self.deleted.resume(
-            opened.scan.deletions, opened.scan.doomed, self.clock_ms(), self.monotonic_ms()
+            opened.found.deletions, opened.found.doomed, self.clock_ms(), self.monotonic_ms()
         )
 
     def _end_what_was_stopped(self) -> None:

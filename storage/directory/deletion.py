@@ -3,7 +3,7 @@
 A deletion renames the directories of the partitions to Kafka's `-delete` names, the first one
 before the others. An undeletion renames them back, the first one last. So the name of the first
 directory decides. If a start finds either half done, it finishes the deletion; the topic can be
-undeleted afterwards (`open.scan`). Its logs are then loaded as after a crash.
+undeleted afterwards (`open.find_partitions`). Its logs are then loaded as after a crash.
 
 A topic cannot be undeleted if its deletion record cannot be written to its first directory
 (`deletion_file`), or if the log start of a partition is not known. The next start removes its

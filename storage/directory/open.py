@@ -1,6 +1,6 @@
 """Opens the logs of a data directory, once, in this order:
 
-1. find the partitions, and finish an interrupted deletion (`scan`);
+1. find the partitions, and finish an interrupted deletion (`find_partitions`);
 2. read the checkpoints, and remove the marker of a clean stop: if the process is killed from now
    on, the next start recovers;
 3. leave out unneeded topics, if the caller named the needed ones and the last stop was clean;
@@ -65,7 +65,7 @@ class Progress:
     partitions_total: int
 
 
-class Scan(NamedTuple):
+class Found(NamedTuple):
     """The entries of a data directory: the partitions to load, in order, the directories to delete,
     and the deleted topics of some of these directories.
     """
@@ -81,7 +81,7 @@ class Opened(NamedTuple):
     `bytes_read`: bytes of the logs that recovery has read; `took_s`: the time that opening took.
     """
 
-    scan: Scan
+    found: Found
     bytes_read: int
     took_s: float
 
@@ -100,8 +100,8 @@ def open_logs(
     """
     started = time.monotonic()
     files, checkpoints = directory.files, directory.checkpoints
-    scanned = scan(directory)
-    found = scanned.partitions
+    everything = find_partitions(directory)
+    found = everything.partitions
     new, short = _look_into(directory, found)
     recovery_points, log_starts, are_known = checkpoints.read_at_open(found)
     directory.stopped_clean = directory.clean and are_known
@@ -171,7 +171,7 @@ def open_logs(
         for log in logs:
             log.abandon()
         raise
-    return Opened(scanned, bytes_read, time.monotonic() - started)
+    return Opened(everything, bytes_read, time.monotonic() - started)
 
 
 @contextlib.contextmanager
@@ -231,7 +231,7 @@ def _is_short(directory: DataDirectory, path: str, names: Sequence[str]) -> bool
 # -- the names in a data directory ---------------------------------------------------------------
 
 
-def scan(directory: DataDirectory) -> Scan:
+def find_partitions(directory: DataDirectory) -> Found:
     """List the partitions, and finish an interrupted deletion. Errors: OSError."""
     found: set[TopicPartition] = set()
     doomed: list[str] = []
@@ -257,16 +257,16 @@ def scan(directory: DataDirectory) -> Scan:
             others.append(name)
     if others:
         directory.skipped.update(others)
-        _log.warning("%s", _left_alone(sorted(others)))
+        _log.warning("%s", _ignored_line(sorted(others)))
     deletions = [each for name in doomed if (each := _deletion(directory, name)) is not None]
     for deletion in deletions:
-        for partition in _left(directory, deletion, found, doomed):
+        for partition in _not_renamed(directory, deletion, found, doomed):
             found.remove((deletion.topic, partition.number))
             doomed.append(partition.directory)
             if not directory.read_only:
                 source = directory.partition_path((deletion.topic, partition.number))
                 directory.files.rename(source, os.path.join(directory.path, partition.directory))
-    return Scan(sorted(found), doomed, deletions)
+    return Found(sorted(found), doomed, deletions)
 
 
 def _deletion(directory: DataDirectory, name: str) -> Deletion | None:
@@ -281,7 +281,7 @@ def _deletion(directory: DataDirectory, name: str) -> Deletion | None:
     return deletion if is_its_own else None
 
 
-def _left(
+def _not_renamed(
     directory: DataDirectory,
     deletion: Deletion,
     found: Container[TopicPartition],
@@ -301,7 +301,7 @@ def _left(
     ]
 
 
-def _left_alone(names: Sequence[str]) -> str:
+def _ignored_line(names: Sequence[str]) -> str:
     """Return a line about directories that are not partitions."""
     shown, more = ", ".join(names[:_SHOWN]), len(names) - _SHOWN
     rest = f" and {counted(more, 'other')}" if more > 0 else ""

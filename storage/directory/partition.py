@@ -79,13 +79,12 @@ def load_partition(
     place = PartitionFiles(files, path, config, promises, writable, advance)
     now_ms = directory.clock_ms()
 
-    def load() -> tuple[Recovered, bool]:
+    def load() -> Recovered:
         """Load from the beginning, also if it is called again, with a part of the reserve."""
-        loader = LogLoader(place, now_ms)
-        return loader.load(), loader.promises.unsynced
+        return LogLoader(place, now_ms).load()
 
     try:
-        recovered, unsynced = files.with_reserve(load)
+        recovered = files.with_reserve(load)
     except LogWouldEnd as damage:
         point, clean_before = promises.recovery_point, directory.stopped_clean
         log = load_partition(
@@ -97,7 +96,7 @@ def load_partition(
         # A mount ends the log there, too.
         log.abandon()
         place = replace(place, promises=replace(promises, may_end=True))
-        recovered, unsynced = files.with_reserve(load)
+        recovered = files.with_reserve(load)
     recovered.producers.expire(now_ms, settings.broker.producer_id_expiration_ms)
     directory.cuts.extend(recovered.cuts)
     directory.faults.extend(recovered.faults)
@@ -117,7 +116,7 @@ def load_partition(
         tiered=tiered,
         checkpointed_start=log_start if is_brokers else None,
     )
-    if unsynced and writable and not clean:
+    if recovered.unsynced and writable and not clean:
         log.durability.restore_flush_error()
     return log
 

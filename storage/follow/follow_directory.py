@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 
 from storage import paths
-from storage.directory.open import scan
+from storage.directory.open import find_partitions
 from storage.directory.partition import add_log, load_partition, retry_while_writer_renames
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow.follow import FRESH_NS, LogFollower
@@ -130,7 +130,7 @@ class DirectoryFollower:
         stamp = self._files.file_stat(manager.path).st_mtime_ns
         if stamp == self._names_seen:
             return []
-        found = scan(manager).partitions
+        found = find_partitions(manager).partitions
         there = {item: self._identity(self._path(item)) for item in found}
         manager.topics.forget_faults(there)
         for log in list(manager.logs()):

@@ -59,7 +59,7 @@ class Recovered:
     of an unfinished last write. `manifest`: None: there is none. `producers`: at the log's end.
     `snapshot_offset`: that of the newest snapshot on disk, -1: there is none; `unsynced_snapshots`:
     the offsets of those that a power cut may take; `directory_unsynced`: whether a power cut may
-    restore removed names, and take new ones.
+    restore removed names, and take new ones. `unsynced`: an fsync has failed (`Promises`).
     """
 
     segments: list[Segment]
@@ -67,6 +67,7 @@ class Recovered:
     snapshot_offset: int = -1
     unsynced_snapshots: frozenset[int] = frozenset()
     directory_unsynced: bool = False
+    unsynced: bool = False
     damaged: bool = False
     torn: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -115,6 +116,7 @@ class LogLoader:
         if self.writable and not (self.names or bad):
             return self._begin()
         if paths.UNSYNCED in self.names:
+            result.unsynced = True
             self.promises = replace(self.promises, unsynced=True)
         # First, second and third pass: finish or undo an interrupted swap.
         self._finish_swaps()

@@ -23,6 +23,7 @@ import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from storage import paths
 from storage.byte_source import FileSource
@@ -61,6 +62,18 @@ _PAGE = 4096
 # Batches of producers that are remembered of a segment, some 300 bytes each; if there are more, the
 # log is read again.
 _MOST_REMEMBERED = 100_000
+
+
+class Start(NamedTuple):
+    """The batch from which on a log is read: its first one, or that of an index entry.
+
+    `max_timestamp`: the largest one before it, and its offset; -1: none.
+    """
+
+    position: int
+    offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
 
 
 @dataclass(slots=True)
@@ -113,9 +126,8 @@ class SegmentLoader:
 
     `following`: the base offset of the next segment, None for the last. `present`: the names of the
     existing files. `listed_size`: the segment's bytes by the manifest; None: unknown.
-    `trusted_below`: the log is read from this offset on; later damage ends it. `trusted`: the index
-    entry from which on the log is read; None: from the start. (Offset, position, largest timestamp
-    so far, its offset.) `places`: the damaged ranges that the walk passes.
+    `trusted_below`: the log is read from this offset on; later damage ends it. `start`: the batch
+    from which on it is read. `places`: the damaged ranges that the walk passes.
     """
 
     def __init__(
@@ -136,7 +148,7 @@ class SegmentLoader:
         self.listed_size = listed_size
         self.segment = partition.segment(base, writable=partition.writable)
         self.result = Loaded(self.segment)
-        self.trusted: tuple[int, int, int, int] | None = None
+        self.start = self.whole = Start(0, base, -1, base)
         self.places: list[Damage] = []
 
     def load(self) -> Loaded:
@@ -357,8 +369,8 @@ class SegmentLoader:
     def _read_at(self, position: int, size: int) -> bytes:
         return self.files.pread(self.fd, size, position)
 
-    def _find_trusted(self) -> tuple[int, int, int, int] | None:
-        """Return the last index entry that was flushed.
+    def _find_start(self) -> Start:
+        """Return the batch of the last index entry that was flushed.
 
         The time entry that was written with an offset entry covers everything up to that batch
         (`LogSegment.append`).
@@ -368,17 +380,17 @@ class SegmentLoader:
         limit = min(limit, self.trusted_below - 1)
         offset, position = segment.offset_index.lookup(limit)
         if not 0 < position < self.size:
-            return None
+            return self.whole
         head = SegmentReader(segment).read(position, min(HEADER_SIZE, self.size - position))
         header = parse_header(head)
         if not header.base_offset <= offset <= header.last_offset:
-            return None
+            return self.whole
         times, timestamp, timestamp_offset = segment.time_index, -1, segment.base_offset
         if count := times.count_to(offset):
             timestamp, timestamp_offset = times.entry(count - 1)
         if timestamp < 0 and self.first is not None and self.first.max_timestamp >= 0:
-            return None
-        return offset, position, timestamp, timestamp_offset
+            return self.whole
+        return Start(position, offset, timestamp, timestamp_offset)
 
     # -- reading the log -----------------------------------------------------------------------
 
@@ -393,7 +405,7 @@ class SegmentLoader:
         files, segment, result = self.files, self.segment, self.result
         writable, following = self.writable, self.following
         if indexes_fit and self.last_offset_entry is not None and self.first is not None:
-            self.trusted = self._find_trusted()
+            self.start = self._find_start()
         path = segment.log_path
         self.fd = segment.log_fd()
         reason = self._read(may_cut=may_cut)
@@ -439,7 +451,7 @@ class SegmentLoader:
         result.scan = self.scan
         result.faults += [str(place.error(path)) for place in self.places]
         found = SegmentSummary.of(rebuild, size, self.mtime_ns)
-        if self.trusted is not None and self.first is not None:
+        if self.start.position and self.first is not None:
             found = found._replace(first_timestamp=self.first.max_timestamp)
         segment.restore(found)
         segment.damages = segment.reported_damages = tuple(self.places)
@@ -460,12 +472,12 @@ class SegmentLoader:
         )
 
     def _read(self, *, may_cut: bool) -> str | None:
-        """Walk the log from the trusted entry on; if it may be cut, past wrong base offsets.
+        """Walk the log from `start` on; if it may be cut, past wrong base offsets.
 
         Return why the walk stopped before the file's end, or None.
         """
         self._walk(self.size)
-        if self.trusted is not None and self.rebuild.position == self.trusted[1]:
+        if self.start.position and self.rebuild.position == self.start.position:
             # The batch of the entry is damaged, and has no valid offset.
             self._walk_from_start()
         following = self.following
@@ -491,27 +503,23 @@ class SegmentLoader:
         return None
 
     def _walk_from_start(self) -> None:
-        self.trusted = None
+        self.start = self.whole
         self._walk(self.size)
 
     def _walk(self, end: int) -> None:
-        """Read from the trusted entry on to `end`, or to the first fault outside of `places`."""
+        """Read from `start` on to `end`, or to the first fault outside of `places`."""
         base, interval = self.segment.base_offset, self.partition.config.index_interval_bytes
-        if self.trusted is None:
-            self.scan = Scan(0, base)
-            self.rebuild = Rebuild(base, interval)
-        else:
-            offset, position, timestamp, timestamp_offset = self.trusted
-            self.scan = Scan(position, offset)
-            self.rebuild = Rebuild(
-                base,
-                interval,
-                position=position,
-                indexed_position=position,
-                indexed_timestamp=timestamp,
-                max_timestamp=timestamp,
-                max_timestamp_offset=timestamp_offset,
-            )
+        start = self.start
+        self.scan = Scan(start.position, start.offset)
+        self.rebuild = Rebuild(
+            base,
+            interval,
+            position=start.position,
+            indexed_position=start.position,
+            indexed_timestamp=start.max_timestamp,
+            max_timestamp=start.max_timestamp,
+            max_timestamp_offset=start.max_timestamp_offset,
+        )
         for place in self.places:
             self.scan.take(read_on(self.partition, self.rebuild, self.fd, place.start))
             self.rebuild.skip(place.end, place.next_offset)
@@ -521,14 +529,14 @@ class SegmentLoader:
         """Return the damage that the walk passes, as long as the log does not end there."""
         rebuild, base = self.rebuild, self.segment.base_offset
         position, next_offset = rebuild.position, rebuild.next_offset
-        if rebuild.last_batch_position > (-1 if self.trusted is None else self.trusted[1]):
+        if rebuild.last_batch_position > (self.start.position or -1):
             # The last batch may be the one with the wrong base offset.
             position, next_offset = rebuild.last_batch_position, rebuild.offset_before_last
         found = self._damage_from(position, next_offset)
-        if found and self.trusted is not None:
-            # A walk from the trusted entry does not know the offsets before its first batch, so it
-            # begins at the segment's start, where flushed damage may lie.
-            found = self._damage_from(0, base, flushed_to=self.trusted[1])
+        if found and self.start.position:
+            # A walk from a later batch does not know the offsets before that, so it begins at the
+            # segment's start, where flushed damage may lie.
+            found = self._damage_from(0, base, flushed_to=self.start.position)
         return found
 
     def _damage_from(self, position: int, next_offset: int, flushed_to: int = 0) -> list[Damage]:
@@ -603,7 +611,7 @@ class SegmentLoader:
 
     @property
     def _first_untrusted(self) -> int:
-        return -1 if self.trusted is None else self.trusted[0] + 1
+        return self.start.offset + 1 if self.start.position else -1
 
     def _write_indexes(self) -> None:
         segment, rebuild = self.segment, self.rebuild
