@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from storage import paths
 from storage.errors import CorruptRecord
 
 _log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 class Damage(NamedTuple):
     """Bytes `start` to `end` of a log, in which the offsets from `first_offset` to (without)
-    `next_offset` are lost.
+    `next_offset` are lost. A `next_offset` of `MAX_OFFSET` is not known: no sound batch follows.
     """
 
     start: int
@@ -43,6 +44,8 @@ class Damage(NamedTuple):
         if self.is_empty:
             return f"{self.end - self.start} bytes are not a batch: {self.reason}"
         offsets = f"offsets {self.first_offset} to {self.next_offset - 1}"
+        if self.next_offset == paths.MAX_OFFSET:
+            offsets = f"offsets from {self.first_offset} on"
         return f"{offsets} are damaged: {self.reason}"
 
     def error(self, path: str) -> CorruptRecord:

@@ -66,7 +66,7 @@ def test_what_lies_behind_a_split_is_not_looked_at(tmp_path: Path) -> None:
             assert read(split, chunk_bytes=chunk) == expected
             assert read(split._replace(to_offset=25), chunk_bytes=chunk) == expected[:25]
     path.write_bytes(stored[:-1])
-    with pytest.raises(CorruptRecord, match="extends beyond the end of the log"):
+    with pytest.raises(CorruptRecord, match="offsets from 20 on are damaged: it extends beyond"):
         read(split)
 
 
