@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 
+from storage.errors import StorageError
 from storage.index.txn_index import TxnEntry
 from storage.log.state import LogState
 from storage.segment.reader import SegmentReader
@@ -115,7 +116,7 @@ class Transactions:
                 self._log.off_log_thread(active, active.txn_index.append, aborted)
             append = self._log.writer.append
             position = self._log.off_log_thread(active, append, batches, entries, now_ns)
-        except OSError:
+        except (OSError, StorageError):
             if update.aborted:
                 active.txn_index.truncate_to(known)
                 with self._aborted_lock:

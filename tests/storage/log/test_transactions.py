@@ -12,6 +12,7 @@ import pytest
 
 from storage import Log, LogListener, LogManager
 from storage.errors import (
+    CorruptRecord,
     InvalidTxnState,
     ReadOnlyLog,
 )
@@ -375,6 +376,22 @@ def test_a_marker_for_which_the_log_cannot_be_read_is_not_written(
         assert watcher.events == [("appended", 2), ("stabilized", 2)]
         put(log, marker(8, COMMIT))
         assert values(log) == [*([b"a"] if kind == COMMIT else []), b"b", b"c", b"d", b"e"]
+
+
+def test_an_abort_that_cannot_be_written_aborts_nothing(tmp_path: Path) -> None:
+    """The file of the active segment is gone, and no longer open."""
+    manager = LogManager.open(str(tmp_path))
+    log = new_log(manager)
+    client = Client(log, 7)
+    client.send(b"a")
+    log.flush()
+    log.active.close_descriptors()
+    os.unlink(log.active.log_path)
+    with pytest.raises(CorruptRecord, match="the file is missing"):
+        client.abort()
+    assert log.transactions.aborted() == []
+    assert log.active.txn_index.entries == ()
+    manager.abandon()
 
 
 def test_a_log_start_moves_into_open_transactions_without_a_read(tmp_path: Path) -> None:
