@@ -59,8 +59,9 @@ def say_what_to_remove(path: str) -> Iterator[None]:
             raise
         reason = (
             f"{os.strerror(error.errno)}: cannot open the data directory. Delete other files on "
-            "this disk (1 MiB is enough), or the oldest segments of a broker's partition (all "
-            "files with the same number)"
+            "this disk (1 MiB is enough). In a broker's directory you can also delete the oldest "
+            "segments of a topic with cleanup.policy=delete: all files with the same number, but "
+            "never the newest segment of a partition"
         )
         raise OSError(error.errno, reason, path) from error
 
