@@ -47,7 +47,7 @@ cdef enum:
 
 
 cdef struct Entry:
-    # A batch in the output: the numbers that Segment.append needs.
+    # A batch in the output: the numbers that SegmentWriter.append needs.
     int64_t position
     int64_t size
     int64_t last_offset

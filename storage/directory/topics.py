@@ -3,7 +3,7 @@
 A partition that could not be opened is a fault of its topic and does not concern the others.
 
 Not here: finding and loading partitions (`open`, `partition`), making and deleting them
-(`creation`, `deletion`).
+(`data_directory`, `deletion`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ as entries of zeros. A search may return an earlier place than necessary in this
 
 One thread changes an index; others may search it meanwhile.
 
-Not here: when an entry is made (`segment`), whether it fits the log (`recovery`).
+Not here: when an entry is made (`segment.writer`), whether it fits the log (`recovery`).
 """
 
 from __future__ import annotations

@@ -418,10 +418,14 @@ class Segment:
         `size` counts them. Errors: CutShort, OSError.
         """
         written = self.size
+        if self.disk.size(self.log_fd()) < written:
+            raise self.cut_short()
+
+    def cut_short(self) -> CutShort:
+        """Return the error of a file that another process has truncated."""
         size = self.disk.size(self.log_fd())
-        if size < written:
-            reason = f"another process has truncated the file from {written} to {size} bytes"
-            raise CutShort(errno.EIO, reason, self.log_path)
+        reason = f"another process has truncated the file from {self.size} to {size} bytes"
+        return CutShort(errno.EIO, reason, self.log_path)
 
     def open_log(self) -> bool:
         """Open the log, so that reads continue after its removal; return False if the file is

@@ -97,7 +97,7 @@ class SegmentWriter:
             disk.ftruncate(fd, start)
             self._cut_pending = False
         if disk.size(fd) < start:
-            segment.check_whole()
+            raise segment.cut_short()
         try:
             disk.pwrite(fd, data, start)
         except OSError:
