@@ -2,7 +2,7 @@
 
 The caller of a request sees an errno only. The node or the storage says why; what to do instead
 says the table here, by the operation and the kind of node that it met (for a name: the directory).
-What the kernel refuses by itself, such as what the modes forbid, never comes here.
+Requests that the kernel refuses by itself, such as by the modes, never come here.
 """
 
 from __future__ import annotations
@@ -99,5 +99,5 @@ _PLAIN = re.compile(r"[\w./@:+,=~…-]+", re.ASCII)
 
 
 def _shown(path: str) -> str:
-    """A path from outside in a line: quoted where it could be taken for something else."""
+    """A path of a request in a line; quoted if a reader could misread it."""
     return path if _PLAIN.fullmatch(path) else repr(path)

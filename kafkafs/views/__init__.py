@@ -1,7 +1,7 @@
 """Views: ways of writing a partition's records as text, and of reading them back from it.
 
-A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. What it
-keeps between two calls is a `Cursor` or a `Measure`, which belong to the caller.
+A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. Its
+state between two calls is a `Cursor` or a `Measure`, which belong to the caller.
 
 `_measure` has both, and the loop over batches that all views share. `_render` is the values view,
 `_key_value` and `_json_lines` (text in `_json_text`) the views of whole records, which share

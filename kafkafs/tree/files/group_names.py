@@ -5,9 +5,9 @@ Kafka takes any name but the empty one. These bytes are written `%` and two hexa
     %, /, and what controls a terminal     00 to 1F, 7F
     a dot                                  the first, the last, and each behind another dot
 
-So nothing begins with a dot, and `..` ends the name in `N@group=G..END`. What would have more than
-`LONGEST` bytes is written as its beginning, `%~` and a hash; such a name is found among the groups
-that are there, but makes none.
+So nothing begins with a dot, and `..` ends the name in `N@group=G..END`. A name of more than
+`LONGEST` bytes is written as its beginning, `%~` and a hash; it finds an existing group, and makes
+none.
 
 Each group has one spelling; another one names nothing. Pure.
 """

@@ -5,7 +5,7 @@ granted a share; while it holds a partition, nobody else commits a position ther
 
 The shares are even, and as few partitions as possible change hands. A partition that is to go to
 another consumer stays with its holder until that gives it back: first it commits what it has
-handled. So no two work on the same partition. What a closed file held is granted to others at once.
+handled. So no two work on the same partition. The share of a closed file goes to others at once.
 
 Everything here is on the owner's thread.
 """
@@ -42,7 +42,7 @@ class Claimed(NamedTuple):
 
 
 class State(StrEnum):
-    """What a consumer is told of a partition."""
+    """The state of a partition in a consumer's share."""
 
     HELD = "held"
     RETURN = "return"
@@ -76,11 +76,11 @@ class GroupClaims:
         self.consumers: dict[Consumer, None] = {}
         # The consumers that want partitions of each topic, also of topics that are not there.
         self._wanting: dict[str, dict[Consumer, Numbers]] = {}
-        # Who holds each partition, and who is to hold it.
+        # The consumer that holds each partition, and the one that gets it next.
         self._holders: dict[Claimed, Consumer] = {}
         self._granted: dict[Claimed, Consumer] = {}
         self._shares: dict[Consumer, Share] = {}
-        # What the shares were made of.
+        # The facts that the shares were made of.
         self._topics: dict[str, tuple[str, Sequence[int]]] = {}
         self._is_due = False
 
@@ -150,14 +150,14 @@ class GroupClaims:
         return claimed
 
     def share_of(self, consumer: Consumer) -> Share:
-        """What a consumer holds, or is to get."""
+        """The partitions that a consumer holds, or gets next."""
         self.look_if_due()
         return self._shares.get(consumer, [])
 
     # -- everybody else ------------------------------------------------------------------------
 
     def held(self, topic: str | None, partition: int | None) -> Iterator[tuple[Claimed, Consumer]]:
-        """Who holds a partition; what is held of a topic, or (None) of all, and by whom."""
+        """The claims on a partition, on a topic or (None) on all, with their holders."""
         self.look_if_due()
         if topic is not None and partition is not None:
             known = self._mount.manager.topics.get(topic)
@@ -172,7 +172,7 @@ class GroupClaims:
     # -- the shares ----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Grant what is there now to those who want it, and wake those for whom that is new."""
+        """Grant the partitions that exist now, and wake the consumers with a new share."""
         self._is_due = False
         before, there = self._shares, self._there()
         self._granted = shared(there, self._granted)
@@ -195,7 +195,7 @@ class GroupClaims:
             self.look()
 
     def look_again(self) -> None:
-        """As `look`, where topics or partitions were made or deleted."""
+        """Share again if topics or partitions were made or deleted."""
         if self._wanted_topics() != self._topics:
             self.look()
 

@@ -56,7 +56,7 @@ def lag_text(manager: LogManager, group: Group) -> str:
 
 
 def all_lags_text(manager: LogManager) -> str:
-    """As `lag_text`, for all groups."""
+    """The lag of all groups, a line for each partition."""
     rows: list[tuple[object, ...]] = []
     count = 0
     for group in groups(manager.groups):

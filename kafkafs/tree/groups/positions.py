@@ -2,7 +2,7 @@
 
     1234                  an offset
     earliest, latest      the log start; the last stable offset
-    +100, -100            so many offsets behind, or before, the position that is committed now
+    +100, -100            that many offsets after, or before, the committed position
     2026-11-21T08:00Z     a time, in all forms of `N@TIME` (`start_names`), also -15m: the first
                           record with that timestamp or a later one, or `latest` where there is none
 
@@ -47,7 +47,7 @@ class Edge(Enum):
 
 
 class Wanted(NamedTuple):
-    """What a line asks for."""
+    """The request of a line."""
 
     where: Fixed | Change | Edge | Time
     metadata: str
@@ -78,7 +78,7 @@ def _where(text: str, now_ms: int) -> Fixed | Change | Edge | Time:
 
 
 def offset_of(wanted: Wanted, partition: Partition, committed: int | None) -> int:
-    """The offset that is meant now. OSError: EINVAL; BlockingIOError, StorageError."""
+    """The offset that a request leads to now. OSError: EINVAL; BlockingIOError, StorageError."""
     log, where = partition.log, wanted.where
     if isinstance(where, Fixed):
         offset = where.offset

@@ -66,7 +66,7 @@ class Partitions(LogListener[Log]):
         self._unmeasured: list[Partition] | None = None
         self.watches = DirectoryWatches[Partition](mount.events)
         """Tells of what another process writes, where a process waits for it in poll(2)."""
-        # The topics that are not shown, of which the event log has a line.
+        # The hidden topics that the event log already has a line about.
         self._hidden_named: set[str] = set()
         mount.manager.log_group.listeners.append(self)
         self._name_hidden()
