@@ -69,7 +69,8 @@ class MountContext:
         committed = options.isolation == "read_committed"
         self.views: tuple[View, ...] = tuple(make(committed) for make in VIEWS.values())
         """The first is the view of the topic's own files."""
-        self.dot_views = {f".{name}": each for name, each in zip(VIEWS, self.views, strict=True)}
+        directories = [f".{name}" for name in VIEWS][1:]
+        self.dot_views = dict(zip(directories, self.views[1:], strict=True))
         """The views by the names of their directories; the first has none."""
         self.unfinished = Unfinished(options.memory)
         self.read_ahead = ReadAhead(options.memory)

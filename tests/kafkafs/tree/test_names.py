@@ -135,7 +135,8 @@ def test_a_name(tree: Tree, path: str) -> None:
     assert found.inode == (number(tree, path, tree.manager.topic("t")) or found.inode)
     assert (node.kind, found.mode) == (kind, mode)
     assert (found.attr_timeout, found.entry_timeout) == kept
-    assert node.path == path or kind == "partition" or path == ""
+    # The event log shows no bounds: anybody may look up any number of them.
+    assert node.path == path.replace(".snapshot/0", "0@…").replace("@start", "@…")
 
 
 def test_the_listings_have_these_names(tree: Tree) -> None:
