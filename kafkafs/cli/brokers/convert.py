@@ -6,7 +6,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, directory_to_open, logs_argument
-from kafkafs.cli.common.ending import end, say
+from kafkafs.cli.common.ending import end, warn
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted
@@ -55,7 +55,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     for line in outcome.faults:
         out.problem(line, "FAULT")
     for line in [*outcome.faults, *outcome.tiered]:
-        say(f"kafkafs: {line}", err=True)
+        warn(line)
     done = "would be converted" if dry_run else "converted"
     out.say(f"{counted(len(outcome.converted), 'file')} {done}")
     out.json(

@@ -9,7 +9,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import directory_to_open, resolve_directory
-from kafkafs.cli.common.ending import say
+from kafkafs.cli.common.ending import warn
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import Logs, words_argument
 
@@ -83,4 +83,4 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
             before, after = after, before
         out.say(f"{before} {'would be renamed to' if dry_run else 'renamed to'} {after}")
     for line in [*lines, *tiered]:
-        say(f"kafkafs: {line}", err=True)
+        warn(line)

@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import checked_directory, directory_to_open, resolve
-from kafkafs.cli.common.ending import end, say
+from kafkafs.cli.common.ending import end, warn
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import DIRECTORY, Logs, Topic
 from storage.plural import counted
@@ -97,7 +97,7 @@ def command(
     if outcome.refusals:
         for refusal in outcome.refusals:
             out.problem(refusal, "REFUSED")
-            say(f"kafkafs: {refusal}", err=True, wrong=True)
+            warn(refusal, wrong=True)
         end(found=dry_run, failed=not dry_run)
 
 

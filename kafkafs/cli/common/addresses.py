@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import click
 
 from kafkafs.cli.common.clusters import ClusterAddress, cluster_address, is_cluster
-from kafkafs.cli.common.ending import did_you_mean, fail, note_typed, say
+from kafkafs.cli.common.ending import did_you_mean, fail, note_typed, warn
 from kafkafs.cli.common.mounts import mount_around, mount_that_writes
 from kafkafs.cli.common.words import LOG_WORDS, Logs, Topic, words_argument
 
@@ -316,7 +316,7 @@ def mount_to_read(address: Address, needed: str = "") -> str | None:
         return None
     why = why_silent(mounted)
     if why is not None:
-        say(f"kafkafs: reading {address.data_dir} instead of the mount: {why}", err=True)
+        warn(f"reading {address.data_dir} instead of the mount: {why}")
         return None
     is_ours = os.access(os.path.join(mounted.path, needed), os.R_OK if needed else os.X_OK)
     return mounted.path if is_ours else None

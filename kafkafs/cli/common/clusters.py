@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kafkafs.cli.common.ending import did_you_mean, say
+from kafkafs.cli.common.ending import did_you_mean, warn
 from kafkafs.cli.common.words import FILE, options_as
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Client(NamedTuple):
             error.path = error.path or str(path)
             raise
         for warning in settings.warnings:
-            say(f"kafkafs: {path}: {warning}", err=True)
+            warn(f"{path}: {warning}")
         with Cluster(brokers, settings) as cluster:
             yield cluster
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from click.core import ParameterSource
 
-from kafkafs.cli.common.ending import end, fail, say
+from kafkafs.cli.common.ending import end, fail, warn
 from kafkafs.cli.common.mount_files import Opened, patiently
 from kafkafs.cli.common.views import path_in_topic
 from kafkafs.cli.common.words import options_as
@@ -156,7 +156,7 @@ def topic_decoders(decoding: Decoding, opened: Opened) -> Iterator[TopicDecoders
         decoders = TopicDecoders(decoding, schemas)
         yield decoders
     if decoders.failed:
-        say(f"kafkafs: {counted(decoders.failed, 'record')} could not be decoded", err=True)
+        warn(f"{counted(decoders.failed, 'record')} could not be decoded")
         end(found=decoding.strict)
 
 

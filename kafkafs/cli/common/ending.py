@@ -48,13 +48,18 @@ def say(line: object, *, err: bool = False, wrong: bool = False) -> None:
     click.echo(text, err=err)
 
 
+def warn(line: object, *, wrong: bool = False) -> None:
+    """Print a line of kafkafs to standard error. `wrong`: as for `say`."""
+    say(f"kafkafs: {line}", err=True, wrong=wrong)
+
+
 class _Failure(click.ClickException):
     exit_code = NOT_DONE
     problem: tuple[str | None, int | None, str] = (None, None, "FAILED")
     """Path, offset and code for `--json`."""
 
     def show(self, file: object = None) -> None:
-        say(f"kafkafs: {self.message}", err=True, wrong=True)
+        warn(self.message, wrong=True)
 
 
 def fail(message: str, status: int = NOT_DONE) -> click.ClickException:
@@ -215,7 +220,7 @@ def _print_nowhere() -> None:
 
 def cancelled() -> NoReturn:
     """End a command that a signal has cancelled, with the status that a shell gives it."""
-    say("kafkafs: cancelled", err=True)
+    warn("cancelled")
     sys.exit(128 + signal.SIGINT)
 
 

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli.common.ending import FOUND, NOT_DONE, code_of, failure, say
+from kafkafs.cli.common.ending import FOUND, NOT_DONE, code_of, failure, say, warn
 from kafkafs.printable import one_line
 from kafkafs.quantities import Size, TimeMs, Value, human_size, local_time
 
@@ -136,7 +136,7 @@ class Output:
         problem = Problem(path, None, code, str(reason))
         if problem not in self._problems:
             self._problems.append(problem)
-            say(f"kafkafs: {reason}", err=True, wrong=True)
+            warn(reason, wrong=True)
         self.has_failed = True
 
     def end(self, failure: click.ClickException | None = None, command: str | None = None) -> None:

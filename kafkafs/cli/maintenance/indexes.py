@@ -11,7 +11,7 @@ from kafkafs.cli.common.addresses import (
     partitions_at,
     resolve,
 )
-from kafkafs.cli.common.ending import end, say
+from kafkafs.cli.common.ending import end, warn
 from kafkafs.cli.common.output import Output
 from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted
@@ -48,7 +48,7 @@ def rebuild(words: Sequence[str], out: Output, *, applies: bool) -> None:
     for damaged in outcome.damaged:
         out.problem(str(damaged), "FAULT")
     for line in [*outcome.damaged, *outcome.tiered]:
-        say(f"kafkafs: {line}", err=True)
+        warn(line)
     done = "rebuilt" if applies else "differ"
     files = counted(len(outcome.different), "file")
     out.say(f"{counted(outcome.segments, 'segment')} read, {files} {done}")

@@ -20,7 +20,7 @@ from kafkafs.cli.common.addresses import (
     partitions_at,
     tiered_topics,
 )
-from kafkafs.cli.common.ending import end, say
+from kafkafs.cli.common.ending import end, warn
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import long_work, opened
 from kafkafs.quantities import Size, Value
@@ -141,7 +141,7 @@ def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
             return
         # Opening for writing prints these lines already. Nothing is deleted beside a writer.
         for line in [] if manager.lock.is_locked() else manager.kept_topics():
-            say(f"kafkafs: {line}", err=True)
+            warn(line)
         for plan in plans:
             report.would_go(plan)
             report.plan_frees(plan)
@@ -204,4 +204,4 @@ def _have_pruned(mount: str, logs: Address, report: _Report) -> None:
         if "kept" in facts:
             kept[topic] = facts["kept"]
     for topic, why in kept.items():
-        say(f"kafkafs: topic {topic}: nothing is deleted: {why}", err=True)
+        warn(f"topic {topic}: nothing is deleted: {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.ending import fail, say
+from kafkafs.cli.common.ending import fail, warn
 from kafkafs.cli.common.words import DIRECTORY
 
 
@@ -45,8 +45,6 @@ def unmount(mount_point: str, *, lazy: bool, force: bool) -> None:
     from kafkafs.fuse.mount_point import MountError, unmount_and_wait
 
     try:
-        unmount_and_wait(
-            mount_point, lambda line: say(f"kafkafs: {line}", err=True), lazy=lazy, force=force
-        )
+        unmount_and_wait(mount_point, warn, lazy=lazy, force=force)
     except MountError as error:
         raise fail(str(error)) from None

@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_address, number, resolve
-from kafkafs.cli.common.ending import end, say
+from kafkafs.cli.common.ending import end, say, warn
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.words import Logs, Topic, words_argument
 from storage.plural import counted
@@ -122,7 +122,7 @@ def _respond(log: Log, request: _Request, reset: str | None) -> tuple[bytes, boo
     if isinstance(offset, int) and not log.log_start_offset <= offset <= log.log_end_offset:
         if reset is None:
             error = OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
-            say(f"kafkafs: OffsetOutOfRange: {where}: {error}", err=True)
+            warn(f"OffsetOutOfRange: {where}: {error}")
             return encode_response(b"", ErrorCode.OFFSET_OUT_OF_RANGE), False
         offset = reset
     if isinstance(offset, str):

@@ -9,7 +9,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_paths
 from kafkafs.cli.common.daemon_jobs import last_facts, wait_for
-from kafkafs.cli.common.ending import end, fail, say
+from kafkafs.cli.common.ending import end, fail, warn
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import work_shown
 from kafkafs.cli.common.serving import has_gone, why_gone
@@ -44,7 +44,7 @@ def command(path: str, out: Output) -> None:
             raise fail(f"{path}: {why_gone(resolve(path))}") from None
         raise fail(f"{path}: {error.strerror}") from None
     except KeyboardInterrupt:
-        say(f"kafkafs: {path}: the job is still running", err=True)
+        warn(f"{path}: the job is still running")
         sys.exit(130)
     outcome = facts.get("last_outcome", "none")
     out.facts({name: _typed(name, value) for name, value in last_facts(facts).items()})

@@ -31,7 +31,7 @@ from kafkafs.cli.common.clusters import (
     is_cluster,
     partitions_of,
 )
-from kafkafs.cli.common.ending import end, fail, say
+from kafkafs.cli.common.ending import end, fail, warn
 from kafkafs.cli.common.mount_files import find, tree_of
 from kafkafs.cli.common.output import Output
 from kafkafs.cli.common.refusals import Request
@@ -234,7 +234,7 @@ def _append(write: _Write, view: str, request: Request | None) -> None:
     done = 0
     error: Exception | None = None
     if sys.stdin.isatty():
-        say("kafkafs: reading records from the terminal; to end: Ctrl-D on an empty line", err=True)
+        warn("reading records from the terminal; to end: Ctrl-D on an empty line")
     try:
         for pieces in _whole_batches() if view == "batches" else _whole_lines():
             if request is not None:

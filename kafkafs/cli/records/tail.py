@@ -25,7 +25,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
-from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, say
+from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, warn
 from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.mounted_paths import files_of, paths_of
 from kafkafs.cli.common.output import write_all
@@ -359,7 +359,7 @@ class _Tail:
         what += "; waiting for it" if waits else ""
         if file.told != what:
             file.told = what
-            say(f"kafkafs: {file.path}: {what}", err=True)
+            warn(f"{file.path}: {what}")
         if waits:
             self._missing.append(file)
         else:

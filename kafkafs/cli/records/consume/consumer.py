@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from kafkafs.cli.common.ending import fail, say
+from kafkafs.cli.common.ending import fail, warn
 from kafkafs.cli.records.consume.outputs import DeadLetters, Interrupts, Output
 from kafkafs.cli.records.consume.positions import Positions
 from kafkafs.cli.records.consume.reader import Batch, Limits, Reader, reader_of
@@ -191,7 +191,7 @@ class Consumer:
                     raise
                 turn.reader.is_gone = True
             if turn.reader.is_gone and not turn.batch:
-                say(f"kafkafs: {partition.name}: deleted", err=True)
+                warn(f"{partition.name}: deleted")
                 self._drop(partition)
                 self._gone.add(partition)
         return None
@@ -273,18 +273,18 @@ class Consumer:
         what = f"{batch.partition.name}: {batch.first}..{batch.last}"
         reason = f"the command exited with status {status}"
         if self._rules.on_failure == "stop":
-            say(f"kafkafs: {what}: {reason}", err=True)
+            warn(f"{what}: {reason}")
             return status
         if self._rules.on_failure == "skip":
             assert self._dead_letters is not None
             lines = turn.reader.lines(batch)
             if lines is None:
                 raise fail(f"{what}: deleted before it was copied to the dead-letter topic")
-            say(f"kafkafs: {what}: {reason}; copied to the dead-letter topic", err=True)
+            warn(f"{what}: {reason}; copied to the dead-letter topic")
             self._dead_letters.put(batch, lines, reason)
             self._done(turn, batch)
             return 0
-        say(f"kafkafs: {what}: {reason}; retrying in {turn.pause_s:g} s", err=True)
+        warn(f"{what}: {reason}; retrying in {turn.pause_s:g} s")
         turn.due = time.monotonic() + turn.pause_s
         turn.pause_s = min(turn.pause_s * 2, _AGAIN_S[1])
         return 0

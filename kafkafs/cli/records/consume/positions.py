@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from kafkafs.cli.common.ending import fail, say
+from kafkafs.cli.common.ending import fail, warn
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.records.consume.sources import Directories, Partition, Sources
 from storage.paths import CONSUMER_OFFSETS
@@ -234,10 +234,9 @@ class GroupPositions(Positions):
         with suppress(OSError):
             count = sum(name.isdecimal() for name in os.listdir(self._topic))
             directories = f"{CONSUMER_OFFSETS}-0 to -{count - 1}"
-            say(
-                f"kafkafs: the data directory has new directories {directories} for committed "
-                f"offsets; a Kafka broker needs all {count}",
-                err=True,
+            warn(
+                f"the data directory has new directories {directories} for committed "
+                f"offsets; a Kafka broker needs all {count}"
             )
 
     def give_back(self, partition: Partition) -> None:

@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from kafkafs.cli.common.ending import say
+from kafkafs.cli.common.ending import warn
 from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.views import path_in_topic
 from kafkafs.cli.records.consume.sources import Partition, TopicDirectory
@@ -126,16 +126,10 @@ class Reader:
         start, end = self._fact("log_start"), self._fact("log_end")
         name = self.partition.name
         if self.position < start:
-            say(
-                f"kafkafs: {name}: {self.position}..{start} were deleted before they were read",
-                err=True,
-            )
+            warn(f"{name}: {self.position}..{start} were deleted before they were read")
             self.position = start
         elif self.position > end:
-            say(
-                f"kafkafs: {name}: offset {self.position} is beyond the end of the log ({end})",
-                err=True,
-            )
+            warn(f"{name}: offset {self.position} is beyond the end of the log ({end})")
             self.position = end
 
     def _fact(self, name: str) -> int:

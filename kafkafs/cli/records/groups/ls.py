@@ -9,12 +9,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import CLUSTER, allow_empty_option, resolve_directory
-from kafkafs.cli.common.clusters import (
-    Client,
-    cluster_address,
-    cluster_options,
-    is_cluster,
-)
+from kafkafs.cli.common.clusters import Client, cluster_address, cluster_options, is_cluster
 from kafkafs.cli.common.ending import did_you_mean, end, fail
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
