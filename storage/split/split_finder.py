@@ -88,24 +88,25 @@ class Place(NamedTuple):
     log_start: int
 
     def open(self) -> None:
-        """Open the segment's log, with its present size. Errors: CorruptRecord, OSError."""
-        segment = self.segment
+        """Open the segment's log, with its present size. Errors: SegmentGone if the list of
+        segments is out of date; CorruptRecord, OSError.
+        """
+        segment, end = self.segment, paths.MAX_OFFSET
         fd = segment.log_fd()
         segment.identity = segment.disk.identity(fd)
         size = segment.disk.size(fd)
         if isinstance(segment, Segment07):
             segment.set_size(size)
-        else:
-            end = paths.MAX_OFFSET if self.following is None else self.following
-            segment.restore(SegmentSummary(size, end, mtime_ns=0))
-
-    def is_current(self) -> bool:
-        """Return whether the name of the log's file is still that of the open one."""
-        segment = self.segment
-        try:
-            return segment.disk.identity(segment.log_path) == segment.identity
-        except FileNotFoundError:
-            return False
+            return
+        if self.following is not None:
+            end = self.following
+            name = paths.file_name(end, paths.LOG)
+            path = os.path.join(os.path.dirname(segment.log_path), name)
+            # A cleaner removes the next segment's name before a file that includes the next
+            # segment gets this one's name.
+            if not segment.disk.exists(path):
+                raise SegmentGone("the next segment does not exist any more", path=path, offset=end)
+        segment.restore(SegmentSummary(size, end, mtime_ns=0))
 
 
 class Finder:

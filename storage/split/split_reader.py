@@ -128,12 +128,6 @@ class _Reader:
             place.open()
             self._finder.check_topic()
             yield from self._windows(place)
-        except CorruptRecord:
-            now = self._finder.find(self.next_offset, refresh=True)
-            if now.following == place.following and place.is_current():
-                raise
-            # The list was out of date, so its end of the segment was wrong.
-            return
         finally:
             segment.close()
         if self.next_offset >= self._split.to_offset:

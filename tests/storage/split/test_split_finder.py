@@ -75,18 +75,26 @@ def test_read_while_a_cleaner_swaps(tmp_path: Path, skip: int) -> None:
 
 
 class ReplacingFiles(Files):
-    """A segment is replaced by two between being listed and being opened."""
+    """Segments are replaced between being listed and being opened; None: one is removed."""
 
-    def __init__(self, path: Path, made: dict[Path, bytes]) -> None:
+    def __init__(self, path: Path, made: dict[Path, bytes | None]) -> None:
         self.path = path
         self.made = made
+        self.reads = 0
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         if path == str(self.path):
             for name, data in self.made.items():
-                name.write_bytes(data)
+                if data is None:
+                    name.unlink()
+                else:
+                    name.write_bytes(data)
             self.made = {}
         return super().open(path, flags, mode)
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self.reads += 1
+        return super().preadv(fd, buffer, position)
 
 
 def test_a_segment_that_becomes_two_before_it_is_opened(tmp_path: Path) -> None:
@@ -105,6 +113,44 @@ def test_a_segment_that_becomes_two_before_it_is_opened(tmp_path: Path) -> None:
         assert files.made == {}
         extra.unlink()
         path.write_bytes(stored)
+
+
+def test_segments_that_become_one_before_it_is_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The list has the next segment, whose records are in the file now: they are no damage."""
+    with a_log(tmp_path) as log:
+        lines(log, 3)
+        log.roll(NOW_MS)
+        lines(log, 1000)
+        log.roll(NOW_MS)
+        lines(log, 1)
+        (split,) = plan(log)
+    first, second = (Path(split.directory) / f"{base:020}.log" for base in (0, 30))
+    merged = first.read_bytes() + second.read_bytes()
+    files = ReplacingFiles(first, {second: None, first: merged})
+    found = read(split._replace(segments=()), files)
+    assert [row.offset for row in found] == list(range(10040))
+    assert files.made == {}
+    assert not caplog.records
+    # One for each file.
+    assert files.reads == 2
+
+
+def test_a_next_segment_that_is_missing_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.split.split_finder.PATIENCE_S", 0.02)
+
+    class Missing(Files):
+        def exists(self, path: str) -> bool:
+            return not path.endswith(f"{30:020}.log") and super().exists(path)
+
+    with a_log(tmp_path) as log:
+        segmented_log(log)
+        (split,) = plan(log)
+    with pytest.raises(SegmentGone, match="next segment"):
+        read(split, Missing())
 
 
 def test_a_cleaner_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
