@@ -89,30 +89,36 @@ class SegmentReader:
         return count
 
     def _window_first(self, buffer: memoryview, position: int, start: Start | None) -> int:
-        """Fill a window, and check the whole batches in it there: they are not read twice.
-
-        If none is at its start, `check` reads the bytes again.
-        """
-        segment = self.segment
-        checked = segment.checked_ranges
-        if start is None:
-            begin, next_offset = self._checked_before(position)
-            if begin < position:
-                # The batch at `position` may begin before the buffer: `check` reads it itself.
-                self.check(position, position + len(buffer))
-                begin, next_offset = self._checked_before(position)
-            start = begin, next_offset, next_offset
+        """Fill a window, and check the whole batches in it there: they are not read twice."""
+        if start is None and self._checked_before(position)[0] < position:
+            # The batch at `position` may begin before the buffer: `check` reads it itself.
+            self.check(position, position + len(buffer))
         count = self.raw(buffer, position)
-        if position <= start[0] < position + count:
-            data = buffer[start[0] - position : count]
-            checked.add_sound(data, start, segment.size, segment.base_offset, segment.next_offset)
-        known = checked.checked_until(position) - position
-        if not known:
-            # No whole sound batch is at the start of the buffer. The next read is to have room for
-            # one (`CheckedRanges.to_read`).
-            checked.batch_size = self.check(position, position + count) - position
-        elif known < count:
-            count = known
+        return self.sound_part(buffer[:count], position, start)
+
+    def sound_part(self, data: memoryview, position: int, start: Start | None = None) -> int:
+        """Return how many bytes of `data`, the log's bytes from `position` on, are sound.
+
+        If some have not been checked yet, the call checks the whole batches in `data`, and the
+        result may end with the last of them. If none is at the start of `data`, `check` reads the
+        bytes again. `start` and errors: those of `window`.
+        """
+        segment, count = self.segment, len(data)
+        checked = segment.checked_ranges
+        if not checked.covers(position, position + max(count, 1)):
+            if start is None:
+                begin, next_offset = self._checked_before(position)
+                start = begin, next_offset, next_offset
+            if position <= start[0] < position + count:
+                new, limit = data[start[0] - position :], segment.next_offset
+                checked.add_sound(new, start, segment.size, segment.base_offset, limit)
+            known = checked.checked_until(position) - position
+            if not known:
+                # No whole sound batch is at the start of `data`. The next read is to have room for
+                # one (`CheckedRanges.to_read`).
+                checked.batch_size = self.check(position, position + count) - position
+            elif known < count:
+                count = known
         if segment.damages:
             count = sound_size(segment.damages, position, count, segment.log_path)
         return count

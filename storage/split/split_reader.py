@@ -6,8 +6,9 @@ a position, from the split or from an index, only if a sound batch at it begins 
 wanted offset.
 
 `read_split` yields `Columns`, each of one row or more, in the order of offsets, timestamps in µs.
-Control records and those of aborted transactions are skipped. `SegmentReader.window` checks every
-batch that is read, also one that a condition then excludes by its header.
+Control records and those of aborted transactions are skipped. `SegmentReader` checks every batch
+that is read, also one that a condition then excludes by its header. If the log ends inside a batch,
+it ends too early; other damage is CorruptRecord.
 
 Works on any `Files` that can list a directory and read: no maps, no locks. Not here: planning
 (`split`), finding segments (`split_finder`).
@@ -23,10 +24,11 @@ from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import Files
 from storage.record.columns._columns import AbortedSpans, Columns, decode_columns
 from storage.record.columns._predicate import Predicate
-from storage.record.header import HEADER_SIZE
+from storage.record.header import FRAME_SIZE, HEADER_SIZE, LOG_OVERHEAD, size_at
+from storage.segment.batch_check import CHECKED_BYTES
 from storage.segment.reader import SegmentReader, Start
 from storage.segment.segment import Segment
-from storage.segment.walk import Walk
+from storage.segment.walk import Walk, buffered
 from storage.split.split_finder import Finder, Patience, Place, Split
 
 # Fits into the processor's cache.
@@ -73,6 +75,46 @@ def read_split(
     yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, predicate).run()
     if split.lost is not None and lost.first_offset < split.to_offset:
         raise lost.error(path)
+
+
+class _Window:
+    """Reads the log of a segment from `start` on, each byte once, and checks it.
+
+    The check of a batch needs the start of the next one, too. The next window begins with it.
+    """
+
+    def __init__(self, files: Files, place: Place, start: Start) -> None:
+        self._place = place
+        self._reader = SegmentReader(place.segment)
+        self._source = buffered(files, place.segment.log_fd())
+        self._start: Start | None = start
+
+    def read(self, position: int, size: int) -> memoryview:
+        """Return the sound bytes from `position` on: `size`, or one batch, or what is left.
+
+        Errors: CorruptRecord, SegmentGone, OSError.
+        """
+        segment, source = self._place.segment, self._source
+        data = source.read(position, size)
+        if segment.holds_batches and len(data) >= LOG_OVERHEAD:
+            needed = min(size_at(data, 0) + FRAME_SIZE, segment.size - position)
+            if len(data) < needed <= CHECKED_BYTES:
+                data = source.read(position, needed)
+        start, self._start = self._start, None
+        try:
+            return data[: self._reader.sound_part(data, position, start)]
+        except CorruptRecord:
+            if self._place.following is None and self._is_cut(data, position):
+                return data[:0]
+            raise
+
+    def _is_cut(self, data: memoryview, position: int) -> bool:
+        """Return whether the file ends inside the batch of which `data` is the start."""
+        segment = self._place.segment
+        if not segment.damages or segment.damages[-1].end < segment.size:
+            return False  # the size of the batch is wrong, and others follow
+        end = segment.disk.size(segment.log_fd())
+        return len(data) < LOG_OVERHEAD or position + size_at(data, 0) > end
 
 
 class _Reader:
@@ -165,26 +207,18 @@ class _Reader:
     def _windows(self, place: Place) -> Iterator[Columns]:
         """Decode the segment from `next_offset` on to the split's end, or to its last batch."""
         segment, to_offset = place.segment, self._split.to_offset
-        reader = SegmentReader(segment)
-        start: Start | None = self._start(segment)
-        decode = self._decode if segment.holds_batches else self._decode_entries
-        room = memoryview(bytearray(self._window_bytes))
-
-        def read(position: int, size: int) -> memoryview:
-            nonlocal room, start
-            if size > len(room):
-                room = memoryview(bytearray(size))
-            count = reader.window(room[:size], position, start)
-            start = None
-            return room[:count]
-
-        assert start is not None
-        walk = Walk(read, start[0], segment.size, self._window_bytes)
+        start = self._start(segment)
+        window = _Window(self._files, place, start)
+        walk = Walk(window.read, start[0], segment.size, self._window_bytes)
         for data in walk:
             at = 0
             while at < len(data):
                 try:
-                    columns, size, reached = decode(data, at, segment, walk.position + at)
+                    if segment.holds_batches:
+                        columns, size, reached = self._decode(data, at)
+                    else:
+                        entries = data, at, segment, walk.position + at
+                        columns, size, reached = self._decode_entries(*entries)
                 except CorruptRecord as error:
                     raise self._located(error, segment, walk.position) from None
                 at += size
@@ -202,10 +236,8 @@ class _Reader:
             torn = CorruptRecord("the last batch is incomplete")
             raise self._located(torn, segment, walk.position)
 
-    def _decode(
-        self, data: memoryview, at: int, segment: Segment, position: int
-    ) -> tuple[Columns, int, int]:
-        """Decode the batches from `data[at]` on, which lies at `position` of the file.
+    def _decode(self, data: memoryview, at: int) -> tuple[Columns, int, int]:
+        """Decode the batches from `data[at]` on.
 
         Return the columns, the number of their bytes, and the next offset, which is the split's end
         if no record of the split follows.
@@ -229,7 +261,7 @@ class _Reader:
     ) -> tuple[Columns, int, int]:
         """Decode entries of a segment whose file does not hold batches: its offsets are positions.
 
-        Return as `_decode`.
+        `position`: of `data[at]` in the file. Return as `_decode`.
         """
         lowest = start = segment.base_offset + position
         plain = bytearray()

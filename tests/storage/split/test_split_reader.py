@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.split.split_reader import Wanted, read_split
@@ -65,9 +65,42 @@ def test_what_lies_behind_a_split_is_not_looked_at(tmp_path: Path) -> None:
         for chunk in (100, 1 << 20):
             assert read(split, chunk_bytes=chunk) == expected
             assert read(split._replace(to_offset=25), chunk_bytes=chunk) == expected[:25]
-    path.write_bytes(stored[:-1])
-    with pytest.raises(CorruptRecord, match="offsets from 20 on are damaged: it extends beyond"):
+    size = len(stored) // 3
+    for cut in (len(stored) - 1, 2 * size + 50, 2 * size + 5):
+        path.write_bytes(stored[:cut])
+        with pytest.raises(OffsetOutOfRange, match="runs from 0 to 20"):
+            read(split)
+    # The size of the second batch is wrong.
+    path.write_bytes(stored[: size + 8] + b"\x7f" + stored[size + 9 :])
+    with pytest.raises(CorruptRecord, match="offsets 10 to 19 are damaged"):
         read(split)
+    path.write_bytes(stored[:-1] + b"?")
+    with pytest.raises(CorruptRecord, match=r"offsets from 20 on are damaged: .*CRC"):
+        read(split)
+
+
+class CountingFiles(Files):
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        self.bytes_read += count
+        return count
+
+
+@pytest.mark.parametrize("size", [500, 6000, 9800, 9910, 9920, 9930, 12_000, 30_000])
+def test_no_byte_is_read_twice(tmp_path: Path, size: int) -> None:
+    """Also with batches near the size of a window, or larger."""
+    with a_log(tmp_path) as log:
+        for _ in range(20):
+            append(log, bytes(size))
+        (split,) = plan(log)
+        (rest,) = plan(log, 7)
+    for part, share in ((split, 20), (rest, 13)):
+        files = CountingFiles()
+        assert len(read(part, files, 10_000)) == share
+        assert files.bytes_read == log.size - part.position
 
 
 def test_damage(tmp_path: Path) -> None:
