@@ -15,8 +15,9 @@ mapped: if another process truncated it, SIGBUS would end this process.
 
 Invariant: entries below `count` lie within the file. If another process has truncated or removed
 the file, `rebuild` loads the entries again from the log. If it cannot, searches use the entries
-that are left, and return an earlier place than necessary. An append may leave a hole, which reads
-as entries of zeros. A search may return an earlier place than necessary in this case, too.
+that are left, and return an earlier place than necessary. The same holds for an index of another
+process that cannot be read (EACCES, EIO). An append may leave a hole, which reads as entries of
+zeros. A search may return an earlier place than necessary in this case, too.
 
 One thread changes an index; others may search it meanwhile.
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from struct import Struct
@@ -181,6 +183,21 @@ class Index:
         except (FileNotFoundError, UnusableFile) as error:
             reason = "another process has removed the index"
             raise SegmentGone(reason, path=error.filename) from None
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _pread(self, fd: int, size: int, position: int) -> bytes:
+        """Read the file. Errors: SegmentGone, OSError."""
+        try:
+            return self._files.pread(fd, size, position)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> Exception:
+        """Return the error of a failed access: of another process's index, it is as if removed."""
+        if self._rebuild is None and error.errno in (errno.EACCES, errno.EIO):
+            return SegmentGone(f"an index cannot be read: {error}")
+        return error
 
     def open_to_write(self) -> int:
         """Open the file, which stays open until `release`. Thread-safe. Errors: OSError."""
@@ -202,7 +219,7 @@ class Index:
 
         def is_zero(number: int) -> bool:
             # A file that was truncated meanwhile ends there.
-            return not any(self._files.pread(fd, size, number * size))
+            return not any(self._pread(fd, size, number * size))
 
         if self.count and not is_zero(self.count - 1):
             return self.count
@@ -287,7 +304,7 @@ class Index:
 
     def _read(self, fd: int, number: int, count: int) -> bytes:
         size = self.layout.entry.size
-        data = self._files.pread(fd, count * size, number * size)
+        data = self._pread(fd, count * size, number * size)
         if len(data) < count * size:
             path = fd.path if isinstance(fd, Descriptor) else None
             raise SegmentGone("another process has truncated the index", path=path)
@@ -479,7 +496,10 @@ class Index:
                 if rebuild is not None and rebuild():
                     memory, count = self._memory, self.count
                 else:
-                    count = min(count - 1, self._stored_count())
+                    stored = self._stored_count()
+                    if stored >= count:
+                        break  # the file has the entries, and cannot be read
+                    count = stored
                 # At most once: `rebuild` may have loaded another `Index` of this segment.
                 rebuild = None
         return -1, 0, b""
@@ -512,7 +532,7 @@ class Index:
             # The first steps read single fields, the last step reads the rest at once.
             while high - low > per_page:
                 middle = (low + high) // 2
-                key = self._files.pread(fd, width, middle * size + place)
+                key = self._pread(fd, width, middle * size + place)
                 if int.from_bytes(key, "big", signed=True) <= target:
                     low = middle + 1
                 else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,46 @@ def test_damage(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecord, match="extends beyond the end of the log") as caught:
         read(splits[0]._replace(to_offset=310))
     assert caught.value.path == str(path)
+
+
+class UnreadableIndexes(Files):
+    """Access to an index fails."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        self.indexes: set[int] = set()
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        is_index = path.endswith(".index")
+        if is_index and self.call == "open":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        fd = super().open(path, flags, mode)
+        (self.indexes.add if is_index else self.indexes.discard)(fd)
+        return fd
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        if fd in self.indexes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().pread(fd, size, position)
+
+
+@pytest.mark.parametrize("call", ["open", "pread"])
+def test_an_index_that_cannot_be_read(tmp_path: Path, call: str) -> None:
+    """It is not needed: neither to find the start, nor to find the end of damage."""
+    with a_log(tmp_path) as log:
+        lines(log, 30)
+        log.roll(NOW_MS)
+        lines(log, 1)
+        (split,) = plan(log, 105)
+        expected = records(log, 105, 310)
+    split = split._replace(position=0)
+    assert read(split, UnreadableIndexes(call)) == expected
+    path = Path(split.directory) / f"{0:020}.log"
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(b"17.3x")] ^= 1
+    path.write_bytes(stored)
+    with pytest.raises(CorruptRecord, match="offsets 170 to 179 are damaged"):
+        read(split, UnreadableIndexes(call))
 
 
 @pytest.mark.parametrize("bit", [*range(10), 20, 40, 62])
