@@ -101,7 +101,7 @@ class SegmentReader:
 
         If some have not been checked yet, the call checks the whole batches in `data`, and the
         result may end with the last of them. If none is at the start of `data`, `check` reads the
-        bytes again. `start` and errors: those of `window`.
+        bytes, and then `data` is read again. `start` and errors: those of `window`.
         """
         segment, count = self.segment, len(data)
         checked = segment.checked_ranges
@@ -117,6 +117,8 @@ class SegmentReader:
                 # No whole sound batch is at the start of `data`. The next read is to have room for
                 # one (`CheckedRanges.to_read`).
                 checked.batch_size = self.check(position, position + count) - position
+                # The check may have found other bytes there.
+                count = self.raw(data, position)
             elif known < count:
                 count = known
         if segment.damages:

@@ -352,6 +352,30 @@ def test_no_read_enters_or_crosses_damage(segment: Segment) -> None:
     assert SegmentReader(segment).position_of(lost.stop) == starts[3]
 
 
+def test_bytes_that_were_wrong_once_are_not_returned(tmp_path: Path, segment: Segment) -> None:
+    """The bytes that the check found sound are those that the caller gets."""
+
+    class WrongOnce(Files):
+        is_wrong = True
+
+        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+            count = super().preadv(fd, buffer, position)
+            if self.is_wrong:
+                buffer[100] ^= 1
+            self.is_wrong = False
+            return count
+
+    fill(segment, 12)
+    SegmentWriter(segment).seal()
+    other = Segment(WrongOnce(), str(tmp_path), BASE, CONFIG, writable=False)
+    summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
+    other.restore(summary, sealed=True)
+    buffer = bytearray(segment.size)
+    assert SegmentReader(other).window(buffer, 0) == segment.size
+    assert buffer == Path(segment.log_path).read_bytes()
+    other.close()
+
+
 def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
     starts = fill(segment)
     SegmentWriter(segment).seal()
