@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.descriptors import Descriptor
+from storage.errors import SegmentGone
 from storage.files import Files
 from storage.index.index import OFFSET, TIME, Index, Layout
 from storage.waiting import at_once
@@ -322,6 +323,20 @@ def test_what_is_asked_for_often_is_read_once(tmp_path: Path) -> None:
             assert index.lookup(target) == (target, target)
     index.close()
     assert is_cold(index, 0)
+
+
+@pytest.mark.parametrize("left", [None, 0])
+def test_an_index_that_is_gone_is_named(tmp_path: Path, left: int | None) -> None:
+    index, path = opened(tmp_path), tmp_path / "x.index"
+    index.extend(pack(1, 5))
+    index.close()
+    if left is None:
+        path.unlink()
+    else:
+        os.truncate(path, left)
+    with pytest.raises(SegmentGone) as caught:
+        index.data()
+    assert caught.value.path == str(path)
 
 
 @pytest.mark.parametrize("layout", [OFFSET, TIME])

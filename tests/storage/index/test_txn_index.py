@@ -100,6 +100,10 @@ def test_truncate_and_replace(tmp_path: Path) -> None:
     made.replace(())
     assert path.read_bytes() == b""
     assert made.entries == ()
+    path.unlink()
+    made.release()
+    made.sync()
+    assert not path.exists(), "there is nothing to sync"
 
 
 def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
