@@ -342,6 +342,21 @@ def test_what_goes_after_planning(
         assert len(caplog.records) == 1
 
 
+def test_a_log_that_ends_inside_a_batch(tmp_path: Path) -> None:
+    """A crash may leave one like that after planning."""
+    with opened(tmp_path) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        for line in (b"a", b"b", b"c"):
+            append(log, line)
+        (failing,) = batch_parts(tmp_path)
+        (skipping,) = batch_parts(tmp_path, failOnDataLoss="false")
+    path = tmp_path / "t-0" / f"{0:020}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataLoss, match=r"\[2, 3\) for topic partition t-0: the log ends at 2"):
+        read([failing])
+    assert values(read([skipping])) == [b"a", b"b"]
+
+
 def test_deleted_records_are_not_there(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         (log,) = manager.create_topic("t", 1).partitions.values()
