@@ -5,7 +5,7 @@ removed during the read, the reader looks for it again, from the offset that it 
 a position, from the split or from an index, only if a sound batch at it begins at or before the
 wanted offset.
 
-`read_split` yields `Columns`, each of one row or more, in the order of offsets, timestamps in µs.
+`read_split` yields `Columns` in the order of offsets, timestamps in µs.
 Control records and those of aborted transactions are skipped. `SegmentReader` checks every batch
 that is read, also one that a condition then excludes by its header. If the log ends inside a batch,
 it ends too early; other damage is CorruptRecord.
@@ -183,7 +183,9 @@ class _Reader:
             return
         if now.following is not None:
             if place.following is not None:
-                self.next_offset = max(self.next_offset, now.following)
+                # A cleaner may have merged the listed next segment into this one meanwhile.
+                following = min(place.following, now.following)
+                self.next_offset = max(self.next_offset, following)
             return
         raise OffsetOutOfRange(
             self._split.to_offset, now.log_start, self.next_offset, path=self._split.directory

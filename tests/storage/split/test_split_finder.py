@@ -75,25 +75,32 @@ def test_read_while_a_cleaner_swaps(tmp_path: Path, skip: int) -> None:
 
 
 class ReplacingFiles(Files):
-    """Segments are replaced between being listed and being opened; None: one is removed."""
+    """Segments are replaced between being listed and being opened; None: one is removed.
 
-    def __init__(self, path: Path, made: dict[Path, bytes | None]) -> None:
+    `late`: only once the first one is read.
+    """
+
+    def __init__(self, path: Path, made: dict[Path, bytes | None], *, late: bool = False) -> None:
         self.path = path
         self.made = made
+        self.late = late
         self.reads = 0
 
+    def _replace(self) -> None:
+        for name, data in self.made.items():
+            name.unlink(missing_ok=True)
+            if data is not None:
+                name.write_bytes(data)
+        self.made = {}
+
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        if path == str(self.path):
-            for name, data in self.made.items():
-                if data is None:
-                    name.unlink()
-                else:
-                    name.write_bytes(data)
-            self.made = {}
+        if path == str(self.path) and not self.late:
+            self._replace()
         return super().open(path, flags, mode)
 
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         self.reads += 1
+        self._replace()
         return super().preadv(fd, buffer, position)
 
 
@@ -135,6 +142,22 @@ def test_segments_that_become_one_before_it_is_opened(
     assert not caplog.records
     # One for each file.
     assert files.reads == 2
+
+
+def test_segments_that_become_one_while_the_first_is_read(tmp_path: Path) -> None:
+    """The new file has the records of the next segment."""
+    with a_log(tmp_path) as log:
+        segmented_log(log)
+        (split,) = plan(log)
+        (*_, (last, _)) = SegmentReader(log.segments[0]).batches()
+    first, second = (Path(split.directory) / f"{base:020}.log" for base in (0, 30))
+    # A cleaner has removed the last records.
+    first.write_bytes(first.read_bytes()[:last])
+    merged = first.read_bytes() + second.read_bytes()
+    files = ReplacingFiles(first, {second: None, first: merged}, late=True)
+    found = read(split._replace(segments=()), files)
+    assert [row.offset for row in found] == [*range(20), *range(30, 120)]
+    assert files.made == {}
 
 
 def test_a_next_segment_that_is_missing_each_time(
