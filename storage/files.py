@@ -401,6 +401,12 @@ class Files:
             return False
         return True
 
+    def check_absent(self, path: str) -> None:
+        """Check that no directory entry has this path. Errors: FileExistsError, IgnoredEntry."""
+        self._place(path, makes=True)
+        if self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
     def is_directory(self, path: str) -> bool:
         try:
             return stat.S_ISDIR(self._look(path).st_mode)

@@ -14,7 +14,6 @@ Not here: opening and closing (`LogManager`), existing partitions (`partition`),
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -285,18 +284,20 @@ class DataDirectory:
 
         `begun`: the settings and the owners of a new topic.
         """
-        directory = self.partition_path((topic.name, partition))
+        item = topic.name, partition
+        directory = self.partition_path(item)
+        self.files.check_absent(directory)
+        # The lines of a deleted or ignored partition must not apply to the new one, which begins at
+        # offset 0.
+        self.checkpoints.forget([item])
+        if item in self.checkpoints.stale:
+            self.write_checkpoints()
         if partition == 0:
             self._begin_topic(topic.name, directory, begun or TopicFile())
         else:
             known = self.settings.topic_file(topic.name)
-            self.modes.make_directory(directory, known, (topic.name, partition))
+            self.modes.make_directory(directory, known, item)
         try:
-            # The lines of a deleted or ignored partition must not apply to the new one, which
-            # begins at offset 0.
-            self.checkpoints.forget([(topic.name, partition)])
-            if (topic.name, partition) in self.checkpoints.stale:
-                self.write_checkpoints()
             return self._begin_log(topic, partition, directory)
         except OSError:
             remove_directory(self.files, directory)
@@ -333,8 +334,6 @@ class DataDirectory:
         Until the file is durable, the directory has a name that the next start removes.
         """
         files = self.files
-        if files.exists(directory):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
         unfinished = os.path.join(self.path, paths.deleted_directory_name(name, 0))
         self.modes.make_directory(unfinished, begun, (name, 0))
         try:

@@ -195,10 +195,10 @@ def retain(
                 _delete(advance, task, now, outcome)
     finally:
         for advance in advances:
-            task.on_log_thread(advance.end)
+            task.on_log_thread(partial(advance.end, directory))
     if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
         # Some segments stay after all: no checkpoint may have a log start above them.
-        directory.checkpoint_logs([advance.log for advance in flushed], task)
+        directory.write_checkpoints()
     return outcome
 
 
@@ -308,13 +308,15 @@ class _LogStartAdvance:
         self._is_intended = True
         self.log.pending_log_starts.append(self.log_start)
 
-    def end(self) -> None:
+    def end(self, directory: DataDirectory) -> None:
         """End the advance, whether it was carried out or given up."""
         self.log.end_change(self.segments, ())
         if self._is_let_go:
             self.log.manifest.reinstate(self.segments)
         if self._is_intended:
             self.log.pending_log_starts.remove(self.log_start)
+            # The next checkpoint of any log must not have a log start that was given up.
+            directory.note([self.log])
 
 
 def remove_now(log: Log) -> None:
@@ -352,7 +354,7 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
         directory.checkpoint_logs([log], task)
         return task.on_log_thread(carry_out)
     finally:
-        task.on_log_thread(advance.end)
+        task.on_log_thread(partial(advance.end, directory))
 
 
 def _begin_advance(directory: DataDirectory, log: Log, offset: int) -> _LogStartAdvance | None:

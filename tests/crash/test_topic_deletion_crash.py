@@ -10,6 +10,7 @@ of its own, and keeps what it was told.
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -75,6 +76,10 @@ class Life:
         remove = manager.sweep(NOW_MS + DELAY_MS)
         assert remove is not None
         remove()
+        self.make_anew(manager)
+        stops.end()
+
+    def make_anew(self, manager: LogManager) -> None:
         topic = manager.create_topic("gone", 1, owner=OWNER)
         self.made_anew = True
         append(topic.partitions[0], b"new 0")
@@ -85,7 +90,6 @@ class Life:
         self.acknowledged = 2
         manager.close()
         self.flushed = 2
-        stops.end()
 
 
 def check(life: Life, alone: bool, path: Path, stopped: Found) -> None:
@@ -161,6 +165,22 @@ def stops_of(tmp_path: Path, alone: bool, seeds: Iterable[int]) -> tuple[Life, S
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_stop_at_every_operation(tmp_path: Path, alone: bool) -> None:
     life, stops = stops_of(tmp_path, alone, seeds=(0, 2, 3))
+    stops.judge(functools.partial(check, life, alone), tmp_path / "found")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_topic_whose_directories_somebody_has_removed_is_made_anew(
+    tmp_path: Path, alone: bool
+) -> None:
+    data = tmp_path / "data"
+    build(data, alone=alone)
+    life = Life(data)
+    for path in data.glob("gone-*"):
+        shutil.rmtree(path)
+    life.deleted = True
+    stops = Stops(data, seeds=(0, 2, 3), expected=life.expected)
+    life.make_anew(LogManager.open(str(data), files=stops.disk, clock_ms=clock))
+    stops.end()
     stops.judge(functools.partial(check, life, alone), tmp_path / "found")
 
 

@@ -284,7 +284,7 @@ FAULTS = [
         "storage/directory/retain.py",
         "    if any(advance.log.log_start_offset < advance.log_start for advance in flushed):\n"
         "        # Some segments stay after all: no checkpoint may have a log start above them.\n"
-        "        directory.checkpoint_logs([advance.log for advance in flushed], task)\n"
+        "        directory.write_checkpoints()\n"
         "    return outcome\n",
         """\
     return outcome

@@ -249,6 +249,22 @@ FAULTS = [
         (MANAGER,),
     ),
     Fault(
+        "checkpoint-keeps-a-log-start-that-was-given-up",
+        "storage/directory/retain.py",
+        "            directory.note([self.log])\n",
+        "            _ = directory\n",
+        "A delete-records that failed deletes the records at the next start.",
+        ("tests/storage/log/test_delete_records.py",),
+    ),
+    Fault(
+        "checkpoint-keeps-the-lines-of-a-removed-partition",
+        "storage/directory/data_directory.py",
+        "        if item in self.checkpoints.stale:\n            self.write_checkpoints()\n",
+        "        _ = self.write_checkpoints\n",
+        "After a kill a new topic begins where the old one of its name ended.",
+        (TOPIC_CRASH,),
+    ),
+    Fault(
         "clean-marker-though-a-log-could-not-be-closed",
         "storage/manager.py",
         "                if failure is None and (self.clean or not self._is_part_unrecovered):",

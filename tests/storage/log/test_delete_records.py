@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +19,7 @@ from storage.errors import (
     ReadOnlyLog,
 )
 from storage.task import Task
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.segmented import (
     DAY_MS,
@@ -228,3 +231,15 @@ def test_the_head_of_an_aborted_transaction_in_a_log_that_may_be_cleaned(tmp_pat
         run(manager, NOW_MS)
         assert bases(log) == [1]
         assert values(log) == []
+
+
+def test_a_log_start_that_could_not_be_written_is_given_up(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        log, other = segmented(manager), manager.create_topic("other", 1).partitions[0]
+        disk.fail_next("pwrite", errno.EIO, suffix="log-start-offset-checkpoint.tmp")
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            delete_records(manager, log, 3, Task())
+        manager.checkpoint_logs([other], Task())
+        assert log.log_start_offset == 0
+        assert log_starts(manager) == {}
