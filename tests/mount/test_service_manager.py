@@ -28,7 +28,7 @@ WATCHDOG_USEC = 100_000
 HELD = """
 import contextlib, os
 from kafkafs.cli import main
-from storage.directory import manager
+from storage import manager
 from storage.files import Files
 
 class Held(Files):

@@ -19,8 +19,11 @@ from kafkafs.spark.source import conditions, rows, task
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.options import parse
 from storage import LogManager, Record, encode
+from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.log.append import append_batches
+from storage.record._plain import seal
+from storage.record.header import HEADER_SIZE, parse_header
 from storage.record.plain import recompress
 from tests.spark.reading import Stream, batch, batch_parts, batch_reader, read, values
 from tests.storage import old_logs
@@ -276,11 +279,18 @@ def test_a_batch_that_its_header_rules_out_is_not_decoded(tmp_path: Path) -> Non
         append(log, b"new", timestamp_ms=EPOCH_MS + 1)
     parts = batch_parts(tmp_path)
     path = tmp_path / "t-0" / f"{0:020}.log"
-    path.write_bytes(path.read_bytes().replace(b"old", b"OLD"))
+    data = path.read_bytes()
+    # The first batch has the right CRC, and a record with an impossible length.
+    first = bytearray(data[: parse_header(data).size])
+    first[HEADER_SIZE] = 0xFF
+    seal(first)
+    path.write_bytes(first + data[len(first) :])
     at = three_values.number_literal("timestamp", EPOCH_MS)
     where = conditions.Where(parse_condition(f"timestamp > {at}"), is_checked=False)
     (part,) = parts
     assert isinstance(part, task.SplitPartition)
+    with pytest.raises(CorruptRecord):
+        read([part])
     part.where = where
     assert values(read([part])) == [b"new"]
 
