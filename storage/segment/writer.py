@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, SegmentGone
 from storage.files import Files
 from storage.segment.cut import cut_end
 from storage.segment.segment import Segment
@@ -93,11 +93,11 @@ class SegmentWriter:
         fd = segment.fd
         if fd < 0:
             fd = segment.log_fd()
+        if disk.size(fd) < start:
+            raise segment.cut_short()
         if self._cut_pending:
             disk.ftruncate(fd, start)
             self._cut_pending = False
-        if disk.size(fd) < start:
-            raise segment.cut_short()
         try:
             disk.pwrite(fd, data, start)
         except OSError:
@@ -143,7 +143,7 @@ class SegmentWriter:
             self._cut_back(start)
             for index in (offset_index, time_index):
                 # If this fails, too, recovery finds an entry without a batch.
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, SegmentGone):
                     index.truncate_to_offset(segment.next_offset)
             raise
         segment.max_timestamp, segment.max_timestamp_offset = largest, largest_offset

@@ -423,15 +423,21 @@ def test_what_is_appended_while_a_flush_looks_is_nothing_that_was_cut(tmp_path: 
         assert values(log) == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize("how", ["append", "roll", "flush"])
+@pytest.mark.parametrize("how", ["append", "append after a failed one", "roll", "flush"])
 def test_nothing_is_written_behind_what_somebody_has_cut_off(tmp_path: Path, how: str) -> None:
-    manager = LogManager.open(str(tmp_path), clock_ms=clock)
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
     try:
         log = manager.create_topic("t", 1).partitions[0]
         append(log, b"kept")
         kept = log.active.size
         append(log, b"lost")
         path = Path(log.active.log_path)
+        if how == "append after a failed one":
+            disk.fail_next("pwrite", errno.ENOSPC, suffix=".log", partial=10)
+            disk.fail_next("ftruncate", errno.EIO, suffix=".log")
+            with pytest.raises(OSError, match="No space"):
+                append(log, b"failed")
         os.truncate(path, kept + 3)
         actions: dict[str, Callable[[], object]] = {
             "append": lambda: append(log, b"refused"),
@@ -439,7 +445,7 @@ def test_nothing_is_written_behind_what_somebody_has_cut_off(tmp_path: Path, how
             "flush": log.flush,
         }
         with pytest.raises(CutShort, match=f"to {kept + 3}"):
-            actions[how]()
+            actions[how.split()[0]]()
         with pytest.raises(OSError, match="appends are refused"):
             append(log, b"refused")
         assert path.stat().st_size == kept + 3
