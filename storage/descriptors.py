@@ -38,9 +38,11 @@ _RESERVE = 48, 1024
 _RESERVED = 4
 # The part of the reserve that segments may use while other segments have unsynced bytes.
 _OVERDRAFT = 4
+# Holders that are asked to close at most: the lock must not be held for long.
+_ASKED = 500
 # Segments that are synced at most until one can close: another thread may be appending to it.
 _TRIES = 8
-# Numbers of the open descriptors.
+# Numbers of the open descriptors of `open_for`: the others are soon closed.
 _open: set[int] = set()
 _opened = 0
 _evictions = 0
@@ -78,12 +80,9 @@ class Descriptor(int):
 
     def __new__(cls, files: Files, path: str, flags: int) -> Descriptor:
         """Open a file. Errors: OSError."""
-        global _opened
         self = super().__new__(cls, files.open(path, flags))
         self.path = path
         self._files = files
-        _open.add(int(self))
-        _opened += 1
         return self
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -134,6 +133,7 @@ def open_for(holder: Holder, open_it: Callable[[], Descriptor]) -> Descriptor:
     """Open a file for a holder; evict other holders if necessary. `open_it` runs under the lock.
     Errors: OSError; BlockingIOError if a segment has to be synced and the caller may not wait.
     """
+    global _opened
     while True:
         with lock:
             most = budget()
@@ -148,6 +148,8 @@ def open_for(holder: Holder, open_it: Callable[[], Descriptor]) -> Descriptor:
                         raise
                     failure = error
                 else:
+                    _open.add(int(fd))
+                    _opened += 1
                     _holders.setdefault(holder)
                     return fd
                 if _evict_one(holder):
@@ -169,7 +171,7 @@ def forget(holder: Holder) -> None:
 
 def _evict_one(wanting: Holder) -> bool:
     """Evict the holder that was not used for longest; return False if none could be evicted."""
-    for _ in range(2 * len(_holders)):
+    for _ in range(min(2 * len(_holders), _ASKED)):
         holder, _ = _holders.popitem(last=False)
         if holder is not wanting and not holder.recently_used and _evicts(holder):
             return True
@@ -190,9 +192,8 @@ def _sync_and_evict_one(wanting: Holder) -> bool:
     with lock:
         if _evicts(found):
             return True
-        # Its sync may fail each time.
-        _holders[found] = None
-        _holders.move_to_end(found)
+        if found in _holders:  # its sync may fail each time
+            _holders.move_to_end(found)
         return False
 
 

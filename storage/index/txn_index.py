@@ -178,6 +178,11 @@ class TxnIndex:
         if not later or later[0].last_offset != entry.last_offset:
             self.entries = (*self.entries[:number], entry, *later)
 
+    def open_to_sync(self) -> None:
+        """Open the file if it has entries that are not synced. Errors: OSError."""
+        if self._dirty:
+            self._open_to_write()
+
     def sync(self) -> None:
         """Make the entries survive a power cut."""
         if self._dirty:

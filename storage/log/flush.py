@@ -109,7 +109,10 @@ class Durability:
         """Plan the flush of everything appended so far. The caller must `finish` it."""
         log = self._log
         log.check_writable()
-        return FlushPlan(log, self, self._since_flush, self._start_before())
+        since = self._since_flush
+        if since[-1] is log.active:
+            log.active.open_to_sync()
+        return FlushPlan(log, self, since, self._start_before())
 
     def require_flushed(self, other: Durability, offset: int) -> None:
         """Require other records to be flushed first, because records here refer to them."""
@@ -154,6 +157,7 @@ class Durability:
         """Sync all appended records on the log thread, which waits for it. The recovery point
         stays. Errors: OSError, CorruptRecord as in `FlushPlan.run`.
         """
+        self._log.active.open_to_sync()
         with self.fsyncs():
             for segment in self._since_flush:
                 segment.sync()

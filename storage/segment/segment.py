@@ -63,7 +63,16 @@ class Segment:
     # Attributes in slots: with more than 30 in a dict, each access would be slower.
     __slots__ = (
         *("base_offset", "config", "writable", "suffix", "sealed", "identity", "recently_used"),
-        *("disk", "_directory", "_log_name", "fd", "leases", "_gone", "_synced_size"),
+        *(
+            "disk",
+            "_directory",
+            "_log_name",
+            "fd",
+            "leases",
+            "_gone",
+            "_synced_size",
+            "_sync_error",
+        ),
         *("_indexes", "_txn_index"),
         *("size", "stable_size", "next_offset", "first_timestamp", "max_timestamp"),
         *("max_timestamp_offset", "mtime_ns", "is_dated", "told_ns"),
@@ -112,6 +121,8 @@ class Segment:
         self._txn_index: TxnIndex | None = None
         # Bytes of the log that are on the disk: no write error is pending for them.
         self._synced_size = 0
+        # An fsync that failed; the next flush reports it.
+        self._sync_error: OSError | None = None
         # Known damage; reads stop before it.
         self.damages: Damages = ()
         # Damage that the log has already counted and reported.
@@ -238,7 +249,7 @@ class Segment:
         """Note that another process has renamed the files: their names end in `suffix` now."""
         self.suffix = suffix
         if suffix == paths.DELETED:
-            for index in self._indexes.values():
+            for index in list(self._indexes.values()):
                 index.pin()
 
     def set_mtime(self, mtime_ns: int) -> None:
@@ -251,8 +262,7 @@ class Segment:
     def lease(self) -> None:
         """Keep the files of a deleted segment on disk. Errors: SegmentGone."""
         with descriptors.lock:
-            if self._gone:
-                raise SegmentGone("this segment has been deleted", path=self.log_path)
+            self._check_present()
             self.leases += 1
 
     def release(self) -> None:
@@ -279,8 +289,7 @@ class Segment:
             raise self.lost.error(self.log_path) from None
 
     def _open_log(self) -> Descriptor:
-        if self._gone:
-            raise SegmentGone("this segment has been deleted", path=self.log_path)
+        self._check_present()
         if self.identity is None:
             flags = os.O_RDWR if self.writable and not self.sealed else os.O_RDONLY
             self.fd = fd = Descriptor(self.disk, self.log_path, flags)
@@ -318,19 +327,37 @@ class Segment:
             return Descriptor(self.disk, self.file_path(kind), flags)
 
     def _open_within_budget(self, kind: str, flags: int) -> Descriptor:
-        return descriptors.open_for(self, partial(self.open_file, kind, flags))
+        return descriptors.open_for(self, partial(self._open_present, kind, flags))
+
+    def _open_present(self, kind: str, flags: int) -> Descriptor:
+        self._check_present()
+        return self.open_file(kind, flags)
+
+    def _check_present(self) -> None:
+        """Check that the files were not let go. Errors: SegmentGone."""
+        if self._gone:
+            raise SegmentGone("this segment has been deleted", path=self.log_path)
 
     def evict(self) -> bool:
         """Close the files; return False if that would lose a deleted file or an unreported write
         error (`storage.descriptors`). Thread-safe.
         """
         with descriptors.lock:
-            if self.is_unsynced:
+            if self._is_unlinked():
                 return False
-            if self.fd >= 0 and not self.disk.descriptor_stat(self.fd).st_nlink:
+            # In this order an append in another thread finds the log closed, or is noticed here.
+            fd, self.fd = self.fd, -1
+            if self.is_unsynced:
+                self.fd = fd
                 return False
             self.close_descriptors()
         return True
+
+    def _is_unlinked(self) -> bool:
+        """Return whether the open log has lost its name."""
+        with contextlib.suppress(OSError):  # by NFS, if the server has deleted it
+            return self.fd >= 0 and not self.disk.descriptor_stat(self.fd).st_nlink
+        return False
 
     def close_descriptors(self) -> None:
         """Close all files after their last use; the next use opens them again. Thread-safe."""
@@ -348,7 +375,7 @@ class Segment:
     def close(self) -> None:
         """Close the files, and drop the entries of the indexes from memory."""
         with contextlib.suppress(OSError):
-            for index in self._indexes.values():
+            for index in list(self._indexes.values()):
                 if self.writable and self.sealed and self._has_lost_entries(index):
                     # The next start rebuilds it.
                     self.disk.unlink(self.file_path(index.layout.suffix))
@@ -360,6 +387,7 @@ class Segment:
         bytes at the same positions.
         """
         self._synced_size = self.size
+        self._sync_error = None
         self.close_descriptors()
         self.forget_indexes()
 
@@ -368,7 +396,15 @@ class Segment:
     @property
     def is_unsynced(self) -> bool:
         """Whether bytes were written to the log that may not be on the disk."""
-        return self.writable and self.size > self._synced_size
+        return self.writable and (self.size > self._synced_size or self._sync_error is not None)
+
+    def open_to_sync(self) -> None:
+        """Open every file of the active segment: an error of an open is no failed sync."""
+        self.log_fd()
+        self.offset_index.open_to_write()
+        self.time_index.open_to_write()
+        if self._txn_index is not None:
+            self._txn_index.open_to_sync()
 
     def sync(self) -> None:
         """Make log and indexes survive a power cut. Any thread that holds a lease.
@@ -378,13 +414,15 @@ class Segment:
         """
         if self.is_lost:
             return
+        if self._sync_error is not None:
+            raise self._sync_error
         size = self.size
         if self._txn_index is not None:
             self._txn_index.sync()
         if self.sealed:
-            self.sync_early()
+            self._sync_by_new_descriptors()
             indexes = list(self._indexes.values())
-            # A failure of `sync_early` is reported only to descriptors that were open before.
+            # A failure that another process was told of is reported only to older descriptors.
             for fd in (self.fd, *(index.fd for index in indexes)):
                 if fd >= 0:
                     self.disk.fdatasync(fd)
@@ -395,23 +433,32 @@ class Segment:
             self.check_whole()
             self.offset_index.sync()
             self.time_index.sync()
-            self._synced_size = max(size, self._synced_size)
+        self._synced_size = max(size, self._synced_size)
 
     def sync_early(self) -> None:
-        """Sync the written bytes by new descriptors, so that `evict` can close the files. A failure
-        is also reported to the descriptors of the next flush. Errors: CorruptRecord, OSError.
+        """Sync the written bytes, so that `evict` can close the files. A failure is also an error
+        of the next `sync`. Errors: CorruptRecord, OSError.
         """
         size = self.size
+        self._sync_by_new_descriptors()
+        self._synced_size = max(size, self._synced_size)
+
+    def _sync_by_new_descriptors(self) -> None:
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
-                self.disk.fdatasync(self.open_file(kind))
+                fd = self.open_file(kind)
             except FileNotFoundError:
                 if kind == paths.LOG:
                     # An open log can be copied (`rescue`); otherwise the flush fails.
                     self.log_fd()
                     raise
-                # Recovery rebuilds an index.
-        self._synced_size = max(size, self._synced_size)
+                continue  # recovery rebuilds an index
+            try:
+                self.disk.fdatasync(fd)
+            except OSError as error:
+                # The next fsync would succeed, and prove nothing.
+                self._sync_error = error
+                raise
 
     def check_whole(self) -> None:
         """Check that the file has all written bytes. Thread-safe: an append writes them before
@@ -670,8 +717,8 @@ class Segment:
 
     def can_name(self, offset: int, position: int) -> bool:
         """Return whether a sound batch lies at `position` that can have an entry for `offset`."""
-        source = self.source()
         try:
+            source = self.source()
             header = sound_batch(source, position, self.size)
             if header is None:
                 return False

@@ -71,8 +71,8 @@ FAULTS = [
     Fault(
         "flush-a-sealed-segments-files-are-not-synced",
         "storage/segment/segment.py",
-        "                self.disk.fdatasync(self.open_file(kind))",
-        "                self.open_file(kind)",
+        "                self.disk.fdatasync(fd)\n            except",
+        "                assert fd >= 0\n            except",
         "Records before the last roll are gone after a power cut, though they were flushed.",
         ("tests/crash/test_recovered_durable.py",),
     ),
@@ -81,7 +81,7 @@ FAULTS = [
         "storage/segment/segment.py",
         "                if fd >= 0:\n                    self.disk.fdatasync(fd)",
         "                pass",
-        "A segment whose early sync failed counts as flushed. A power cut removes its records.",
+        "If another process was told of a failed write, the segment counts as flushed.",
         ("tests/storage/segment/test_segment.py",),
     ),
     Fault(
@@ -91,11 +91,11 @@ FAULTS = [
         if self._txn_index is not None:
             self._txn_index.sync()
         if self.sealed:
-            self.sync_early()
+            self._sync_by_new_descriptors()
 """,
         """\
         if self.sealed:
-            self.sync_early()
+            self._sync_by_new_descriptors()
 """,
         "Aborted records are shown after a power cut.",
         (LOG_CRASH,),

@@ -277,6 +277,22 @@ def test_an_early_sync_that_fails_is_no_sync(tmp_path: Path, suffix: str) -> Non
     disk.failed_inode = os.stat(segment.file_path(suffix)).st_ino
     with pytest.raises(OSError, match="Input/output error"):
         segment.sync_early()
+    # The kernel tells no descriptor that is opened now.
+    segment.sync_early()
+    assert not segment.evict()
+    with pytest.raises(OSError, match="Input/output error"):
+        segment.sync()
+    segment.close()
+
+
+@pytest.mark.parametrize("suffix", [paths.LOG, paths.INDEX])
+def test_a_failed_write_that_another_process_was_told(tmp_path: Path, suffix: str) -> None:
+    disk = Failing()
+    segment = create(tmp_path, disk)
+    fill(segment, 12)
+    SegmentWriter(segment).seal()
+    disk.failed_inode = os.stat(segment.file_path(suffix)).st_ino
+    disk.was_told = True
     with pytest.raises(OSError, match="Input/output error"):
         segment.sync()
     segment.close()
