@@ -5,8 +5,9 @@ with a `storage.manager.LogManager`, which also has the groups and adoptions. Th
 excludes other writers; `open` finds and opens all logs, `partition` loads one; `topics` lists the
 partitions by topic; `deletion` deletes and undeletes a topic; `deleted` removes deleted files;
 `checkpoints` writes the offset checkpoints; `partition_modes` sets the modes of directories and
-files. `contents` recognises a data directory before it is opened.
+files, `root_owner` keeps those of the mount point. `contents` recognises a data directory before it
+is opened, and `top_level` decides whose entries count in a directory that others may write.
 
-`retain` carries out retention; `reserve` reserves disk space for deletions and checkpoints;
-`make_room` frees some on a full disk; `detach` makes a broker's directory our own.
+`retain` carries out retention and deletes records; `reserve` reserves disk space for deletions and
+checkpoints; `make_room` frees some on a full disk; `detach` makes a broker's directory our own.
 """

@@ -5,19 +5,20 @@ big-endian numbers (`Layout`), which never fall from one entry to the next.
 
 The index of the active segment is pre-sized, sparsely, with zeros; `trim` cuts it to its entries.
 Appends use a descriptor that stays open until the entries are on the disk, because Linux reports a
-failed write only to an open file or to the next opener. Any other access opens the file by its
-present name, and closes it.
+failed write only to an open file or to the next opener. Other accesses use it, too, or open the
+file by its present name, and close it.
 
 A search reads the last page first (Kafka's "warm section"), then bisects the entries before it.
-Once bisections have read a quarter as many bytes as these entries have, a search loads all entries.
+Once the last steps of bisections have read a quarter of the bytes before the last page, the next
+search there loads all entries.
 The last page and loaded entries stay in memory, within one budget for all indexes. No file is
 mapped: if another process truncated it, SIGBUS would end this process.
 
-Invariant: entries below `count` lie within the file. If another process has truncated or removed
-the file, `rebuild` loads the entries again from the log. If it cannot, searches use the entries
-that are left, and return an earlier place than necessary. The same holds for an index of another
-process that cannot be read (EACCES, EIO). An append may leave a hole, which reads as entries of
-zeros. A search may return an earlier place than necessary in this case, too.
+Entries below `count` lie within the file, unless another process has truncated or removed it. Then
+`rebuild` loads the entries again from the log. If it cannot, searches use the entries that are
+left, and return an earlier place than necessary. The same holds for an index of another process
+that cannot be read (EACCES, EIO), and if an append after a truncation leaves a hole, which reads as
+entries of zeros.
 
 One thread changes an index; others may search it meanwhile.
 

@@ -185,7 +185,7 @@ class Log(LogState):
         epoch are written into them in place, or into a copy if the topic is compacted or its
         settings convert batches. `now_ns`: wall time in ns. `defer_flush`: the caller checks
         `flush_due` itself. Errors: those of `Log.assign`, and OSError from the disk; nothing is
-        appended.
+        appended. Those of `flush` if a flush was due: the batches are appended.
         """
         first = self.append_assigned(self.assign(batches, now_ns=now_ns), now_ns)
         if not defer_flush and self.durability.flush_due:

@@ -8,6 +8,10 @@ The passes are those of Kafka's `LogLoader`, with the same numbers:
 4. load the segments in order of their base offsets (`segment`), and then the producers and
    transactions (`producers`).
 
+Our own steps are beside them: before the fourth pass, the rest of a roll goes, and the manifest
+says which segments must exist; after it, missing segments become damage, a log that ends before its
+log start begins there, and a deletion that was half done is completed.
+
 The log ends at the first torn or damaged batch. Unlike in Kafka nothing is deleted: the bytes after
 it are copied to `BASE.log.POSITION.cut` and later segments are renamed to `….cut`; each is reported
 as a `Cut`.
@@ -60,6 +64,7 @@ class Recovered:
     `snapshot_offset`: that of the newest snapshot on disk, -1: there is none; `unsynced_snapshots`:
     the offsets of those that a power cut may take; `directory_unsynced`: whether a power cut may
     restore removed names, and take new ones. `unsynced`: an fsync has failed (`Promises`).
+    `epochs`: those of the batches that loading has read. `cuts`, `faults`: for the user.
     """
 
     segments: list[Segment]

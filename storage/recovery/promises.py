@@ -19,7 +19,7 @@ from storage.settings.config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """The state of a log that was promised before it is loaded; loading never cuts below it.
+    """The state of a log that was promised before it is loaded.
 
     `clean`: the last stop was clean, or another process has the log open: everything was written.
     `recovery_point`: everything below it was flushed; None: unknown. `verify`: check all of the log
@@ -48,14 +48,16 @@ class Promises:
 
     @property
     def trusted_below(self) -> int:
-        """The offset from which on loading reads the log. A deletion may be half done below the log
-        start.
+        """Sealed segments that end at or below it need not be read, and are not cut. A deletion may
+        be half done below the log start.
         """
         return paths.MAX_OFFSET if self.clean else max(self.flushed_to, self.log_start)
 
     @property
     def recovery_point_is_reliable(self) -> bool:
-        """Whether the log end cannot be below the recovery point without a loss."""
+        """Whether a gap between segments above the recovery point would be a loss, so that a
+        checkpoint may have that point (`log.flush.Durability`).
+        """
         is_known = self.recovery_point is not None and not self.verify
         return is_known or self.gaps_below <= self.flushed_to
 

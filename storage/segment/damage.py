@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 class Damage(NamedTuple):
     """Bytes `start` to `end` of a log, in which the offsets from `first_offset` to (without)
     `next_offset` are lost. A `next_offset` of `MAX_OFFSET` is not known: no sound batch follows.
+    `Check` sets -1 if it ends in the damage, and `SegmentReader.add_damages` replaces it.
     """
 
     start: int

@@ -8,7 +8,8 @@ end before damage. `raw` returns the bytes unchecked. `shared_form` decompresses
 A thread that must not wait (`storage.waiting`) gets BlockingIOError if the bytes are not in the
 page cache, or if checking them takes long. Thread-safe.
 
-Not here: positions in indexes (`segment`), judging batches (`batch_check`).
+Not here: look-ups that read no batch (`Segment.position_before`), finding where damage ends
+(`batch_check`).
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ _MIN_LARGEST_BYTES = 64 * 1024
 _SMALL_BYTES = 16 * 1024
 
 Start = tuple[int, int, int]
-"""Where a batch starts: (position, next_offset, named).
+"""Where a batch should start: (position, next_offset, named).
 
-The batch's base offset is not below `next_offset`. Its last offset is not below `named`, the offset
-of its index entry. Without an index entry, `named` is `next_offset`.
+A batch there counts only if its base offset is not below `next_offset`, and its last offset is not
+below `named`, the offset of its index entry, which may be wrong. Without an index entry, `named` is
+`next_offset`.
 """
 
 

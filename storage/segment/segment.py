@@ -334,7 +334,7 @@ class Segment:
         return self.open_file(kind, flags)
 
     def _check_present(self) -> None:
-        """Check that the files were not let go. Errors: SegmentGone."""
+        """Check that the segment is not deleted. Errors: SegmentGone."""
         if self._gone:
             raise SegmentGone("this segment has been deleted", path=self.log_path)
 
@@ -422,7 +422,7 @@ class Segment:
         if self.sealed:
             self._sync_by_new_descriptors()
             indexes = list(self._indexes.values())
-            # A failure that another process was told of is reported only to older descriptors.
+            # If another process has got the error of a failed write, only older descriptors get it.
             for fd in (self.fd, *(index.fd for index in indexes)):
                 if fd >= 0:
                     self.disk.fdatasync(fd)

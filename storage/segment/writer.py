@@ -1,8 +1,9 @@
 """Appends batches to the active segment, and seals it (Kafka's `LogSegment`).
 
-As in `LogSegment.append` a batch gets an index entry if more than `index.interval.bytes` lie
-between it and the last indexed batch, so the first batch never does. An index therefore always
-equals a rebuilt one.
+A batch gets an index entry if more than `index.interval.bytes` lie between the start of the last
+indexed batch, or of the segment, and its own; so the first batch never does. Unlike Kafka's, a
+writer that continues takes the distance from the last entry. So an index equals one that is rebuilt
+with the same interval.
 
 One thread uses a writer at a time; others may read and flush the segment meanwhile.
 
@@ -80,10 +81,11 @@ class SegmentWriter:
     def append(
         self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
     ) -> int:
-        """Write batches that have their offsets at the end, and index them (`LogSegment.append`).
+        """Append `data`, batches with assigned offsets, and index them (`LogSegment.append`).
 
-        Return their file position. Errors: OSError; the file then gets its former size back.
-        CutShort if the file ends before the written bytes.
+        `batches` describes each of them. Return their file position. Errors: OSError, and the file
+        gets its former size back; CutShort if another process has truncated it; CorruptRecord if it
+        is missing; SegmentGone.
         """
         segment = self.segment
         assert not segment.sealed
@@ -120,7 +122,7 @@ class SegmentWriter:
         segment.next_offset = batches[-1][2] + 1
         segment.mtime_ns = now_ns
         if segment.fd < 0:
-            # Another thread has closed it before the bytes counted as written.
+            # An eviction in another thread saw no unsynced bytes. It has to stay open until a sync.
             segment.fd = fd
         segment.is_dated = False
         return start
@@ -160,7 +162,9 @@ class SegmentWriter:
             self._cut_pending = True
 
     def rest(self) -> None:
-        """Cut the indexes to their entries until the next append. Errors: OSError."""
+        """Cut the indexes of an idle segment to their entries until the next append
+        (`Log.age_descriptors`). Errors: OSError.
+        """
         if self._is_prepared:
             self._is_prepared = False
             self.segment.offset_index.trim()
@@ -179,7 +183,7 @@ class SegmentWriter:
             segment.offset_index.trim()
             segment.time_index.trim()
             segment.txn_index.trim()
-            # A truncated file is not filled up.
+            # A file that another process has truncated is not filled up with zeros.
             if segment.disk.size(fd) > segment.size:
                 cut_end(segment.disk, fd, segment.log_path, segment.size)
         except OSError:

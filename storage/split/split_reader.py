@@ -109,7 +109,7 @@ class _Window:
             raise
 
     def _is_cut(self, data: memoryview, position: int) -> bool:
-        """Return whether the file ends inside the batch of which `data` is the start."""
+        """Return whether the file ends inside the batch that starts with `data`."""
         segment = self._place.segment
         if not segment.damages or segment.damages[-1].end < segment.size:
             return False  # the size of the batch is wrong, and others follow
