@@ -164,5 +164,5 @@ class Housekeeping:
 
     async def _checkpoint(self) -> None:
         async with self._operations.structural:
-            self._manager.note(self._manager.logs(), snapshots=True)
-        await in_thread(None, self._manager.write_checkpoints)
+            write = self._manager.start_checkpoint()
+        await in_thread(None, write)

@@ -1,8 +1,8 @@
 """The offset checkpoints of a data directory.
 
-Each file has a line for each partition. `note` takes the present values of one log into the lines,
-on the log thread; `write` writes each file whose lines have changed. The lines of partitions that
-were not opened stay.
+Each file has a line for each partition. `note` notes the present values of one log, on the log
+thread; `write` saves the log's manifest, takes the values into the lines, and writes each file
+whose lines have changed. The lines of partitions that were not opened stay.
 
 A file that cannot be read is renamed (`bad_file`):
 
@@ -20,7 +20,7 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -59,10 +59,9 @@ class Checkpoints:
 
     `cleaned`: the offset up to which each log has been cleaned; `cleaned_before`: the same before
     it was loaded, also of deleted topics. `stale`: partitions that only the files on the disk may
-    name. `has_log_starts`: whether there was a checkpoint of log
-    starts, which each directory of ours has. `lost_starts`: partitions whose log start is lost,
-    each with an offset that is not above it. `mended_starts`: lost log starts that a repair has
-    set.
+    name. `has_log_starts`: whether there was a checkpoint of log starts, which each directory of
+    ours has. `lost_starts`: partitions whose log start is lost, each with an offset that is not
+    above it. `mended_starts`: lost log starts that a repair has set.
     """
 
     def __init__(
@@ -95,9 +94,8 @@ class Checkpoints:
         self._lines: dict[str, dict[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
         # The files whose lines may differ on the disk.
         self._unwritten = set(CHECKPOINTS)
-        # What `write` does besides: save the manifests of these logs, and write snapshots.
-        self._noted: dict[Log, None] = {}
-        self._snapshots: list[Callable[[], None]] = []
+        # The values of logs that are not in the lines yet.
+        self._noted: dict[TopicPartition, tuple[Log, Sequence[int | None]]] = {}
         # Held by the thread that writes the files.
         self._writing = threading.Lock()
 
@@ -248,11 +246,8 @@ class Checkpoints:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def note(self, log: Log, *, snapshot: bool = False) -> None:
-        """Take the present values of a log into the lines.
-
-        `snapshot`: also write a snapshot of its producers if the log has grown.
-        """
+    def note(self, log: Log) -> None:
+        """Let the next `write` take the present values of a log into the lines."""
         item = log.topic, log.partition
         values = (
             log.flushed_end,
@@ -260,13 +255,23 @@ class Checkpoints:
             log.high_watermark,
             self.cleaned.get(item),
         )
-        write_snapshot = log.snapshots.start() if snapshot else None
         with self._lock:
-            self._noted[log] = None
-            for name, offset in zip(CHECKPOINTS, values, strict=True):
-                self._set(name, item, offset)
-            if write_snapshot is not None:
-                self._snapshots.append(write_snapshot)
+            self._noted[item] = log, values
+
+    def _take_noted(self, item: TopicPartition) -> None:
+        """Save the manifest of a noted log, then take its values into the lines. Errors: OSError;
+        the log stays noted.
+        """
+        # Another thread may note the log again, take its values or forget it meanwhile.
+        while (noted := self._noted.get(item)) is not None:
+            log, values = noted
+            # Before a recovery point declares its entries flushed.
+            log.manifest.save()
+            with self._lock:
+                if self._noted.get(item) is noted:
+                    del self._noted[item]
+                    for name, offset in zip(CHECKPOINTS, values, strict=True):
+                        self._set(name, item, offset)
 
     def _set(self, name: str, item: TopicPartition, offset: int | None) -> None:
         """Change a line; None: there is none."""
@@ -283,6 +288,7 @@ class Checkpoints:
         with self._lock:
             for item in items:
                 self.cleaned.pop(item, None)
+                self._noted.pop(item, None)
                 if any(item in lines for lines in self._lines.values()):
                     self.stale.add(item)
                 for name in CHECKPOINTS:
@@ -302,18 +308,16 @@ class Checkpoints:
         the next call writes it again.
         """
         failure: OSError | None = None
+        for item in list(self._noted):
+            try:
+                self._take_noted(item)
+            except OSError as error:
+                failure = failure or error
         with self._writing:
             with self._lock:
-                logs, self._noted = self._noted, {}
                 names, self._unwritten = self._unwritten, set()
                 stated = {name: self._lines[name].copy() for name in CHECKPOINTS if name in names}
                 stale = self.stale.copy()
-            for log in logs:
-                try:
-                    # Before a recovery point declares its entries flushed.
-                    log.manifest.save()
-                except OSError as error:
-                    failure = failure or error
             try:
                 for name, lines in stated.items():
                     path = os.path.join(self._path, name)
@@ -324,11 +328,5 @@ class Checkpoints:
                 raise
             with self._lock:
                 self.stale -= stale
-                snapshots, self._snapshots = self._snapshots, []
-            for write_snapshot in snapshots:
-                try:
-                    self._files.with_reserve(write_snapshot)
-                except OSError as error:
-                    failure = failure or error
         if failure is not None:
             raise failure

@@ -411,17 +411,14 @@ class DataDirectory:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def note(self, logs: Iterable[Log], *, snapshots: bool = False) -> None:
-        """Let the next checkpoint have the present state of these logs, unless they were deleted.
-
-        `snapshots`: also write a snapshot of the producers of every log that has grown.
-        """
+    def note(self, logs: Iterable[Log]) -> None:
+        """Let the next checkpoint have the present values of these logs, except deleted ones."""
         self.check_writable()
         for log in logs:
             topic = self.topics.get(log.topic)
             is_there = topic is not None and topic.partitions.get(log.partition) is log
             if is_there and not log.read_only:
-                self.checkpoints.note(log, snapshot=snapshots)
+                self.checkpoints.note(log)
 
     def write_checkpoints(self) -> None:
         """Write all that was noted, durably. Thread-safe. Errors: OSError; the next call writes it
@@ -437,7 +434,26 @@ class DataDirectory:
         task.on_log_thread(lambda: self.note(logs))
         self.write_checkpoints()
 
+    def start_checkpoint(self) -> Callable[[], None]:
+        """Note the present state of all logs, and of the producers of those that have grown; return
+        a thread-safe function that writes the snapshots and the checkpoints.
+        """
+        self.note(self.logs())
+        started = [each for log in self.logs() if (each := log.snapshots.start()) is not None]
+
+        def write() -> None:
+            failure: OSError | None = None
+            for write_snapshot in started:
+                try:
+                    self.files.with_reserve(write_snapshot)
+                except OSError as error:
+                    failure = failure or error
+            self.write_checkpoints()
+            if failure is not None:
+                raise failure
+
+        return write
+
     def checkpoint(self) -> None:
         """Write the recovery points, log starts, high watermarks and snapshots now."""
-        self.note(self.logs(), snapshots=True)
-        self.write_checkpoints()
+        self.start_checkpoint()()

@@ -59,7 +59,10 @@ class ProducerSnapshots:
         replaced = self.set_newest(offset)
 
         def write() -> None:
-            # A partition that was deleted meanwhile needs none.
+            # A log that was closed meanwhile has its last one. A partition that was deleted needs
+            # none, and another one may have its path.
+            if log.closed:
+                return
             with contextlib.suppress(FileNotFoundError):
                 try:
                     self._write(path, data)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -25,13 +26,13 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.log.log import Log
 from storage.segment.reader import SegmentReader
 from storage.state import checkpoint_file
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values, write_settings
+from tests.waits import HANG_S
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
@@ -250,6 +251,53 @@ def test_a_snapshot_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
         assert not path.exists()
         manager.checkpoint()
         assert path.read_bytes() == log.producers.encode()
+
+
+def test_a_snapshot_that_waits_for_the_disk_delays_no_other_checkpoint(tmp_path: Path) -> None:
+    disk, release = SimulatedDisk(str(tmp_path)), threading.Event()
+    with opened(tmp_path, disk) as manager:
+        log, other = (manager.create_topic(name, 1).partitions[0] for name in "ab")
+        append(log, b"1")
+        waits = disk.delay("pwrite", release, suffix=".snapshot")
+        checkpoint = threading.Thread(target=manager.start_checkpoint())
+        checkpoint.start()
+        waits.wait()
+        deletion = threading.Thread(target=manager.delete_topic, args=(other.topic,))
+        deletion.start()
+        deletion.join(HANG_S)
+        is_waiting = deletion.is_alive()
+        release.set()
+        checkpoint.join()
+        assert not is_waiting
+
+
+def test_a_snapshot_of_a_deleted_topic_is_not_written_to_a_new_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"1")
+        write = manager.start_checkpoint()
+        manager.delete_topic("t")
+        manager.create_topic("t", 1)
+        write()
+        assert not list((tmp_path / "t-0").glob("*.snapshot"))
+
+
+def test_a_recovery_point_waits_for_the_manifest(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.checkpoint()
+        append(log, b"1")
+        log.roll(NOW_MS)
+        log.flush()
+        disk.fail_next("pwrite", errno.EIO, suffix="kafkafs.segments.tmp", times=2)
+        path = str(tmp_path / paths.RECOVERY_POINTS)
+        with pytest.raises(OSError, match="Input/output"):
+            manager.checkpoint_logs([log], Task())
+        with pytest.raises(OSError, match="Input/output"):
+            manager.write_checkpoints()
+        assert read_offsets(disk, path) == {("t", 0): 0}
+        manager.write_checkpoints()
+        assert read_offsets(disk, path) == {("t", 0): 1}
 
 
 def test_checkpoints_and_the_marker(tmp_path: Path) -> None:
@@ -589,29 +637,37 @@ def test_a_log_is_closed_though_somebody_has_a_lease(tmp_path: Path) -> None:
 
 def test_a_state_that_is_noted_during_a_write_is_written_by_the_next(tmp_path: Path) -> None:
     class Noting(Files):
-        log: Log | None = None
+        meanwhile = ""
 
-        def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-            log, self.log = self.log, None
-            if log is not None and path.endswith("recovery-point-offset-checkpoint"):
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            if self.meanwhile and path.endswith(f"-{self.meanwhile}.tmp"):
+                self.meanwhile = ""
                 append(log, b"a")
                 log.flush()
                 manager.note([log])
-            super().replace_atomically(path, data, sync=sync)
+                manager.checkpoints.forget([("other", 0)])
+            return super().open(path, flags, mode)
 
-    def point() -> int:
-        path = str(tmp_path / "recovery-point-offset-checkpoint")
-        return read_offsets(files, path)["t", 0]
+    def lines(name: str = paths.RECOVERY_POINTS) -> dict[tuple[str, int], int]:
+        return read_offsets(files, str(tmp_path / name))
 
     files = Noting(str(tmp_path))
     with opened(tmp_path, files) as manager:
+        manager.create_topic("other", 1)
         log = manager.create_topic("t", 1).partitions[0]
+        manager.checkpoints.cleaned["other", 0] = 0
+        manager.note(manager.logs())
+        files.meanwhile = paths.RECOVERY_POINTS
+        manager.write_checkpoints()
+        assert lines() == {("other", 0): 0, ("t", 0): 0}
+        manager.write_checkpoints()
+        assert lines() == {("t", 0): 1}
+        assert lines(paths.CLEANER_OFFSETS) == {}
+        log.roll(NOW_MS)
         manager.note([log])
-        files.log = log
+        files.meanwhile = "kafkafs.segments"
         manager.write_checkpoints()
-        assert point() == 0
-        manager.write_checkpoints()
-        assert point() == 1
+        assert lines() == {("t", 0): 2}
 
 
 def test_a_checkpoint_of_one_log_leaves_the_lines_of_the_others(tmp_path: Path) -> None:
