@@ -295,13 +295,16 @@ class Checkpoints:
                     self._set(name, item, None)
 
     def bring_back(self, deletion: Deletion) -> None:
-        """Add the lines of a topic that is about to be undeleted."""
+        """Add the lines of a topic that is about to be undeleted, also to `cleaned_before`."""
         with self._lock:
             for each in deletion.partitions:
                 item = deletion.topic, each.number
                 self._set(paths.RECOVERY_POINTS, item, each.recovery_point)
                 self._set(paths.LOG_STARTS, item, each.log_start)
                 self._set(paths.CLEANER_OFFSETS, item, each.cleaned)
+                self.cleaned_before.pop(item, None)
+                if each.cleaned is not None:
+                    self.cleaned_before[item] = each.cleaned
 
     def write(self) -> None:
         """Write all that was noted. Thread-safe; when it returns, it is durable. Errors: OSError;

@@ -163,6 +163,12 @@ def undelete_topic(directory: DataDirectory, name: str, topic_id: str | None = N
     directory.clean = clean and not topic.faults
     directory.topics.deleted_ms.pop(name, None)
     directory.topics.changes += 1
+    # Recovery may have truncated a log.
+    directory.note(topic.partitions.values())
+    try:
+        directory.write_checkpoints()
+    except OSError as error:  # the next checkpoint tries again
+        _log.warning("%s: checkpoint entries of %r are old: %s", directory.path, name, error)
     with contextlib.suppress(OSError):  # the file means nothing there
         directory.files.unlink(deletion_file.path_in(os.path.join(directory.path, moves[-1][1])))
     return topic

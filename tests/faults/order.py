@@ -281,6 +281,22 @@ FAULTS = [
         (MANAGER,),
     ),
     Fault(
+        "undelete-topic-truncated-logs-not-noted",
+        "storage/directory/deletion.py",
+        "    directory.note(topic.partitions.values())\n",
+        "    _ = directory.note\n",
+        "The cleaner skips what is written where a lost end was.",
+        ("tests/storage/directory/test_undelete.py",),
+    ),
+    Fault(
+        "undelete-topic-gaps-of-the-cleaner-are-losses",
+        "storage/directory/checkpoints.py",
+        "                    self.cleaned_before[item] = each.cleaned\n",
+        "                    _ = each.cleaned\n",
+        "A topic that was cleaned, deleted and restored has lost records.",
+        ("tests/storage/directory/test_undelete.py",),
+    ),
+    Fault(
         "checkpoint-keeps-the-lines-of-a-removed-partition",
         "storage/directory/data_directory.py",
         "        if item in self.checkpoints.stale:\n            self.write_checkpoints()\n",

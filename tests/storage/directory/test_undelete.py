@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
 from storage.errors import LogClosed, SegmentGone, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
 from storage.state import deletion_file
+from storage.state.checkpoint_file import read_offsets
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values
 from tests.storage.transactions import Client
 
@@ -284,6 +285,36 @@ def test_what_was_lost_stays_lost(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.undelete_topic("orders")
         assert manager.log("orders", 1).lost_end == 5
+
+
+def test_what_was_lost_is_not_clean(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        make(manager)
+        append(manager.log("orders", 1), b"1 4")
+        manager.log("orders", 1).flush()
+        manager.checkpoints.cleaned["orders", 1] = 5
+        manager.delete_topic("orders")
+        (deletion,) = manager.deleted.topics
+        (tmp_path / deletion.partitions[1].directory / f"{4:020}.log").write_bytes(b"")
+        manager.undelete_topic("orders")
+        recorded = read_offsets(manager.files, str(tmp_path / paths.CLEANER_OFFSETS))
+        assert recorded == {("orders", 1): 4}
+
+
+def test_only_what_was_cleaned_may_have_gaps(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        make(manager)
+        manager.checkpoints.cleaned["orders", 1] = 1
+        manager.delete_topic("orders")
+        manager.undelete_topic("orders")
+        assert [log.may_have_gaps for log in manager.logs()] == [False, True, False]
+    with opened(tmp_path) as manager:
+        assert [log.may_have_gaps for log in manager.logs()] == [False, True, False]
+        manager.delete_topic("orders")
+        new = manager.create_topic("orders", 2).id
+        manager.delete_topic("orders")
+        manager.undelete_topic("orders", new)
+        assert [log.may_have_gaps for log in manager.logs()] == [False, False]
 
 
 def test_a_partition_with_a_fault_comes_back_with_it(tmp_path: Path) -> None:
