@@ -20,7 +20,7 @@ Not here: the rules and policies, which only decide (`storage.retention`), and t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -194,11 +194,7 @@ def retain(
             with _noted(outcome, advance.log):
                 _delete(advance, task, now, outcome)
     finally:
-        for advance in advances:
-            task.on_log_thread(partial(advance.end, directory))
-    if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
-        # Some segments stay after all: no checkpoint may have a log start above them.
-        directory.write_checkpoints()
+        _end(directory, advances, task)
     return outcome
 
 
@@ -315,8 +311,22 @@ class _LogStartAdvance:
             self.log.manifest.reinstate(self.segments)
         if self._is_intended:
             self.log.pending_log_starts.remove(self.log_start)
-            # The next checkpoint of any log must not have a log start that was given up.
             directory.note([self.log])
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether a checkpoint may have the log start though the log does not begin there."""
+        return self._is_intended and self.log.log_start_offset < self.log_start
+
+
+def _end(directory: DataDirectory, advances: Sequence[_LogStartAdvance], task: Task) -> None:
+    """End advances. Some records may stay after all: no checkpoint may have a log start above
+    them.
+    """
+    for advance in advances:
+        task.on_log_thread(partial(advance.end, directory))
+    if any(advance.is_given_up for advance in advances):
+        directory.write_checkpoints()
 
 
 def remove_now(log: Log) -> None:
@@ -354,7 +364,7 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
         directory.checkpoint_logs([log], task)
         return task.on_log_thread(carry_out)
     finally:
-        task.on_log_thread(partial(advance.end, directory))
+        _end(directory, [advance], task)
 
 
 def _begin_advance(directory: DataDirectory, log: Log, offset: int) -> _LogStartAdvance | None:

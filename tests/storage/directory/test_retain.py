@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -32,6 +34,8 @@ from tests.storage.segmented import (
     segmented,
 )
 from tests.storage.transactions import produced
+
+T = TypeVar("T")
 
 # -- retention -----------------------------------------------------------------------------------
 
@@ -412,6 +416,23 @@ def test_what_is_appended_while_all_of_it_goes_comes_behind_it(tmp_path: Path) -
         late = Turns(1, lambda: append(log, b"late", timestamp_ms=NOW_MS))
         done = run(manager, NOW_MS + 9 * DAY_MS, Task(late))
         assert (done.segments, bases(log), values(log)) == (4, [8], [b"late"])
+
+
+def test_cancelled_after_the_deletion_from_one_of_two_logs(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        first, second = (segmented(manager, name, retention_ms=str(2 * DAY_MS)) for name in "ab")
+        task = Task()
+
+        def on_log_thread(function: Callable[[], T], /) -> T:
+            if first.log_start_offset:
+                task.cancel()
+            return function()
+
+        task.on_log_thread = on_log_thread
+        with pytest.raises(TaskCancelled):
+            run(manager, NOW_MS + 4 * DAY_MS, task)
+        assert (first.log_start_offset, second.log_start_offset) == (4, 0)
+        assert log_starts(manager) == {("a", 0): 4}
 
 
 def test_cancelled_before_anything_was_deleted(tmp_path: Path) -> None:
