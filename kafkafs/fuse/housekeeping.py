@@ -163,6 +163,9 @@ class Housekeeping:
                 remove = self._manager.deleted.remove(self._manager.monotonic_ms())
 
     async def _checkpoint(self) -> None:
+        await in_thread(None, lambda: trio.from_thread.run(self._start_checkpoint)())
+
+    async def _start_checkpoint(self) -> Callable[[], None]:
+        """Start a checkpoint in the thread that writes it: a started one must be written."""
         async with self._operations.structural:
-            write = self._manager.start_checkpoint()
-        await in_thread(None, write)
+            return self._manager.start_checkpoint()

@@ -52,8 +52,8 @@ FAULTS = [
         "checkpoint-without-the-lock-of-the-tree",
         "kafkafs/fuse/housekeeping.py",
         "        async with self._operations.structural:\n"
-        "            write = self._manager.start_checkpoint()\n",
-        "        write = self._manager.start_checkpoint()\n",
+        "            return self._manager.start_checkpoint()\n",
+        "        return self._manager.start_checkpoint()\n",
         "A checkpoint beside rmdir walks over topics that go.",
         (TICKS,),
     ),
