@@ -306,6 +306,7 @@ POSITIONS = Page[PositionsPlace](
 
 
 def _positions_in(place: GroupPlace, name: str) -> Node | None:
+    topics.look_at_once_for_partitions(place)
     found = groups.found_topic(place, name)
     return None if found is None else directory_of(POSITIONS, PositionsPlace(place, found))
 
@@ -323,7 +324,6 @@ GROUP = Page[GroupPlace](
     appends=True,
     access=groups.group_access,
     keep_s=never,
-    refresh=topics.look_for_partitions,
     find=_positions_in,
     others=groups.topic_names,
     chmod=lambda place, change: place.mount.permissions.change_group(place.group, change),
@@ -372,6 +372,7 @@ GROUPS = Page[GroupsPlace](
 
 
 def _topic(place: RootPlace, name: str) -> Node | None:
+    topics.look_at_once_for_partitions(place)
     found = place.mount.manager.topics.get(name)
     return None if found is None else directory_of(TOPIC, TopicPlace(place, found))
 
@@ -379,7 +380,6 @@ def _topic(place: RootPlace, name: str) -> Node | None:
 ROOT = Page[RootPlace](
     kind="mount",
     access=root,
-    refresh=topics.look_for_partitions,
     find=_topic,
     others=topics.topic_names,
     chmod=lambda place, change: place.mount.permissions.change_root(change),

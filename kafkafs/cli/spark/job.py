@@ -154,7 +154,6 @@ def run_job(
     `check` finds wrong arguments before Spark starts, as the start takes seconds. `plan`: call this
     function instead, without Spark.
     """
-    from kafkafs.cli.spark.job import print_report
     from kafkafs.spark.jobs import session
 
     try:
@@ -172,6 +171,9 @@ def run_job(
             raise
         install = session.how_to_install(package)
         raise fail(f"{package} is not installed. To install: {install}") from None
+    except BrokenPipeError as error:
+        # It is that of a socket of Spark: the report is printed later.
+        raise fail(f"the connection to Spark broke: {error.strerror}") from None
     except Exception as error:
         if not session.is_sparks(error) or spark["verbose"]:
             raise

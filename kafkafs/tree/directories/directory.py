@@ -263,10 +263,9 @@ class PageDirectory(Directory, Generic[S]):
         self.page.rmdir(self.place, name, caller)
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
-        try:
-            return self.page.create(self.place, name, mode, flags, caller)
-        finally:
-            self._drop_attributes_below()
+        made = self.page.create(self.place, name, mode, flags, caller)
+        self._drop_attributes_below()
+        return made
 
     def unlink(self, name: str) -> None:
         self.page.unlink(self.place, name)

@@ -108,6 +108,12 @@ def look_for_partitions(place: Place) -> None:
     place.partitions.look_for_partitions()
 
 
+def look_at_once_for_partitions(place: Place) -> None:
+    """Look for new partitions, unless a worker thread asks."""
+    if not may_wait():
+        look_for_partitions(place)
+
+
 def partition_names(place: TopicPlace) -> Sequence[str]:
     """The partitions' names, by number."""
     place.partitions.look_for_partitions()
