@@ -234,7 +234,6 @@ def _assert_headers(view: memoryview, at: int, size: int, shown: list[Record]) -
             view[at : at + size],
             0,
             size,
-            from_offset=-(1 << 63),
             headers=True,
             timestamps_us=True,
             timestamp_types=True,
