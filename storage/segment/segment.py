@@ -343,11 +343,11 @@ class Segment:
         error (`storage.descriptors`). Thread-safe.
         """
         with descriptors.lock:
-            if self._is_unlinked():
+            if self.is_unsynced or self._is_unlinked():
                 return False
             # In this order an append in another thread finds the log closed, or is noticed here.
             fd, self.fd = self.fd, -1
-            if self.is_unsynced:
+            if self.writable and self.size > self._synced_size:
                 self.fd = fd
                 return False
             self.close_descriptors()
