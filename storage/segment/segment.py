@@ -444,6 +444,7 @@ class Segment:
         self._synced_size = max(size, self._synced_size)
 
     def _sync_by_new_descriptors(self) -> None:
+        """Sync log and indexes, and remember a failure. Errors: CorruptRecord, OSError."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
                 fd = self.open_file(kind)

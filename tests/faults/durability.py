@@ -81,7 +81,7 @@ FAULTS = [
         "storage/segment/segment.py",
         "                if fd >= 0:\n                    self.disk.fdatasync(fd)",
         "                pass",
-        "If another process was told of a failed write, the segment counts as flushed.",
+        "If another process has got the error of a failed write, the segment counts as flushed.",
         ("tests/storage/segment/test_segment.py",),
     ),
     Fault(

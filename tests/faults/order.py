@@ -128,7 +128,7 @@ FAULTS = [
         "storage/log/staged_batches.py",
         "            if size != self._size:\n",
         "            if size < self._size:\n",
-        "Bytes that came after the announced ones are not adopted, and nobody is told.",
+        "A staged file that is longer than announced is adopted in part, without an error.",
         (ADOPT,),
     ),
     Fault(

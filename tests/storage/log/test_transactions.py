@@ -379,7 +379,7 @@ def test_a_marker_for_which_the_log_cannot_be_read_is_not_written(
 
 
 def test_an_abort_that_cannot_be_written_aborts_nothing(tmp_path: Path) -> None:
-    """The file of the active segment is gone, and no longer open."""
+    """The file of the active segment is deleted, and its descriptor closed."""
     manager = LogManager.open(str(tmp_path))
     log = new_log(manager)
     client = Client(log, 7)
