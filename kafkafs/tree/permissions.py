@@ -5,14 +5,15 @@ data directory's, and its partitions can be written by that owner alone; he alon
 own topics. Mount options may replace them.
 
 The kernel checks them at each open. `may_empty` is checked here, since the kernel knows of no
-rmdir that deletes what is in a directory, and so is `WholeTopic`, of files that are open.
+rmdir that deletes what is in a directory. `check_writers` is checked at each write, since an open
+file that acts on a whole topic also acts on later partitions.
 
 The mount's root has what chmod and chown have set (`storage.directory.root_owner`), else the data
 directory's owner and mode. Only the root and `.groups` follow it.
 
 A group has what mkdir, chmod and chown have set (`storage.groups.owners`); one that somebody else
-has made has the data directory's, and its owner alone writes it. Whoever commits in a partition has
-to be able to read it, too; so nobody may more with a group's files than with what they speak of.
+has made has the data directory's, and its owner alone writes it. To commit in a partition a user
+has to be able to read it, so access to a group's files never exceeds access to the partitions.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Permissions:
         return self._of_partition(topic, self._manager.settings.partition_owner(topic, number))
 
     def _of_partition(self, topic: str, owner: TopicOwner | None) -> Ownership:
-        """What is shown of a partition with this owner; None where none was ever set."""
+        """The ownership of a partition with this owner; None: no owner was ever set."""
         if owner is not None:
             return self._shown(owner)
         mode, uid, gid = self.topic(topic)
@@ -98,14 +99,24 @@ class Permissions:
 
     def whole_topic(self, topic: Topic) -> Ownership:
         """The topic's ownership, without the bits that one of its partitions denies."""
-        return self.narrowed(self.topic(topic.name), topic, topic.numbers)
-
-    def narrowed(self, shown: Ownership, topic: Topic, numbers: Iterable[int]) -> Ownership:
-        """`shown`, without the bits that one of these partitions denies."""
-        mode, uid, gid = shown
-        for owner in self._manager.settings.partition_owners(topic.name, numbers):
+        mode, uid, gid = self.topic(topic.name)
+        for owner in self._manager.settings.partition_owners(topic.name, topic.numbers):
             mode = within((mode, uid, gid), self._of_partition(topic.name, owner))
         return mode, uid, gid
+
+    def writers(self, topic: Topic) -> Ownership:
+        """The ownership of a file whose lines act on all partitions of a topic."""
+        mode, uid, gid = self.whole_topic(topic)
+        return mode & 0o222, uid, gid
+
+    def check_writers(self, topic: Topic, at_open: Ownership) -> None:
+        """Check that the mode still permits all that it permitted at open (`writers`). EACCES"""
+        if within(at_open, self.writers(topic)) != at_open[0]:
+            raise PermissionError(
+                errno.EACCES,
+                "the owner or the mode of the topic or of a partition has changed since this file "
+                "was opened: open it again",
+            )
 
     def may_empty(self, topic: str, caller: Caller) -> bool:
         """Whether a user could remove all that is in the topic's directory, if that were files."""
@@ -177,9 +188,7 @@ class Permissions:
         self.set_group(group, _changed(self.group(group), change))
 
     def exposed(self, partitions: Iterable[tuple[str, int]]) -> list[str]:
-        """The directories of those partitions whose files can be read by users whom the mount does
-        not let read them.
-        """
+        """The directories of partitions that more users can read on the disk than in the mount."""
         manager = self._manager
         top = manager.files.file_stat(manager.path).st_mode
         found = []
@@ -195,7 +204,7 @@ class Permissions:
             with contextlib.suppress(OSError):
                 disk = manager.files.file_stat(directory)
                 wider = ~of_directory(disk.st_uid, disk.st_gid, topic, partition) & top
-                # Who may not search the directory reaches none of its files.
+                # A user without search permission on the directory reaches none of its files.
                 wider &= (disk.st_mode & 0o011) << 2
                 if wider and any(
                     manager.files.file_stat(os.path.join(directory, file)).st_mode & wider
@@ -259,34 +268,3 @@ def exposed_text(data_dir: str, found: Sequence[str]) -> tuple[str, str]:
         f"partitions ({len(found)})"
     )
     return what, f"chmod go= {shlex.join(close)}"
-
-
-class WholeTopic:
-    """The right of an open file to act on all partitions of a topic.
-
-    The kernel checks the mode at open (`Permissions.whole_topic`). What is made later is out of
-    reach, if the file could not have been opened by all the same users since.
-    """
-
-    __slots__ = ("_numbers", "_permissions", "_shown", "_topic")
-
-    def __init__(self, permissions: Permissions, topic: Topic) -> None:
-        self._permissions = permissions
-        self._topic = topic
-        self._numbers = frozenset(topic.numbers)
-        self._shown = permissions.whole_topic(topic)
-
-    def check(self) -> None:
-        """EACCES where a partition is out of reach."""
-        topic = self._topic
-        if len(topic.partitions) + len(topic.faults) == len(self._numbers):
-            return
-        numbers = frozenset(topic.numbers)
-        later = self._permissions.narrowed(self._shown, topic, numbers - self._numbers)
-        if (later[0] ^ self._shown[0]) & 0o222:
-            raise PermissionError(
-                errno.EACCES,
-                "a partition with other permissions was created after this file was opened; open "
-                "it again",
-            )
-        self._numbers = numbers

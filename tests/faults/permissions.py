@@ -297,8 +297,9 @@ FAULTS = [
     Fault(
         "commands-for-whoever-may-write-the-topic",
         "kafkafs/tree/permissions.py",
-        "        return self.narrowed(self.topic(topic.name), topic, topic.numbers)",
-        "        return self.topic(topic.name)",
+        "            mode = within((mode, uid, gid), self._of_partition(topic.name, owner))\n"
+        "        return mode, uid, gid\n\n    def writers",
+        "            pass\n        return mode, uid, gid\n\n    def writers",
         "delete-records deletes what a partition's mode protects.",
         (TWO_USERS,),
     ),
@@ -313,8 +314,8 @@ FAULTS = [
     Fault(
         "open-commands-reach-later-partitions",
         "kafkafs/tree/permissions.py",
-        "        if (later[0] ^ self._shown[0]) & 0o222:",
-        "        if later is None:",
+        "        if within(at_open, self.writers(topic)) != at_open[0]:",
+        "        if at_open is None:",
         "A file opened in time deletes what is private later.",
         (TWO_USERS,),
     ),

@@ -1,4 +1,4 @@
-"""What an `AppendHandle` appends to: one partition, or those of a topic.
+"""The targets of an `AppendHandle`: one partition, or all partitions of a topic.
 
 After a write the kernel takes its position plus its length for the file's size; where that is
 wrong, the target has it drop the size.
@@ -14,7 +14,6 @@ from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions, planned
-from kafkafs.tree.permissions import WholeTopic
 from storage.errors import LogClosed, StorageError
 from storage.log.append import append_batches, append_with_offsets
 from storage.log.append_queue import check_all_may_append
@@ -133,7 +132,7 @@ class NewPartitionTarget(PartitionTarget):
         super().__init__(partition, inode, generation)
         self.position = 0
         """How many bytes are written."""
-        # The log's end behind them.
+        # The log end after them.
         self._end = 0
         self._config = self.partition.log.config
         self._kept = without_conversion(self._config)
@@ -203,9 +202,9 @@ class TopicTarget:
     """
 
     __slots__ = (
+        "_at_open",
         "_partitioner",
         "_partitions",
-        "_right",
         "_topic",
         "_unfinished",
         "flush_due",
@@ -225,7 +224,7 @@ class TopicTarget:
         self._topic = topic
         self._partitioner = partitioner
         self._partitions = partitions
-        self._right = WholeTopic(partitions.mount.permissions, topic)
+        self._at_open = partitions.mount.permissions.writers(topic)
         # The partitions that count an unfinished line.
         self._unfinished: list[Partition] = []
 
@@ -275,8 +274,8 @@ class TopicTarget:
         self, batches: bytearray, now_ns: int
     ) -> tuple[Routed, list[tuple[Partition, Assigned]]]:
         """The batches for each partition, checked. EACCES; errors of `Log.assign`."""
-        self._right.check()
         limit = self.config.max_message_bytes
+        self.mount.permissions.check_writers(self._topic, self._at_open)
         partitions = self._topic.partitions
         # The partitioner counts all partitions, those that cannot be opened included.
         there = self._topic.numbers if self._topic.faults else partitions

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.control_file import TextCommands
-from kafkafs.tree.permissions import WholeTopic
 from storage.errors import UnknownTopicOrPartition
 from storage.manager import Topic
 
@@ -33,13 +32,13 @@ class TopicCommands(TextCommands):
     def __init__(self, mount: MountContext, path: str, topic: Topic) -> None:
         super().__init__(mount, path)
         self.topic = topic
-        self._right = WholeTopic(mount.permissions, topic)
+        self._at_open = mount.permissions.writers(topic)
 
     def check(self) -> None:
-        """Raise if the topic is deleted, or if a partition is out of reach."""
+        """Check that the topic exists, and that the user may still write all of it."""
         if self.mount.manager.topics.get(self.topic.name) is not self.topic:
             raise UnknownTopicOrPartition("the topic is deleted")
-        self._right.check()
+        self.mount.permissions.check_writers(self.topic, self._at_open)
 
 
 class Command(NamedTuple):

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kafkafs.tree.append.append_target import TopicTarget
 from kafkafs.tree.append.lines_handle import LinesHandle
@@ -220,12 +221,13 @@ def append_file(place: TopicPlace, name: str) -> Node:
             TopicTarget(place.partitions, topic, path, partitioner), view, flags, reader
         )
 
-    def access() -> tuple[int, int, int]:
-        mode, uid, gid = mount.permissions.whole_topic(topic)
-        return mode & 0o222, uid, gid
-
     return mount.inodes.find(inode) or TextFile(
-        inode, None, access, lambda: topic.extended_ns, take=take, path=path
+        inode,
+        None,
+        partial(mount.permissions.writers, topic),
+        lambda: topic.extended_ns,
+        take=take,
+        path=path,
     )
 
 

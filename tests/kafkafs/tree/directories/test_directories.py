@@ -350,6 +350,36 @@ def test_chmod_and_chown_last(tmp_path: Path) -> None:
         assert {raw, tree.node("t/0").inode} <= {*tree.notices.attributes}
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [(".append", b"x\n"), (".config", b"segment.ms=9\n"), (".control/roll", b"run\n")],
+)
+@pytest.mark.parametrize(
+    ("path", "change", "is_refused"),
+    [
+        ("t/0", Change(mode=0o400), True),
+        ("t/1", Change(uid=5, mode=0o644), True),
+        ("t", Change(mode=0o555), True),
+        ("t", Change(mode=0o777), False),
+        ("t/0", Change(mode=0o200), False),
+    ],
+)
+def test_an_open_file_of_the_whole_topic_obeys_a_chmod(
+    tree: Tree, name: str, line: bytes, path: str, change: Change, is_refused: bool
+) -> None:
+    tree.mkdir("t", 0o755)
+    handle = tree.open(f"t/{name}", APPEND)
+    tree.directory("t").create("1", 0o644, APPEND, CALLER)
+    assert handle.write(0, line) == len(line)
+    tree.node(path).set_attributes(change)
+    if is_refused:
+        with pytest.raises(PermissionError, match="since this file was opened: open it again"):
+            handle.write(len(line), line)
+    else:
+        handle.write(len(line), line)
+    handle.release()
+
+
 def test_topics_without_owners_have_the_data_directorys(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o750)
     with a_tree(tmp_path / "data") as tree:
