@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 from kafkafs.tree.directories.directory import Place
 from kafkafs.tree.files.group_names import (
+    LONGEST,
     file_name,
     group_name,
+    is_shown,
     right_spelling,
-    spelt_group,
 )
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claims import Claims
@@ -146,12 +147,12 @@ def lag_readers(place: GroupPlace) -> Ownership:
 
 def found_group(place: GroupsPlace, name: str) -> str | None:
     """The group that has a file name."""
-    group = spelt_group(name, place.partitions.group_names)
+    group = group_name(name)
     return None if group is None or place.partitions.group(group) is None else group
 
 
 def group_names(place: GroupsPlace) -> Sequence[str]:
-    return sorted(map(file_name, place.partitions.group_names()))
+    return sorted(map(file_name, filter(is_shown, place.partitions.group_names())))
 
 
 def found_topic(place: GroupPlace, name: str) -> GroupTopic | None:
@@ -191,7 +192,10 @@ def make_group(place: GroupsPlace, name: str, mode: int, caller: Caller) -> None
     """Make a group without commits, which the caller owns."""
     group = group_name(name)
     if group is None:
-        why = f"no group has the file name {name!r}; use {right_spelling(name)}"
+        use = right_spelling(name)
+        why = f"no group has the file name {name!r}; use {use}"
+        if len(os.fsencode(use)) > LONGEST:
+            why = f"groups whose names have more than {LONGEST} bytes are not shown"
         raise OSError(errno.EINVAL, why)
     groups = place.mount.manager.groups
     if groups.find(group) is not None:
@@ -203,7 +207,7 @@ def make_group(place: GroupsPlace, name: str, mode: int, caller: Caller) -> None
 
 def remove_group(place: GroupsPlace, name: str, caller: Caller) -> None:
     """Delete all commits of a group."""
-    group = spelt_group(name, place.partitions.group_names)
+    group = group_name(name)
     if group is None or _find(place, group) is None:
         raise missing(name)
     _forget(place, group)

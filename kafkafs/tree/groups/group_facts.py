@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from kafkafs.printable import one_line
-from kafkafs.tree.files.group_names import file_name
+from kafkafs.tree.files.group_names import LONGEST, file_name, is_shown
 from storage.groups.group import Group
 from storage.groups.groups import Groups
 from storage.groups.offset_records import Committed
 from storage.log.log import Log
 from storage.manager import LogManager
+from storage.plural import counted
 
 NONE: Final = "none"
 UNKNOWN: Final = "unknown"
@@ -58,14 +59,19 @@ def lag_text(manager: LogManager, group: Group) -> str:
 def all_lags_text(manager: LogManager) -> str:
     """The lag of all groups, a line for each partition."""
     rows: list[tuple[object, ...]] = []
-    count = 0
-    for group in groups(manager.groups):
+    all_groups = list(groups(manager.groups))
+    shown = [group for group in all_groups if is_shown(group.name)]
+    for group in shown:
         # A blank would be the end of the column.
         name = file_name(group.name).replace(" ", "%20")
         rows += [(name, *row) for row in _lag_rows(manager, group)]
-        count += 1
-    text = _table(("group", *_LAG_COLUMNS), 2, rows)
-    return text + _sum(rows, f", groups {count}") + _missing(manager.groups)
+    text = _table(("group", *_LAG_COLUMNS), 2, rows) + _sum(rows, f", groups {len(shown)}")
+    hidden = len(all_groups) - len(shown)
+    if hidden:
+        text += (
+            f"# not shown: {counted(hidden, 'group')} with a name of more than {LONGEST} bytes\n"
+        )
+    return text + _missing(manager.groups)
 
 
 def groups(table: Groups) -> Iterator[Group]:
