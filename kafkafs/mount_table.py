@@ -55,11 +55,23 @@ def find(path: str) -> Mounted | None:
     return found
 
 
-def mounted_elsewhere(device: str) -> dict[tuple[str, str], str]:
-    """Return where other mount namespaces, as those of containers, have a file system mounted, as
-    far as this user sees: by namespace and path, a text that names a process of the namespace.
+def place_of(unmounted: Mounted, process: str = "self") -> str | None:
+    """Find another place at which a process sees a file system that was unmounted at one. OSError.
+
+    The source is compared too: the kernel gives the device number of a file system that has ended
+    to another one.
     """
-    found: dict[tuple[str, str], str] = {}
+    for each in mounts(process):
+        if (each.device, each.type, each.source) == unmounted[1:4]:
+            return each.path
+    return None
+
+
+def place_elsewhere(unmounted: Mounted) -> str | None:
+    """Find such a place in another mount namespace, as far as this user sees.
+
+    Return a text that also names a process of the namespace, such as a container.
+    """
     looked_at = {os.readlink("/proc/self/ns/mnt")}
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -67,11 +79,10 @@ def mounted_elsewhere(device: str) -> dict[tuple[str, str], str]:
             if namespace in looked_at:
                 continue
             looked_at.add(namespace)
-            for mounted in mounts(process):
-                if mounted.device == device:
-                    place = f"{mounted.path} (as process {process} sees it)"
-                    found[namespace, mounted.path] = place
-    return found
+            place = place_of(unmounted, process)
+            if place is not None:
+                return f"{place} (as process {process} sees it)"
+    return None
 
 
 def find_around(path: str) -> Mounted | None:

@@ -1,4 +1,4 @@
-"""What is mounted on this machine: the mounts of kafkafs, each with its daemon.
+"""Lists the mounts of kafkafs on this machine, each with its daemon.
 
 It waits a few seconds at most for a daemon that does not answer (`mount_point.ask`).
 """
@@ -41,7 +41,7 @@ def live_mounts() -> list[LiveMount]:
 
 def _look(mounted: mount_table.Mounted) -> LiveMount:
     pid, _ = mount_point.find_daemon(mounted)
-    # Who asks waits for the topmost of several mounts at one place, and only that can be asked.
+    # Of several mounts at one place only the topmost can be asked.
     state, data, options = "serving", mounted.source, None
     if pid is not None and mount_point.is_stopped(pid):
         state = "stopped"

@@ -30,10 +30,9 @@ from kafkafs.mount_table import TYPE, Mounted, find, find_around, mounts
 NAME = "kafkafs"
 #: How long a daemon may take to answer, or to end before `umount` says that it waits, in seconds.
 ANSWER_S = 5.0
-#: A daemon that uses no processor time for so many turns of `ANSWER_S` while it ends is stuck.
+#: A daemon that uses no processor time for this many turns of `ANSWER_S` while it ends is stuck.
 STUCK_TURNS = 12
-
-#: A daemon that has not answered for so long may be stopped: that is looked at then.
+#: After this many seconds without an answer `attribute` checks whether the daemon is stopped.
 SOON_S = 0.2
 
 # Of umount2(2).
@@ -55,7 +54,7 @@ class ConfigurationError(MountError):
     exit_status = os.EX_CONFIG
 
 
-#: What the system says of a path for as long as nobody mends it.
+#: Errors of a path that last until somebody mends it.
 _LASTING = frozenset(
     {
         *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL),
@@ -301,13 +300,12 @@ def unmount_and_wait(
             with contextlib.suppress(OSError):  # it has ended
                 daemon = os.pidfd_open(pid)
                 stack.callback(os.close, daemon)
-        others = None if force else _Others(mounted)
         if force:
             abort(mounted)
         if find(path) == mounted:
             unmount(path, lazy=force)
         if daemon is not None and pid is not None:
-            _wait_for_end(path, daemon, pid, others, say)
+            _wait_for_end(mounted, daemon, pid, say, is_aborted=force)
 
 
 def _meant(path: str) -> str:
@@ -319,56 +317,23 @@ def _meant(path: str) -> str:
     return f". Try: kafkafs umount {shlex.quote(meant[0].path)}" if meant else ""
 
 
-class _Others:
-    """The other places at which a file system is mounted, in this mount namespace and in others.
-
-    Make it before the unmount: as soon as the last mount has ended, the kernel may give the device
-    number to another file system. Later looks count only the places that were there then.
-    """
-
-    def __init__(self, mounted: Mounted) -> None:
-        self._device = mounted.device
-        self._here = [each for each in mounts() if each.device == mounted.device]
-        with contextlib.suppress(ValueError):  # it has just been unmounted
-            self._here.remove(mounted)
-        self._elsewhere = mount_table.mounted_elsewhere(mounted.device)
-
-    def here(self) -> str | None:
-        """A place in this namespace that is still there."""
-        return next((each.path for each in mounts() if each in self._here), None)
-
-    def elsewhere(self) -> str | None:
-        """A place in another namespace that is still there."""
-        if not self._elsewhere:
-            return None
-        now = mount_table.mounted_elsewhere(self._device)
-        self._elsewhere = {key: now[key] for key in self._elsewhere if key in now}
-        return next(iter(self._elsewhere.values()), None)
-
-
 def _wait_for_end(
-    path: str, daemon: int, pid: int, others: _Others | None, say: Callable[[str], None]
+    unmounted: Mounted, daemon: int, pid: int, say: Callable[[str], None], *, is_aborted: bool
 ) -> None:
     """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck.
 
-    If its file system is still mounted at one of `others`, the daemon goes on, and is not waited
-    for. Another mount namespace may end soon: it counts if it is there `ANSWER_S` later.
+    If its file system is still mounted at another place, the daemon goes on, and is not waited for;
+    unless its connection is aborted, which ends all places. Another mount namespace may end soon:
+    it counts if it is there `ANSWER_S` later.
     """
-
-    def goes_on(place: str) -> None:
-        say(f"{path}: unmounted; the daemon (process {pid}) still serves {place}")
-
-    place = None if others is None else others.here()
-    if place is not None:
-        goes_on(place)
-        return
+    path = unmounted.path
+    place = None if is_aborted else mount_table.place_of(unmounted)
     used, idle = [""], 0
     told = False
-    while not select.select([daemon], [], [], ANSWER_S)[0]:
-        place = None if others is None else others.elsewhere()
+    while place is None and not select.select([daemon], [], [], ANSWER_S)[0]:
+        place = None if is_aborted else mount_table.place_elsewhere(unmounted)
         if place is not None:
-            goes_on(place)
-            return
+            break
         if is_stopped(pid):
             raise MountError(
                 f"{path}: unmounted, but the daemon (process {pid}) is stopped. "
@@ -383,6 +348,8 @@ def _wait_for_end(
             raise MountError(
                 f"{path}: unmounted, but the daemon (process {pid}) does nothing and does not exit"
             )
+    if place is not None:
+        say(f"{path}: unmounted; the daemon (process {pid}) still serves {place}")
 
 
 def resolve(path: str) -> str:

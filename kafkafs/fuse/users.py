@@ -1,4 +1,4 @@
-"""Who keeps a mount busy: processes, and what they hold of it, as far as we may see.
+"""Finds the processes that keep a mount busy, as far as this user sees them.
 
 It reads /proc and touches no mounted file system.
 """
@@ -21,7 +21,7 @@ _MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*)$", re.M)
 
 
 def users(path: str) -> list[str]:
-    """Who holds something below a mount's path, processes and mounts: a few words for each."""
+    """The processes and mounts that use files below a mount's path: a few words for each."""
     found = []
     for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
         held = list(dict.fromkeys(_held(pid, path)))
@@ -35,7 +35,7 @@ def users(path: str) -> list[str]:
 
 
 def _held(pid: int, path: str) -> Iterator[str]:
-    """What a process holds below `path`, by the names there."""
+    """The names of the files below `path` that a process uses."""
     with contextlib.suppress(OSError):
         for link, meaning in (("cwd", "working directory"), ("root", "root directory")):
             name = _below(path, os.readlink(f"/proc/{pid}/{link}"))

@@ -23,7 +23,7 @@ def enter(source: str, path: str) -> None:
 
 
 def leave(path: str) -> None:
-    """Note that a mount which was entered is gone."""
+    """Remove the entry of a mount that was unmounted."""
     _run("umount", *_TABLE_ONLY, "--", path)
 
 
