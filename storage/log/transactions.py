@@ -165,15 +165,19 @@ class Transactions:
         oldest open transaction is not known. Errors: OSError, CorruptRecord.
         """
         place = self._first_unstable()
+        found: list[tuple[Segment, int]] = []
         for segment in reversed(self._log.segments):
             if place is not None and segment.base_offset > place[0].base_offset:
-                segment.stable_size = 0
+                found.append((segment, 0))
             elif place is not None and segment is place[0]:
-                segment.stable_size = place[1]
+                found.append((segment, place[1]))
             elif known and segment.size and segment.stable_size == segment.size:
-                return
+                break
             else:
-                segment.stable_size = segment.size
+                found.append((segment, segment.size))
+        # The earliest first: another thread must not measure text behind text that is not shown.
+        for segment, size in reversed(found):
+            segment.stable_size = size
 
     def _first_unstable(self) -> tuple[Segment, int] | None:
         """Return segment and position of the first undecided batch, if there is one.

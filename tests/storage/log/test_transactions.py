@@ -180,6 +180,29 @@ def test_a_transaction_over_several_segments(tmp_path: Path) -> None:
         assert values(manager.log("t", 0)) == [b"0", b"3"]
 
 
+def test_no_segment_becomes_stable_before_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may measure their text at any moment."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        producer = Client(log, 7)
+        for _ in range(3):
+            producer.send(b"a")
+            log.roll(NOW_MS)
+        member = Segment.__dict__["stable_size"]
+        stable: list[list[bool]] = []
+
+        def become(segment: Segment, size: int) -> None:
+            member.__set__(segment, size)
+            stable.append([each.size == each.stable_size > 0 for each in log.segments[:3]])
+
+        monkeypatch.setattr(Segment, "stable_size", property(member.__get__, become))
+        producer.commit()
+        assert stable[-1] == [True] * 3
+        assert all(each == sorted(each, reverse=True) for each in stable), stable
+
+
 @pytest.mark.parametrize("end", ["close", "abandon"])
 def test_an_open_transaction_outlives_a_restart(tmp_path: Path, end: str) -> None:
     manager = LogManager.open(str(tmp_path))
