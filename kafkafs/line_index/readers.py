@@ -117,12 +117,14 @@ class TextReader:
         """Check the segment's bytes again: its text is not as long as it was.
 
         TextChanged where it has damage that was not known when the reader was made; errors as
-        `fill`.
+        `fill`. Without damage the index is wrong.
         """
         segment = self._lines.segment
         self._lines.reader.check_again(0, self._lines.end)
         if segment.damages is not self._damages:
             raise TextChanged("its text has changed since it was indexed", path=segment.log_path)
+        if not segment.damages:
+            self._lines.discard()
 
     def _take_form(self, key: Key) -> None:
         """Take the plain form that the cursor is in, or make it again."""

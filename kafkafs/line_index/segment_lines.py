@@ -81,6 +81,7 @@ class SegmentLines:
         "_cache",
         "_from",
         "_held",
+        "_is_wrong",
         "_lock",
         "_state",
         "_store",
@@ -122,6 +123,8 @@ class SegmentLines:
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
         # (entries, count) of the saved part, while they stay in memory.
         self._held: tuple[bytes, int] | None = None
+        # Whether the log shows less than was measured: it is not saved any more.
+        self._is_wrong = False
         # While `measure` has not come to the end: (covered, text_length, records) as it began.
         self._from: tuple[int, int, int] | None = None
         # The gaps, and the damages that they were found for (`records.py`).
@@ -496,11 +499,20 @@ class SegmentLines:
         finally:
             self._lock.release()
 
+    def discard(self) -> None:
+        """Delete the file, and write no other: the log shows less than was measured. The next mount
+        measures it again. Waits.
+        """
+        with self._lock:
+            self._is_wrong = True
+            with contextlib.suppress(OSError):
+                self._store.files.unlink(self.path)
+
     def _save(self) -> bool:
         saved, tail = self._state
         if self.covered == saved.covered:
             return True
-        if not self.loaded or tail is None or tail.batch_end:
+        if not self.loaded or tail is None or tail.batch_end or self._is_wrong:
             return False
         if self.segment.is_lost or (saved.covered and not saved.count):
             # Without the log's CRC nobody could tell which log it belongs to; and entries are added

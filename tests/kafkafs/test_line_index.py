@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.line_index import LineStore, SegmentLines
+from kafkafs.line_index import LineStore, SegmentLines, reader_at
 from kafkafs.line_index.records import gaps_of, text_before
 from kafkafs.views import values_view
 from kafkafs.views._measure import Cursor
@@ -26,6 +26,7 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.storage.logs import append, opened
+from tests.storage.transactions import Client
 
 BATCHES = st.lists(
     st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=12
@@ -215,6 +216,33 @@ def test_the_index_of_another_log_is_not_taken(tmp_path: Path) -> None:
         lines = new_lines(log)
         lines.measure()
         check(lines, b"aaa\n" * 50)
+
+
+def test_an_index_with_more_text_than_the_log_is_deleted(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        producer = Client(log, 7)
+        producer.send(b"aborted")
+        producer.abort()
+        append(log, b"shown")
+        store = LineStore(Files(), granularity=16)
+        not_aborted = SegmentLines(store, log.active, values_view(), lambda *_: False)
+        not_aborted.measure()
+        assert not_aborted.save()
+
+        def opened_again() -> SegmentLines:
+            lines = SegmentLines(store, log.active, values_view(), log.transactions.is_aborted)
+            lines.measure()
+            return lines
+
+        lines = opened_again()
+        assert lines.text_length == len(b"aborted\nshown\n")
+        reader = reader_at(lines, 0)
+        assert reader.fill(bytearray(lines.text_length), 0) == len(b"shown\n")
+        reader.check_again()
+        append(log, b"later")
+        lines.measure()
+        assert not lines.save()
+        assert opened_again().text_length == len(b"shown\nlater\n")
 
 
 def test_of_sealed_segments_a_bounded_number_of_bytes_stays_in_memory(tmp_path: Path) -> None:
