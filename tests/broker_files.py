@@ -129,6 +129,30 @@ class BrokerPartition:
         time_index = self._time_index(self.bases[-1], self.next_offset)
         self.active.with_suffix(paths.TIMEINDEX).write_bytes(time_index)
 
+    def recover(self, *bases: int) -> None:
+        """Make the indexes of these segments again (``LogSegment.recover``): those in the directory
+        are emptied first.
+        """
+        for base in bases:
+            log = self.log(base)
+            aborted = log.with_suffix(paths.TXNINDEX)
+            entries = aborted.read_bytes() if aborted.exists() else b""
+            for suffix in paths.INDEX_SUFFIXES:
+                path = log.with_suffix(suffix)
+                if suffix != paths.TXNINDEX or entries:
+                    path.write_bytes(b"")
+                    self.step()
+            data = log.read_bytes()
+            rebuild = Rebuild(base, 0)
+            rebuild.feed(data, len(data), 0)
+            log.with_suffix(paths.INDEX).write_bytes(rebuild.offset_entries)
+            self.step()
+            log.with_suffix(paths.TIMEINDEX).write_bytes(rebuild.time_entries)
+            self.step()
+            if entries:
+                aborted.write_bytes(entries)
+                self.step()
+
     def _time_index(self, base: int, end: int) -> bytes:
         return struct.pack(">qi", NOW_MS, end - 1 - base)
 
@@ -275,6 +299,10 @@ class BrokerDirectory:
         """Rename the directory as for a deletion that comes later."""
         name = paths.deleted_directory_name(partition.topic, partition.number)
         return partition.directory.rename(self.data / name)
+
+    def write_recovery_point(self, partition: BrokerPartition, offset: int) -> None:
+        item = (partition.topic, partition.number)
+        write_offsets(self.data, paths.RECOVERY_POINTS, {item: offset})
 
     def write_high_watermark(self, partition: BrokerPartition, offset: int) -> None:
         item = (partition.topic, partition.number)

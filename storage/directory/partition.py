@@ -267,6 +267,7 @@ def _promises(
         or (recovery_point is None and not manifest_file.is_blank(files, path))
     )
     manifest_below = paths.MAX_OFFSET if directory.stopped_clean else point
+    has_whole_indexes = is_ours or (files.in_order and directory.stopped_clean)
     return Promises(
         clean,
         recovery_point,
@@ -275,6 +276,7 @@ def _promises(
         manifest_below=manifest_below if is_ours else None,
         gaps_below=paths.MAX_OFFSET if has_gaps_anywhere else point,
         may_have_gaps=may_have_gaps,
+        aborts_below=paths.MAX_OFFSET if has_whole_indexes else point,
     )
 
 

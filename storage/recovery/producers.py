@@ -7,9 +7,9 @@ snapshot is used only if the log has everything below it: not above the log's en
 first segment's base, as its open transactions may have been deleted with their records.
 
 On the way missing files are made again: the snapshot at each segment's base, and the transaction
-index of segments whose logs were read to load them. For that the walk begins at an older snapshot;
-an existing newer one overrules the log, since a cleaner may have removed records that only the
-snapshot still has.
+index of segments whose logs were read to load them, or whose index may lack entries. For that the
+walk begins at an older snapshot; an existing newer one overrules the log, since a cleaner may have
+removed records that only the snapshot still has.
 
 Not here: CRCs and offset indexes (`segment`).
 """
@@ -49,7 +49,13 @@ def replay(
         for item in loaded
         if item.scan is not None and item.scan.first_abort is not None
     ]
-    start = snapshots.newest_up_to(min([last.next_offset, *missing, *aborts]))
+    ranges = [(item.segment.base_offset, item.segment.next_offset) for item in loaded]
+    doubtful = [
+        base
+        for base, end in ranges
+        if end > partition.promises.aborts_below and paths.file_name(base, paths.TXNINDEX) in names
+    ]
+    start = snapshots.newest_up_to(min([last.next_offset, *missing, *aborts, *doubtful]))
     state = ProducerState() if start < 0 else snapshots.load(start)
     for number, item in enumerate(loaded):
         base, end = item.segment.base_offset, item.segment.next_offset
@@ -60,9 +66,9 @@ def replay(
                 snapshots.write(base, state)
         begins = max(start, base)
         rebuilt = _walk(partition, item, begins, state) if end > start else []
-        if item.scan is not None:
-            offset = item.scan.offset if partition.files.in_order else min(item.scan.offset, begins)
-            _put_transactions(partition, item.segment, offset, rebuilt, names)
+        if item.scan is not None or base in doubtful:
+            trusted_to = end if item.scan is None else item.scan.offset
+            _put_transactions(partition, item.segment, trusted_to, rebuilt, names)
     snapshots.drop_others(bases)
     return state, snapshots
 
@@ -70,20 +76,18 @@ def replay(
 def _walk(
     partition: PartitionFiles, item: Loaded, start: int, state: ProducerState
 ) -> list[TxnEntry]:
-    """Add a segment's batches from `start` on; return its aborted transactions, if it was read."""
+    """Add a segment's batches from `start` on; return the transactions that are aborted there."""
     rebuilt: list[TxnEntry] = []
     segment, scan = item.segment, item.scan
     if segment.is_lost:
         return rebuilt
     scanned_from = segment.size if scan is None else scan.position
-    # An index that was copied before its log has fewer entries.
-    rebuilt_from = scanned_from if partition.files.in_order else 0
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
     for batch in itertools.chain(_unread(partition, segment, start, read_to), known or ()):
         if batch.base_offset >= start:
             entry = state.apply(batch)
-            if entry is not None and batch.position >= rebuilt_from:
+            if entry is not None:
                 rebuilt.append(entry)
     return rebuilt
 
@@ -122,17 +126,20 @@ def _is_before_producers(segment: Segment) -> bool:
 def _put_transactions(
     partition: PartitionFiles,
     segment: Segment,
-    offset: int,
+    trusted_to: int,
     rebuilt: list[TxnEntry],
     names: Collection[str],
 ) -> None:
-    """Write the transaction index of a segment whose log was read from `offset` on."""
+    """Write the transaction index of a segment: its entries up to the offset `trusted_to`, and
+    those that its log has. A cleaner may have removed the marker of an entry.
+    """
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
     index = segment.txn_index
     base = segment.base_offset
-    entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
-    entries += tuple(rebuilt)
+    known = (entry for entry in index.entries if base <= entry.last_offset < trusted_to)
+    by_offset = {entry.last_offset: entry for entry in itertools.chain(known, rebuilt)}
+    entries = tuple(by_offset[offset] for offset in sorted(by_offset))
     if not partition.writable:
         index.entries = entries
     elif entries != index.entries or not index.is_sound:

@@ -27,8 +27,11 @@ class Promises:
     entries that end at or below this offset are valid; None: a broker's log has no manifest.
     `gaps_below`: a cleaner may have left gaps of offsets between segments below this offset.
     `may_have_gaps`: a cleaner may have left gaps in any segment, whatever the topic's present
-    settings are. `unsynced`: an fsync has failed: the page cache, or new files, still have the
-    readable bytes. `may_end`: the log may end at damage; otherwise that is LogWouldEnd.
+    settings are. `aborts_below`: the transaction indexes of segments that end at or below this
+    offset have all aborted transactions. A broker that recovers later segments empties their
+    indexes first (`LogSegment.recover`); in a copy, indexes may be older than logs. `unsynced`: an
+    fsync has failed: the page cache, or new files, still have the readable bytes. `may_end`: the
+    log may end at damage; otherwise that is LogWouldEnd.
     """
 
     clean: bool
@@ -38,6 +41,7 @@ class Promises:
     manifest_below: int | None = None
     gaps_below: int = 0
     may_have_gaps: bool = False
+    aborts_below: int = paths.MAX_OFFSET
     unsynced: bool = False
     may_end: bool = True
 

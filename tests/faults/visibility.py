@@ -77,10 +77,18 @@ FAULTS = [
     Fault(
         "stable-size-of-later-segments",
         "storage/log/transactions.py",
-        "                segment.stable_size = 0\n",
-        "                segment.stable_size = max(segment.size, 0)\n",
+        "                found.append((segment, 0))\n",
+        "                found.append((segment, max(segment.size, 0)))\n",
         "Segments behind an open transaction are shown.",
         (TRANSACTIONS, TREE_TRANSACTIONS),
+    ),
+    Fault(
+        "later-segments-are-stable-first",
+        "storage/log/transactions.py",
+        "        for segment, size in reversed(found):",
+        "        for segment, size in found:",
+        "Text is measured before text that is measured later: positions move.",
+        (TRANSACTIONS,),
     ),
     Fault(
         "append-behind-an-open-transaction-is-stable",
@@ -379,11 +387,18 @@ FAULTS = [
     Fault(
         "replay-aborts-before-a-scan-are-dropped",
         "storage/recovery/producers.py",
-        "    entries = tuple(entry for entry in index.entries if base <= entry.last_offset"
-        " < offset)",
-        "    entries: tuple[TxnEntry, ...] = ()\n    _ = base, offset",
+        "    known = (entry for entry in index.entries if base <= entry.last_offset < trusted_to)",
+        "    known: tuple[TxnEntry, ...] = ()\n    _ = base, trusted_to",
         "After a kill aborted records of the part that was flushed are shown.",
         (TRANSACTIONS,),
+    ),
+    Fault(
+        "replay-trusts-the-indexes-of-a-recovering-broker",
+        "storage/recovery/producers.py",
+        "        if end > partition.promises.aborts_below and",
+        "        if end < 0 and",
+        "Aborted records are shown by a mount that is started while a killed broker recovers.",
+        (FOLLOW_OPENING,),
     ),
     Fault(
         "replay-snapshot-beyond-the-log-end",

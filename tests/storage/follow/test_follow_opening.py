@@ -205,3 +205,67 @@ def test_what_is_aborted_stays_so_wherever_a_cleaner_is_with_its_names(tmp_path:
             break
     assert number > 10
     assert steps > 12
+
+
+class BesideBroker(Between):
+    """A broker, another process, has the directory's lock."""
+
+    def is_locked(self, path: str) -> bool:
+        return True
+
+
+def test_what_is_aborted_stays_so_while_a_killed_broker_recovers(tmp_path: Path) -> None:
+    """While the log is opened, the broker empties the indexes of what may not be on the disk, and
+    has come as far as its ``step``-th change when the log is open.
+    """
+    number = step = steps = 0
+    while True:
+        broker = BrokerDirectory(tmp_path / f"{number} {step}")
+        partition = broker.partition()
+        producer = Producer(7, transactional=True)
+        expected = []
+        for _ in range(3):
+            partition.append(b"kept")
+            expected.append(partition.put(producer.batch(b"aborted")))
+            partition.put(producer.abort())
+            partition.append(b"kept")
+            partition.roll()
+        # The last broker was closed in the middle of the last segment, and its successor killed.
+        expected.append(partition.put(producer.batch(b"aborted")))
+        partition.put(producer.abort())
+        partition.append(b"flushed")
+        (partition.directory / paths.file_name(partition.next_offset, paths.SNAPSHOT)).write_bytes(
+            partition.producers.encode()
+        )
+        (broker.data / paths.META_PROPERTIES).write_text("version=1\n")
+        broker.write_recovery_point(partition, partition.bases[1])
+        partition.append(b"kept")
+        partition.recover(*partition.bases)
+        left = step
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise _Stopped
+
+        def recover() -> None:
+            partition.step = count  # noqa: B023
+            with contextlib.suppress(_Stopped):
+                partition.recover(*partition.bases[1:])  # noqa: B023
+
+        files = BesideBroker(number)
+        files.begin(recover)
+        with LogManager.open(str(broker.data), read_only=True, files=files) as manager:
+            files.end()
+            log = manager.log("t", 0)
+            aborted = [entry.first_offset for entry in log.transactions.aborted()]
+            assert aborted == expected, (number, step)
+        if left < 0:
+            step += 1
+        elif step:
+            number, step, steps = number + 1, 0, max(steps, step)
+        else:
+            break
+    assert number > 10
+    assert steps > 12
