@@ -36,14 +36,13 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import EVERYDAY, UNCOMMON, Entries, errno_of
+from kafkafs.fuse.answers import EVERYDAY, FAULTS, UNCOMMON, Entries, errno_of
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import in_thread, job_ended
 from kafkafs.fuse.turns import Turns
 from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
-from kafkafs.tree.events import FAULTS
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Change, Node
@@ -200,7 +199,7 @@ class Operations(pyfuse3.Operations):
                 lines = "".join(traceback.format_exception(error))
                 self._mount.events(f"{what}: unexpected error, answered with EIO", lines)
             elif number in FAULTS:
-                self._mount.events.of_request(f"{what}: {reason_of(error)}", number)
+                self._mount.events.of_request(f"{what}: {reason_of(error)}")
             else:
                 self._mount.events.of_request(what.line(error))
         # A file may keep the error. The tracebacks have what the request wrote, in cycles with it.

@@ -535,7 +535,7 @@ FAULTS = [
     Fault(
         "refusals-push-damage-out",
         "kafkafs/tree/events.py",
-        "        self._add(self._faults if number in FAULTS else self._refusals, message)\n",
+        "        self._add(self._answers, message)\n",
         "        self._add(self._happened, message)\n",
         "A program that is refused a thousand times hides the messages of damage.",
         (EVENTS,),
@@ -543,8 +543,8 @@ FAULTS = [
     Fault(
         "what-still-comes-goes-with-the-oldest",
         "kafkafs/tree/events.py",
-        "            known.stays = True\n",
-        "            known.stays = False\n",
+        "            self._entries.pop(known.first, None)\n",
+        "            pass\n",
         "The count of what is refused again and again begins anew at any moment.",
         (EVENTS,),
     ),

@@ -176,11 +176,10 @@ class AppendHandle(WritingHandle, Generic[T]):
         self._say_refused(error)
 
     def _say_refused(self, error: StorageError | OSError) -> None:
-        number = error.errno if isinstance(error, OSError) else None
-        self._say(f"append refused: {refusal_of(error)}", number)
+        self._say(f"append refused: {refusal_of(error)}")
 
-    def _say(self, what: str, number: int | None = None) -> None:
-        self._target.mount.events.of_request(f"{self._target.name}: {what}", number)
+    def _say(self, what: str) -> None:
+        self._target.mount.events.of_request(f"{self._target.name}: {what}")
 
     # -- the end -------------------------------------------------------------------------------
 
