@@ -39,6 +39,10 @@ CATCH_UP_AT_ONCE = 1 << 20
 """Bytes of log that the owner's thread measures at the end of a transaction."""
 FEW = 10_000
 """Up to so many last records are counted by batch headers rather than by measuring segments."""
+FEW_OF_MEASURED = 100
+"""In a measured segment: up to so many, rather than looked up in the line index. Between two of its
+entries may lie hundreds of batches with one record each.
+"""
 EXTENTS_AT_ONCE = 4
 """The loop thread looks for the last records in at most this many segments."""
 LOOK_S = 0.05
@@ -161,16 +165,7 @@ class Layout:
                     assert isinstance(extent, SegmentLines)
                     if number == EXTENTS_AT_ONCE:
                         before_waiting()
-                    offset: int | None = None
-                    if not extent.complete and 0 < left <= FEW and extent.segment.holds_batches:
-                        records, offset = count_back(extent, left)
-                    else:
-                        if not extent.complete:
-                            before_waiting()
-                            self._measure(extent, until)
-                        records = extent.records
-                        if records >= left > 0:
-                            offset = offset_of(extent, records - left)
+                    records, offset = self._last_of(extent, left, until)
                     if offset is not None:
                         return max(offset, self.log.log_start_offset)
                     left -= records
@@ -178,6 +173,22 @@ class Layout:
             except SegmentGone:
                 if self.timeline.extents == extents:
                     raise
+
+    def _last_of(self, extent: SegmentLines, count: int, until: float) -> tuple[int, int | None]:
+        """`count_back`, or the same from the line index."""
+        if count <= (FEW_OF_MEASURED if extent.complete else FEW) and extent.segment.holds_batches:
+            try:
+                return count_back(extent, count)
+            except (BlockingIOError, CorruptRecord):
+                # The batches are large, or damaged.
+                if not extent.complete:
+                    raise
+        if not extent.complete:
+            before_waiting()
+            self._measure(extent, until)
+        if extent.records < count:
+            return extent.records, None
+        return count, offset_of(extent, extent.records - count)
 
     # -- measuring, and giving positions -------------------------------------------------------
 
