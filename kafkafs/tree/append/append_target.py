@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from functools import partial
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.generations import Generation
-from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partition import Partition, Writer
 from kafkafs.tree.partition.partitions import Partitions, planned
 from storage.errors import LogClosed, StorageError
 from storage.log.append import append_batches, append_with_offsets
@@ -28,15 +29,15 @@ class OutOfOrderError(PermissionError):
     """A write without O_APPEND that does not follow the handle's last one; errno EPERM."""
 
 
-class PartitionTarget:
+class PartitionTarget(Writer):
     """One partition, through the file of one generation."""
 
-    __slots__ = ("_generation", "inode", "mount", "partition")
+    __slots__ = ("_generation", "mount", "partition")
 
     def __init__(self, partition: Partition, inode: int, generation: Generation) -> None:
+        super().__init__(inode)
         self.mount: MountContext = partition.mount
         self.partition = partition
-        self.inode = inode
         self._generation = generation
 
     @property
@@ -61,14 +62,9 @@ class PartitionTarget:
 
     def append(self, batches: bytearray, now_ns: int) -> None:
         """Append batches that the view has made. Errors of `Log.assign`; OSError."""
-        partition = self.partition
-        log = partition.log
+        log = self.partition.log
         ready = log.assign(batches, now_ns=now_ns)
-        partition.writer = self
-        try:
-            log.append_assigned(ready, now_ns)
-        finally:
-            partition.writer = None
+        self.partition.append_through(self, log.append_assigned, ready, now_ns)
 
     def append_batches(
         self,
@@ -78,19 +74,10 @@ class PartitionTarget:
         checked: list[ValidatedBatch] | None,
     ) -> None:
         """Append finished batches, as `append_batches` does."""
-        partition = self.partition
-        partition.writer = self
-        try:
-            append_batches(
-                partition.log,
-                batches,
-                now_ns=now_ns,
-                trusted=trusted,
-                defer_flush=True,
-                checked=checked,
-            )
-        finally:
-            partition.writer = None
+        append = partial(
+            append_batches, now_ns=now_ns, trusted=trusted, defer_flush=True, checked=checked
+        )
+        self.partition.append_through(self, append, self.partition.log, batches)
 
     def check(self, batches: bytearray, now_ns: int) -> None:
         """Raise what `append` would refuse; appends nothing."""
@@ -126,13 +113,11 @@ class NewPartitionTarget(PartitionTarget):
     One handle may do so until it is closed: the first that writes. Batches keep their offsets.
     """
 
-    __slots__ = ("_config", "_end", "_kept", "position")
+    __slots__ = ("_config", "_end", "_kept")
 
     def __init__(self, partition: Partition, inode: int, generation: Generation) -> None:
         super().__init__(partition, inode, generation)
-        self.position = 0
-        """How many bytes are written."""
-        # The log end after them.
+        # The log end after the bytes that are written.
         self._end = 0
         self._config = self.partition.log.config
         self._kept = without_conversion(self._config)
@@ -148,9 +133,7 @@ class NewPartitionTarget(PartitionTarget):
     def check_order(self, position: int) -> None:
         """EPERM for a write that is not the next one of the handle that may write."""
         partition = self.partition
-        if partition.first_writer is None and partition.log.is_new:
-            partition.first_writer = self
-        if partition.first_writer is not self:
+        if not partition.is_first_writer(self):
             reason = "the partition has records: write with O_APPEND (>>)"
         elif partition.log.log_end_offset != self._end:
             reason = "the partition was appended to meanwhile: write with O_APPEND (>>)"
@@ -176,22 +159,16 @@ class NewPartitionTarget(PartitionTarget):
         checked: list[ValidatedBatch] | None,
     ) -> None:
         """Append finished batches, as `append_with_offsets` does."""
-        partition = self.partition
-        partition.writer = self
+        log = self.partition.log
+        append = partial(append_with_offsets, now_ns=now_ns, checked=checked)
         try:
-            append_with_offsets(partition.log, batches, now_ns=now_ns, checked=checked)
+            self.partition.append_through(self, append, log, batches)
         finally:
-            partition.writer = None
-            self._end = partition.log.log_end_offset
+            self._end = log.log_end_offset
 
     def written(self, guess: int) -> None:
         self.position = guess
         super().written(guess)
-
-    def released(self) -> None:
-        super().released()
-        if self.partition.first_writer is self:
-            self.partition.first_writer = None
 
 
 class TopicTarget:

@@ -173,15 +173,12 @@ class PageDirectory(Directory, Generic[S]):
     def remembered(self) -> None:
         partition = self.place.partition
         if partition is not None:
-            partition.owned.add(self.inode)
-            if self.page.keep_s is until_appended:
-                partition.known[self.inode] = self
+            partition.remember(self, grows=self.page.keep_s is until_appended)
 
     def forgotten(self) -> None:
         partition = self.place.partition
         if partition is not None:
-            partition.owned.discard(self.inode)
-            partition.known.pop(self.inode, None)
+            partition.forget(self)
 
     # -- names ---------------------------------------------------------------------------------
 

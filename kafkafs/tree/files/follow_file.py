@@ -143,7 +143,7 @@ class FollowFile(ViewFile):
             if self.view.attach(generation):
                 break
         handle = FollowHandle(self, generation)
-        partition.follow_handles[handle] = None
+        partition.add_follow_reader(handle, handle.note_offset)
         return handle
 
 
@@ -227,7 +227,6 @@ class FollowHandle(ReadHandle):
         super().release()
         generation = self._generation
         assert generation is not None
-        self._partition.follow_handles.pop(self, None)
         generation.detach()
 
     def note_offset(self, end: int) -> None:

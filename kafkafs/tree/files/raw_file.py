@@ -309,10 +309,10 @@ class RawFile(Node):
         return fd
 
     def remembered(self) -> None:
-        self.partition.known[self.inode] = self
+        self.partition.remember(self)
 
     def forgotten(self) -> None:
-        self.partition.known.pop(self.inode, None)
+        self.partition.forget(self)
 
 
 class RawHandle(Handle):

@@ -342,7 +342,7 @@ class StartFile(ViewFile):
 
     def remembered(self) -> None:
         """It gets notices of chmod and chown only."""
-        self.partition.owned.add(self.inode)
+        self.partition.remember(self, grows=False)
 
     def _keep(self) -> None:
         """Keep its generation for a while, where another process may rewrite the log at any moment:
@@ -356,7 +356,7 @@ class StartFile(ViewFile):
                 self._names.keep(self)
 
     def forgotten(self) -> None:
-        self.partition.owned.discard(self.inode)
+        self.partition.forget(self)
         self.keep_no_longer()
 
     def keep_no_longer(self) -> None:
@@ -393,7 +393,7 @@ class StartFile(ViewFile):
                 self._names.hold(led_by, self)
             generation = self._generation
             if self.is_ranged or generation is None:
-                self.partition.ranges[self] = None
+                self.partition.add_range(self, self.fix_end)
             if generation is not None and not self.view.attach(generation):
                 self.closed(handle)
                 raise self._stale()
@@ -425,7 +425,7 @@ class StartFile(ViewFile):
         with self.partition.lock:
             self._handles.discard(handle)
             if not self._handles:
-                self.partition.ranges.pop(self, None)
+                self.partition.file_closed(self)
                 for name in self._led:
                     self._names.let_go(name, self)
                 self.partition.mount.inodes.closed(self)

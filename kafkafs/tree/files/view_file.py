@@ -245,13 +245,13 @@ class ViewFile(Node):
         return self.partition.log.history.nonce != self._nonce
 
     def remembered(self) -> None:
-        self.partition.known[self.inode] = self
+        self.partition.remember(self)
         if self._generation is not None and not self.view.attach(self._generation):
             # Superseded since the lookup: the next request gets ESTALE.
             self._generation = None
 
     def forgotten(self) -> None:
-        self.partition.known.pop(self.inode, None)
+        self.partition.forget(self)
         if self._generation is not None:
             self._generation.detach()
 
@@ -372,7 +372,7 @@ class ReadHandle(Handle):
 
     __slots__ = (
         *("_ahead", "_began", "_generation", "_last", "_layout", "_partition", "_reached"),
-        *("_read_to", "_turn", "_waiter", "direct_io", "keep_cache", "traffic"),
+        *("_read_to", "_turn", "direct_io", "keep_cache", "traffic"),
     )
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
@@ -389,9 +389,8 @@ class ReadHandle(Handle):
         # (position, reader), replaced as a whole: two threads may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
         self._turn = threading.Lock()
-        # For poll(2): where the last read has ended, and who waits for more.
+        # For poll(2): where the last read has ended.
         self._read_to = 0
-        self._waiter: Waiter | None = None
 
     @property
     def append_queue(self) -> AppendQueue:
@@ -600,8 +599,7 @@ class ReadHandle(Handle):
         partition = self._partition
         if waiter is not None:
             # First: what comes from now on wakes it.
-            partition.polled(self)
-            self._waiter = waiter
+            partition.polled(self, waiter)
         partition.follow()
         try:
             end = at_once(self._end)
@@ -630,19 +628,9 @@ class ReadHandle(Handle):
         self._layout.find_end(time.monotonic() + MEASURE_S)
         return generation.size
 
-    @property
-    def is_awaited(self) -> bool:
-        return self._waiter is not None
-
-    def wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            self._partition.mount.notices.wake(waiter)
-
     def release(self) -> None:
         self._ahead.drop(self)
-        self._waiter = None
-        self._partition.poller_closed(self)
+        self._partition.file_closed(self)
 
     def sync_plan(self) -> FlushPlan | None:
         return self._partition.flush_plan()

@@ -20,10 +20,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVarTuple
 
 from kafkafs.line_index import NEVER
 from kafkafs.metrics import Traffic
+from kafkafs.tree.notices import Waiter
 from kafkafs.tree.partition.layout import LOOK_S, Layout
 from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.rewrite import Rewrite
@@ -39,6 +40,8 @@ from storage.waiting import anyway, at_once, before_waiting, may_wait
 if TYPE_CHECKING:
     from kafkafs.tree.context import MountContext
     from kafkafs.tree.inodes import Change, Node
+
+Ts = TypeVarTuple("Ts")
 
 _BLOCK = 512
 _PAGE = 4096
@@ -63,59 +66,21 @@ class PeriodicWork(Protocol):
         ...
 
 
-class Range(Protocol):
-    """An open file with an end of its own, or one that shows nothing yet."""
+class Writer:
+    """An open file that appends through an inode. `position`: where its next write begins."""
 
-    def fix_end(self, limit: int | None = None) -> None:
-        """Find the end and keep it, since the past is about to change.
+    __slots__ = ("inode", "position")
 
-        `limit`: the records from that offset on are lost.
-        """
-        ...
-
-
-class Poller(Protocol):
-    """An open file that a process has polled."""
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether anybody is to be woken."""
-        ...
-
-    def wake(self) -> None:
-        """Wake who waits for it."""
-        ...
-
-
-class FollowReader(Protocol):
-    """An open handle of `.follow`."""
-
-    def note_offset(self, end: int) -> None:
-        """All records before the offset `end` are about to be deleted. In any thread; waits."""
-        ...
-
-
-class Writer(Protocol):
-    """The file through which the kernel appends."""
-
-    @property
-    def inode(self) -> int: ...
-
-
-class FirstWriter(Writer, Protocol):
-    """The open file that writes a new partition from its beginning."""
-
-    @property
-    def position(self) -> int:
-        """How many bytes it has written."""
-        ...
+    def __init__(self, inode: int) -> None:
+        self.inode = inode
+        self.position = 0
 
 
 class Partition:
     """See the module. `known`: inode -> node, of the files that the kernel knows and that an append
-    changes; `owned`: the inodes of what else has its owner and mode. `writer`: the file of the
-    append that is being made. `writing`: that of the last append, while the kernel may not have
-    taken the answer. `first_writer`: the open file that writes it from its beginning.
+    changes; `owned`: the inodes of what else has its owner and mode. `writing`: the open file of
+    the last append, while the kernel may not have taken the answer. `first_writer`: the one that
+    writes it from its beginning.
     """
 
     def __init__(self, mount: MountContext, log: Log, periodic: PeriodicWork) -> None:
@@ -130,9 +95,11 @@ class Partition:
         self.raw_traffic = Traffic()
         self.known: dict[int, Node] = {}
         self.owned: set[int] = set()
-        self.ranges: dict[Range, None] = {}
-        self.follow_handles: dict[FollowReader, None] = {}
-        self._pollers: dict[Poller, None] = {}
+        # By open file: the calls before the past changes.
+        self.ranges: dict[object, Callable[[int | None], None]] = {}
+        self._follow_readers: dict[object, Callable[[int], None]] = {}
+        # The open files that a process has polled, and who waits for more of them.
+        self._waiters: dict[object, Waiter | None] = {}
         # The last time that a process was shown.
         self._shown_ns = 0
         self._growing = False
@@ -141,8 +108,9 @@ class Partition:
         # While it grows: the inode whose attributes the kernel may keep, or 0.
         self._kept = 0
         self.writing: Writer | None = None
-        self.writer: Writer | None = None
-        self.first_writer: FirstWriter | None = None
+        # The file of the append that is being made.
+        self._writer: Writer | None = None
+        self.first_writer: Writer | None = None
         self._history_read = False
         # Held by the thread that reads the history from the disk.
         self._loading = threading.Lock()
@@ -282,11 +250,27 @@ class Partition:
             return 0.0
         return self.mount.attr_timeout
 
+    def append_through(
+        self, writer: Writer, append: Callable[[*Ts], object], *arguments: *Ts
+    ) -> None:
+        """Call `append`, which appends what is written through an open file."""
+        self._writer = writer
+        try:
+            append(*arguments)
+        finally:
+            self._writer = None
+
+    def is_first_writer(self, writer: Writer) -> bool:
+        """Whether this open file writes the partition from its beginning: the first that tries."""
+        if self.first_writer is None and self.log.is_new:
+            self.first_writer = writer
+        return self.first_writer is writer
+
     def drop_sizes(self) -> None:
         """Before an append: have the kernel drop all sizes but the written file's, and keep none
         until `rest` finds that nothing has grown for a while.
         """
-        writer = self.writer
+        writer = self._writer
         written = 0 if writer is None else writer.inode
         self._grown = True
         if not self._growing:
@@ -308,10 +292,12 @@ class Partition:
                 self._drop_kept()
 
     def released(self, writer: Writer) -> None:
-        """The last handle of a file is closed: the kernel has taken the answers to its writes."""
+        """The open file is closed: the kernel has taken the answers to its writes."""
         if self.writing is writer:
             self.writing = None
             self._kept = writer.inode
+        if self.first_writer is writer:
+            self.first_writer = None
 
     def rest(self) -> None:
         """Once a second or so: find out whether it still grows."""
@@ -322,6 +308,20 @@ class Partition:
             self._kept = 0
             self.writing = None
             self._periodic.growing.discard(self)
+
+    def remember(self, node: Node, *, grows: bool = True) -> None:
+        """The kernel knows a node from now on. `grows`: an append changes its attributes; else
+        only chmod and chown do.
+        """
+        if grows:
+            self.known[node.inode] = node
+        else:
+            self.owned.add(node.inode)
+
+    def forget(self, node: Node) -> None:
+        """The kernel has forgotten a node."""
+        self.known.pop(node.inode, None)
+        self.owned.discard(node.inode)
 
     def _drop_attributes(self) -> None:
         for inode in list(self.known):
@@ -437,7 +437,7 @@ class Partition:
     def is_open(self) -> bool:
         """Whether an open file or a known inode may still read it."""
         views = self.views.values()
-        return bool(self.follow_handles or self.ranges or self._pollers) or any(
+        return bool(self._follow_readers or self.ranges or self._waiters) or any(
             view.layout.timeline.open for view in views
         )
 
@@ -450,37 +450,52 @@ class Partition:
             return False
         return topic.partitions.get(log.partition, log) is not log
 
-    # -- who waits in poll(2) ------------------------------------------------------------------
+    # -- open files ----------------------------------------------------------------------------
+
+    def add_range(self, file: object, fix_end: Callable[[int | None], None]) -> None:
+        """Have an open file with an end of its own, or one that shows nothing yet, find that end
+        before the past changes. It is called with an offset if the records from there on are lost.
+        """
+        self.ranges[file] = fix_end
+
+    def add_follow_reader(self, file: object, note_offset: Callable[[int], None]) -> None:
+        """Call `note_offset` before all records below an offset are deleted. In any thread; it
+        waits.
+        """
+        self._follow_readers[file] = note_offset
+
+    def polled(self, file: object, waiter: Waiter) -> None:
+        """A process polls an open file: wake it once, when there may be more to read."""
+        was_polled = self.is_polled
+        self._waiters[file] = waiter
+        if not was_polled:
+            self._periodic.polling_changed(self)
+
+    def file_closed(self, file: object) -> None:
+        """Call nothing for an open file any more, and wake nobody."""
+        self.ranges.pop(file, None)
+        self._follow_readers.pop(file, None)
+        was_polled = self.is_polled
+        self._waiters.pop(file, None)
+        if was_polled and not self.is_polled:
+            self._periodic.polling_changed(self)
 
     @property
     def is_polled(self) -> bool:
         """Whether a process has polled a file that is still open."""
-        return bool(self._pollers)
+        return bool(self._waiters)
 
     @property
     def is_awaited(self) -> bool:
         """Whether anybody is to be woken by an append."""
-        return any(poller.is_awaited for poller in list(self._pollers))
-
-    def polled(self, poller: Poller) -> None:
-        """A process polls an open file: wake it from now on, until `poller_closed`."""
-        if poller not in self._pollers:
-            self._pollers[poller] = None
-            if len(self._pollers) == 1:
-                self._periodic.polling_changed(self)
-
-    def poller_closed(self, poller: Poller) -> None:
-        """The opposite of `polled`, also for an open file that nobody has polled."""
-        if poller in self._pollers:
-            del self._pollers[poller]
-            if not self._pollers:
-                self._periodic.polling_changed(self)
+        return any(waiter is not None for waiter in list(self._waiters.values()))
 
     def wake(self) -> None:
         """There may be more to read. In the thread that has changed the log."""
-        if self._pollers:
-            for poller in list(self._pollers):
-                poller.wake()
+        for file, waiter in list(self._waiters.items()):
+            if waiter is not None:
+                self._waiters[file] = None
+                self.mount.notices.wake(waiter)
 
     def last_look(self) -> None:
         """Before the log is closed, which writes the history: look once more."""
@@ -669,8 +684,8 @@ class Partition:
 
     def _end_ranges(self, limit: int | None = None) -> None:
         """Have files with an end of their own find it in the text that they show now."""
-        for file in list(self.ranges):
-            file.fix_end(limit)
+        for fix_end in list(self.ranges.values()):
+            fix_end(limit)
 
     @property
     def _keeps_history(self) -> bool:
@@ -717,8 +732,8 @@ class Partition:
         self.nonce()
         # What a start may carry out moves the base, too.
         rewrite.end = max([rewrite.end, *(each.end for each in self._prepared)])
-        for reader in list(self.follow_handles):
-            reader.note_offset(rewrite.end)
+        for note_offset in list(self._follow_readers.values()):
+            note_offset(rewrite.end)
         log = self.log
         try:
             reason = rewrite.write()
