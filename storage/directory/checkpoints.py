@@ -184,15 +184,16 @@ class Checkpoints:
         except CorruptCheckpoint as error:
             fault = error
         lost, lost_known = self.read(paths.LOST_STARTS)
+        there = {*found, *self._ignored}
         if fault is not None or not lost_known:
-            lost |= {item: 0 for item in found if item not in starts}
+            lost |= {item: 0 for item in there if item not in starts}
         if not lost:
             return starts
-        self.lost_starts = {item: offset for item, offset in lost.items() if item in found}
+        self.lost_starts = {item: offset for item, offset in lost.items() if item in there}
         if fault is not None and not self._read_only:
             # Before the bad file, the only sign of the loss, is renamed.
             self._write_lost_starts()
-        for item in list(self.lost_starts):
+        for item in self.lost_starts.keys() & set(found):
             start = self._told_log_start(item)
             if start is not None:
                 starts[item] = start
@@ -229,17 +230,12 @@ class Checkpoints:
                 path=os.path.join(self._path, paths.LOG_STARTS),
             )
 
-    def forget_lost_starts(self, topic: str) -> None:
-        """Drop the lost starts of a deleted topic. Errors: OSError."""
-        lost = {item: start for item, start in self.lost_starts.items() if item[0] != topic}
-        if lost != self.lost_starts:
-            self.lost_starts = lost
-            self._write_lost_starts()
-
     def _write_lost_starts(self) -> None:
         path = os.path.join(self._path, paths.LOST_STARTS)
-        if self.lost_starts:
-            checkpoint_file.write_offsets(self._files, path, self.lost_starts)
+        # Another thread may remove lines meanwhile.
+        lost = self.lost_starts.copy()
+        if lost:
+            checkpoint_file.write_offsets(self._files, path, lost)
         elif self._files.exists(path):
             self._files.unlink(path)
             self._files.sync_directory(self._path)
@@ -289,8 +285,9 @@ class Checkpoints:
             for item in items:
                 self.cleaned.pop(item, None)
                 self._noted.pop(item, None)
-                if any(item in lines for lines in self._lines.values()):
+                if any(item in lines for lines in (self.lost_starts, *self._lines.values())):
                     self.stale.add(item)
+                self.lost_starts.pop(item, None)
                 for name in CHECKPOINTS:
                     self._set(name, item, None)
 
@@ -325,6 +322,8 @@ class Checkpoints:
                 for name, lines in stated.items():
                     path = os.path.join(self._path, name)
                     checkpoint_file.write_offsets(self._files, path, lines)
+                if stale:
+                    self._write_lost_starts()
             except BaseException:
                 with self._lock:
                     self._unwritten |= names

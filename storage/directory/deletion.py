@@ -63,7 +63,6 @@ def delete_topic(directory: DataDirectory, name: str) -> int:
     directory.settings.forget(name)
     try:
         # Another topic of this name must not find these offsets.
-        directory.checkpoints.forget_lost_starts(name)
         if directory.checkpoints.stale:
             directory.write_checkpoints()
     except OSError as error:  # `create_topic` tries again

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
 from storage.directory.retain import delete_records
-from storage.errors import IgnoredEntry
+from storage.errors import CorruptCheckpoint, IgnoredEntry
 from storage.files import Files
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
@@ -73,8 +73,22 @@ def test_an_ignored_partition_keeps_its_checkpoint_lines(data: Path) -> None:
         assert values(manager.log("t", 0)) == [b"2"]
 
 
-def test_a_removed_one_hands_no_line_to_a_new_partition(data: Path) -> None:
+def test_a_lost_log_start_of_an_ignored_partition_stays_lost(data: Path) -> None:
     give(data / "t-0", STRANGER)
+    (data / paths.LOG_STARTS).write_bytes(b"?")
+    for name in ("a", "b"):
+        with LogManager.open(str(data)) as manager:
+            manager.create_topic(name, 1)
+    give(data / "t-0", 0)
+    with pytest.raises(CorruptCheckpoint, match="--log-start t:0=OFFSET"):
+        LogManager.open(str(data))
+
+
+@pytest.mark.parametrize("is_corrupt", [False, True])
+def test_a_removed_one_hands_no_line_to_a_new_partition(data: Path, is_corrupt: bool) -> None:
+    give(data / "t-0", STRANGER)
+    if is_corrupt:
+        (data / paths.LOG_STARTS).write_bytes(b"?")
     manager = LogManager.open(str(data))
     (data / "t-0").rename(data.parent / "removed")
     manager.create_topic("t", 1)
