@@ -178,13 +178,13 @@ def load_undeleted(directory: DataDirectory, deletion: Deletion) -> Topic:
 
     A partition that cannot be loaded is a fault of the topic.
     """
-    logs: list[Log] = []
-    faults: list[tuple[TopicPartition, Exception]] = []
+    topic = directory.topics.appear(deletion.topic, deletion.id)
     for each in deletion.partitions:
         item = deletion.topic, each.number
         point, start = each.recovery_point, each.log_start
         if each.cleaned is not None:
             directory.checkpoints.cleaned[item] = each.cleaned
+        log: Log | None = None
         try:
             log = load_partition(
                 directory, item, clean=False, recovery_point=point, log_start=start
@@ -192,15 +192,12 @@ def load_undeleted(directory: DataDirectory, deletion: Deletion) -> Topic:
             note_lost_end(directory, log, point or 0)
             if not log.topic_id:
                 _find_topic_id(directory, log, deletion.id)
-            logs.append(log)
+            add_log(directory, log)
         except Exception as error:
-            faults.append((item, error))
-    topic = directory.topics.appear(deletion.topic, deletion.id)
-    for log in logs:
-        add_log(directory, log)
-    for item, fault in faults:
-        directory.topics.set_fault(item, fault)
-        _log.warning("%s", topic.faults[item[1]])
+            if log is not None:
+                log.abandon()
+            directory.topics.set_fault(item, error)
+            _log.warning("%s", topic.faults[each.number])
     return topic
 
 

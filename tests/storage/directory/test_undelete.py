@@ -12,7 +12,11 @@ from storage import LogManager, paths
 from storage.errors import LogClosed, SegmentGone, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
 from storage.state import deletion_file
-from storage.state.checkpoint_file import read_offsets
+from storage.state.checkpoint_file import (
+    new_topic_id,
+    read_offsets,
+    write_partition_metadata,
+)
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values
 from tests.storage.transactions import Client
 
@@ -404,3 +408,18 @@ def test_readers_of_the_directory_see_no_half_of_it(tmp_path: Path) -> None:
         assert not (tmp_path / "orders-2").exists()
         manager.undelete_topic("orders")
         check_whole(manager)
+
+
+def test_a_partition_of_another_topic_comes_back_as_a_fault(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path), keeps_faulty=True, clock_ms=lambda: NOW_MS)
+    make(manager)
+    manager.delete_topic("orders")
+    (deletion,) = manager.deleted.topics
+    directory = tmp_path / deletion.partitions[1].directory
+    write_partition_metadata(
+        manager.files, str(directory / paths.PARTITION_METADATA), new_topic_id()
+    )
+    topic = manager.undelete_topic("orders")
+    assert list(topic.partitions) == [0, 2]
+    assert "differs from" in topic.faults[1]
+    manager.close()
