@@ -76,30 +76,28 @@ def load_partition(
     )
     if verify and answers is not None and not answers.may_hide and tiered is None:
         promises = replace(promises, may_end=False)
-    place = PartitionFiles(files, path, config, promises, writable, advance)
     now_ms = directory.clock_ms()
-
-    def load() -> Recovered:
-        """Load from the beginning, also if it is called again, with a part of the reserve."""
-        return LogLoader(place, now_ms).load()
-
+    loader = LogLoader(PartitionFiles(files, path, config, promises, writable, advance), now_ms)
+    damage: LogWouldEnd | None = None
     try:
-        recovered = files.with_reserve(load)
-    except LogWouldEnd as damage:
-        point, clean_before = promises.recovery_point, directory.stopped_clean
-        log = load_partition(
-            directory, item, clean=clean_before, recovery_point=point, log_start=log_start
+        # `load` is called again if it needs a part of the reserve.
+        recovered = files.with_reserve(loader.load)
+    except LogWouldEnd as error:
+        damage, point, stopped_clean = error, promises.recovery_point, directory.stopped_clean
+        loader.promises = _promises(
+            directory, item, point, log_start, clean=stopped_clean, verify=False, is_new=is_new
         )
-        if log.log_end_offset > (damage.offset or 0):
-            _keep_uncut(directory, log, damage)
-            return log
-        # A mount ends the log there, too.
-        log.abandon()
-        place = replace(place, promises=replace(promises, may_end=True))
-        recovered = files.with_reserve(load)
+        recovered = files.with_reserve(loader.load)
+        if recovered.segments[-1].next_offset <= (damage.offset or 0):
+            # A mount ends the log there, too.
+            for segment in recovered.segments:
+                segment.close()
+            damage, loader.promises = None, replace(promises, may_end=True)
+            recovered = files.with_reserve(loader.load)
+    promises = loader.promises
     recovered.producers.expire(now_ms, settings.broker.producer_id_expiration_ms)
     directory.cuts.extend(recovered.cuts)
-    directory.faults.extend(recovered.faults)
+    directory.faults.extend(dict.fromkeys(recovered.faults))
     end = recovered.segments[-1].next_offset
     epochs = list[tuple[int, int]]()
     if not is_new:
@@ -108,7 +106,7 @@ def load_partition(
         epochs_start = start if is_brokers else max(start, recovered.segments[0].base_offset)
         epochs = _load_epochs(directory, path, epochs_start, end, recovered, writable=writable)
     log = Log(
-        *(place, topic, partition, topic_id, recovered, directory.log_group),
+        *(loader.partition, topic, partition, topic_id, recovered, directory.log_group),
         # (`find_topic_id` sets it when it writes the file that has this time.)
         created_ns=0 if is_new and writable else checkpoint_file.created_ns(files, path),
         epochs=epochs,
@@ -116,8 +114,10 @@ def load_partition(
         tiered=tiered,
         checkpointed_start=log_start if is_brokers else None,
     )
-    if recovered.unsynced and writable and not clean:
+    if promises.unsynced and writable and not promises.clean:
         log.durability.restore_flush_error()
+    if damage is not None:
+        _keep_uncut(directory, log, damage)
     return log
 
 

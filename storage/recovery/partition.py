@@ -63,8 +63,8 @@ class Recovered:
     of an unfinished last write. `manifest`: None: there is none. `producers`: at the log's end.
     `snapshot_offset`: that of the newest snapshot on disk, -1: there is none; `unsynced_snapshots`:
     the offsets of those that a power cut may take; `directory_unsynced`: whether a power cut may
-    restore removed names, and take new ones. `unsynced`: an fsync has failed (`Promises`).
-    `epochs`: those of the batches that loading has read. `cuts`, `faults`: for the user.
+    restore removed names, and take new ones. `epochs`: those of the batches that loading has read.
+    `cuts`, `faults`: for the user.
     """
 
     segments: list[Segment]
@@ -72,7 +72,6 @@ class Recovered:
     snapshot_offset: int = -1
     unsynced_snapshots: frozenset[int] = frozenset()
     directory_unsynced: bool = False
-    unsynced: bool = False
     damaged: bool = False
     torn: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -82,7 +81,7 @@ class Recovered:
 
 
 class LogLoader:
-    """Loads one partition's directory, once.
+    """Loads one partition's directory.
 
     `names`: of the files; `bases`: the base offsets of the segments; `entries`: the valid ones of
     the manifest.
@@ -108,20 +107,20 @@ class LogLoader:
         self.partition = replace(self.partition, promises=promises)
 
     def load(self) -> Recovered:
-        """Load the directory.
+        """Load the directory; a repeated call begins anew, and keeps `cuts` and `faults`.
 
         Unless it is `writable`, nothing on disk changes: the parts that a writable load would cut
         or rebuild are not shown. Errors: ReadOnlyFormat for a partition of Kafka 0.7 that is opened
         for writing; OSError from the disk.
         """
-        result = self.result
+        earlier = self.result
+        result = self.result = Recovered([], cuts=earlier.cuts, faults=earlier.faults)
         self.names, bad = _files_of(self.files, self.directory)
         if holds_entries(self.names):
             return self._load_old()
         if self.writable and not (self.names or bad):
             return self._begin()
         if paths.UNSYNCED in self.names:
-            result.unsynced = True
             self.promises = replace(self.promises, unsynced=True)
         # First, second and third pass: finish or undo an interrupted swap.
         self._finish_swaps()

@@ -14,6 +14,7 @@ from kafkafs.cli import main
 from storage import LogManager, paths
 from storage.state import manifest_file
 from storage.state.history import FILE_NAME as HISTORY
+from storage.state.manifest_file import FILE_NAME as MANIFEST
 from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.log.test_salvage import damage
 from tests.storage.logs import NOW_MS, append, opened, values
@@ -277,6 +278,25 @@ def test_a_log_is_not_ended_before_records_that_a_mount_shows(
         assert values(log) == left
         assert append(log, b"more") == len(LINES) + 1
     assert run("repair", tmp_path, "--apply").exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["missing segment", "bad manifest"])
+def test_a_fault_is_reported_once_although_the_log_is_loaded_again(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mount ends the log at the damage, too, as the last batch was never flushed."""
+    fill_flushed(tmp_path)
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    append(manager.log("t", 0), b"next")
+    append(manager.log("t", 0), b"last")
+    manager.abandon()
+    path = log_file(tmp_path, 9)
+    damage(path, path.stat().st_size - 80)
+    bad = log_file(tmp_path, 3) if kind == "missing segment" else path.with_name(MANIFEST)
+    bad.unlink() if kind == "missing segment" else bad.write_bytes(b"?")
+    run("repair", tmp_path, "--apply")
+    for name in (f"{bad}, " if kind == "missing segment" else f"{bad})", f"{path}: truncated"):
+        assert len([line for line in caplog.messages if name in line]) == 1
 
 
 def test_a_log_is_ended_where_its_loss_is_accepted(tmp_path: Path) -> None:
