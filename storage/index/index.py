@@ -278,10 +278,12 @@ class Index:
     @property
     def last_entry(self) -> Entry | None:
         """The last entry; None: there is none, or another process has truncated the file."""
-        if self._last is None and self.count:
+        last, count = self._last, self.count
+        if last is None and count:
+            # It is not kept: another thread may append meanwhile.
             with contextlib.suppress(SegmentGone):
-                self._last = self.entry(self.count - 1)
-        return self._last
+                return self.entry(count - 1)
+        return last
 
     def entry(self, number: int) -> Entry:
         """Return entry `number` (< `count`). Errors: SegmentGone, OSError."""

@@ -461,6 +461,26 @@ def test_offsets_and_positions_rise(tmp_path: Path) -> None:
     assert index.last_entry == (1009, 300)
 
 
+def test_an_append_while_another_thread_reads_the_last_entry(tmp_path: Path) -> None:
+    class Appending(Files):
+        appends = False
+
+        def pread(self, fd: int, size: int, position: int) -> bytes:
+            data = super().pread(fd, size, position)
+            if self.appends:
+                self.appends = False
+                index.append(1007, 200)
+            return data
+
+    (tmp_path / "x.index").write_bytes(packed(">ii", 5, 100))
+    disk = Appending()
+    index = opened(tmp_path, base=BASE, files=disk)
+    index.truncate_to(1)
+    disk.appends = True
+    assert index.last_entry == (1005, 100)
+    assert index.last_entry == (1007, 200)
+
+
 @pytest.mark.parametrize(
     ("data", "sound"),
     [
