@@ -17,7 +17,7 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.header import Buffer
-from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES
+from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, Segment
 from storage.segment.writer import BatchEntry, SegmentWriter
 from storage.settings.config import LogConfig
 
@@ -42,9 +42,9 @@ class GroupWriter:
         self.suffix = suffix
         self._pace = pace
         self._create = partial(
-            SegmentWriter.create, files, directory, config=config, now_ms=now_ms, suffix=suffix
+            Segment.create, files, directory, config=config, now_ms=now_ms, suffix=suffix
         )
-        self._writer = self._create(base_offset)
+        self._writer = SegmentWriter.begin(self._create(base_offset))
         self.segments = [self._writer.segment]
 
     def append(
@@ -65,7 +65,7 @@ class GroupWriter:
                 next_offset = int.from_bytes(view[at : at + 8], "big")
                 self._seal(next_offset)
                 self.segments[-1].close_descriptors()
-                self._writer = self._create(next_offset)
+                self._writer = SegmentWriter.begin(self._create(next_offset))
                 self.segments.append(self._writer.segment)
                 continue
             some = entries[first : first + count]

@@ -322,8 +322,6 @@ class Log(LogState):
             too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
             base = first if too_far else self.log_end_offset
             self._roll(base, now_ns // 1_000_000)
-            # Even if nothing can be written to it now.
-            self.log_end_offset = base
         return self.active
 
     def _draw_roll_time(self) -> int:
@@ -404,6 +402,8 @@ class Log(LogState):
             active.close()
             raise LogClosed("this log has been closed", path=self.directory)
         self.segments, self.writer = (*self.segments, active), writer
+        # Even if nothing can be written to the new segment.
+        self.log_end_offset = base_offset
         self._active_since_ms = self.monotonic_ms()
         replaced = self.snapshots.set_newest(base_offset)
         if replaced is not None:
@@ -419,9 +419,8 @@ class Log(LogState):
 
     def _begin_segment(self, base_offset: int, producers: bytes, now_ms: int) -> SegmentWriter:
         self.snapshots.write(base_offset, producers)
-        return SegmentWriter.create(
-            self.files, self.directory, base_offset, self.config, now_ms=now_ms
-        )
+        where = self.files, self.directory, base_offset, self.config
+        return SegmentWriter.begin(Segment.create(*where, now_ms=now_ms))
 
     # -- losses --------------------------------------------------------------------------------
 

@@ -17,10 +17,8 @@ import contextlib
 from collections.abc import Sequence
 
 from storage.errors import CorruptRecord, SegmentGone
-from storage.files import Files
 from storage.segment.cut import cut_end
 from storage.segment.segment import Segment
-from storage.settings.config import LogConfig
 
 BatchEntry = tuple[int, int, int, int]
 """One batch of an append: (position in the appended bytes, size in bytes, last offset, largest
@@ -42,22 +40,10 @@ class SegmentWriter:
         self._cut_pending = False
 
     @classmethod
-    def create(
-        cls,
-        files: Files,
-        directory: str,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        suffix: str = "",
-    ) -> SegmentWriter:
-        """Create a segment with pre-sized indexes (`Segment.create`). Errors: OSError; no file is
+    def begin(cls, segment: Segment) -> SegmentWriter:
+        """Return the writer of a new segment, and pre-size its indexes. Errors: OSError; no file is
         left.
         """
-        segment = Segment.create(
-            files, directory, base_offset, config, now_ms=now_ms, suffix=suffix
-        )
         writer = cls(segment)
         try:
             writer._prepare()

@@ -596,12 +596,10 @@ FAULTS = [
         "roll-snapshot-after-the-new-segment",
         "storage/log/log.py",
         "        self.snapshots.write(base_offset, producers)\n"
-        "        return SegmentWriter.create(\n"
-        "            self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
-        "        )\n",
-        "        active = SegmentWriter.create(\n"
-        "            self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
-        "        )\n"
+        "        where = self.files, self.directory, base_offset, self.config\n"
+        "        return SegmentWriter.begin(Segment.create(*where, now_ms=now_ms))\n",
+        "        where = self.files, self.directory, base_offset, self.config\n"
+        "        active = SegmentWriter.begin(Segment.create(*where, now_ms=now_ms))\n"
         "        self.snapshots.write(base_offset, producers)\n"
         "        return active\n",
         "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",

@@ -245,13 +245,15 @@ def cleaned_segment(log: Log, count: int, drop: Callable[[Record], bool]) -> Seg
             staying = [record for record in records if not drop(record)]
             if staying:
                 kept.append(encode(staying, base_offset=header.base_offset))
-    writer = SegmentWriter.create(
-        log.files,
-        log.directory,
-        old[0].base_offset,
-        log.config,
-        now_ms=1_700_000_000_000,
-        suffix=paths.CLEANED,
+    writer = SegmentWriter.begin(
+        Segment.create(
+            log.files,
+            log.directory,
+            old[0].base_offset,
+            log.config,
+            now_ms=1_700_000_000_000,
+            suffix=paths.CLEANED,
+        )
     )
     for batch in kept:
         first = decode(batch, 0)

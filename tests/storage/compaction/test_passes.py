@@ -62,7 +62,9 @@ class Taken:
 
 def written(path: Path, batches: list[tuple[int, int]]) -> Segment:
     """A segment of a batch for each (size of its value, codec)."""
-    writer = SegmentWriter.create(Files(), str(path), BASE, LogConfig(), now_ms=NOW_MS)
+    writer = SegmentWriter.begin(
+        Segment.create(Files(), str(path), BASE, LogConfig(), now_ms=NOW_MS)
+    )
     for number, (size, codec) in enumerate(batches):
         offset = BASE + number
         data = recompress(encode([Record(offset, NOW_MS, 0, b"k", b"x" * size)]), codec)

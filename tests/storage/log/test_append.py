@@ -448,8 +448,13 @@ def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gap", [MAX_OFFSET_SPAN, MAX_OFFSET_SPAN + 1])
 def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: int) -> None:
+    class AtTheEnd(LogListener[Log]):
+        def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+            assert log.log_end_offset == active.base_offset
+
     with opened(tmp_path) as manager:
         log = new_log(manager)
+        log.listeners.append(AtTheEnd())
         data = batch([b"1"])
         data[:8] = gap.to_bytes(8, "big")
         append_as_follower(log, data, [(0, len(data), gap, NOW_MS)], NOW_NS)

@@ -21,6 +21,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.record.batch import decode
 from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
 from storage.segment.writer import SegmentWriter
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
@@ -367,7 +368,9 @@ def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:
         log.roll(NOW_MS)
         append(log, b"last")
         first.leave(paths.DELETED)
-        writer = SegmentWriter.create(log.files, log.directory, 0, log.config, now_ms=NOW_MS)
+        writer = SegmentWriter.begin(
+            Segment.create(log.files, log.directory, 0, log.config, now_ms=NOW_MS)
+        )
         second = writer.segment
         data = batch([b"2nd"])
         writer.append(data, [(0, len(data), 0, NOW_MS)], NOW_MS * 1_000_000)

@@ -44,7 +44,9 @@ class Counted(Files):
 @pytest.fixture
 def segment(tmp_path: Path) -> Segment:
     """A sealed one of so many batches of a record each, closed."""
-    writer = SegmentWriter.create(Files(), str(tmp_path), BASE, CONFIG, now_ms=NOW_MS)
+    writer = SegmentWriter.begin(
+        Segment.create(Files(), str(tmp_path), BASE, CONFIG, now_ms=NOW_MS)
+    )
     for offset in range(BASE, FOLLOWING):
         data = encode([Record(offset, NOW_MS + offset, 0, None, b"x" * 50)])
         writer.append(data, [(0, len(data), offset, NOW_MS + offset)], NOW_NS)

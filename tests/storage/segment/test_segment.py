@@ -32,7 +32,7 @@ CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
 
 def create(path: Path, files: Files | None = None) -> Segment:
     disk = files or Files()
-    return SegmentWriter.create(disk, str(path), BASE, CONFIG, now_ms=NOW_MS).segment
+    return SegmentWriter.begin(Segment.create(disk, str(path), BASE, CONFIG, now_ms=NOW_MS)).segment
 
 
 @pytest.fixture
