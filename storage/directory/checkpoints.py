@@ -20,7 +20,7 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -117,24 +117,24 @@ class Checkpoints:
 
         `found`: the partitions of the directory.
         """
+        there = {*found, *self._ignored}
         points, are_known = self.read(paths.RECOVERY_POINTS)
-        starts = self._read_log_starts(found)
+        starts = self._read_log_starts(found, there)
         self.look_at_cleaner_offsets()
         # A new topic with the name of a deleted one has not been cleaned.
         known = self.cleaned_before
         self.cleaned.update((item, known[item]) for item in found if item in known)
         if not self._read_only:
-            self._take(paths.RECOVERY_POINTS, points, found)
-            self._take(paths.LOG_STARTS, starts, found)
-            self._take(paths.CLEANER_OFFSETS, known, found)
-            self._take(paths.HIGH_WATERMARKS, self.read(paths.HIGH_WATERMARKS)[0], found)
+            self._take(paths.RECOVERY_POINTS, points, there)
+            self._take(paths.LOG_STARTS, starts, there)
+            self._take(paths.CLEANER_OFFSETS, known, there)
+            self._take(paths.HIGH_WATERMARKS, self.read(paths.HIGH_WATERMARKS)[0], there)
         return points, starts, are_known
 
     def _take(
-        self, name: str, offsets: dict[TopicPartition, int], found: Sequence[TopicPartition]
+        self, name: str, offsets: dict[TopicPartition, int], there: Set[TopicPartition]
     ) -> None:
-        """Take the lines of a file that count."""
-        there = {*found, *self._ignored}
+        """Take the lines of a file about the partitions that are `there`."""
         self._lines[name] = {item: offsets[item] for item in offsets if item in there}
         self.stale |= offsets.keys() - there
 
@@ -173,8 +173,13 @@ class Checkpoints:
 
     # -- log starts ----------------------------------------------------------------------------
 
-    def _read_log_starts(self, found: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log starts; add those that neither file nor history has to `lost_starts`."""
+    def _read_log_starts(
+        self, found: Sequence[TopicPartition], there: Set[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the log starts; add those that neither file nor history has to `lost_starts`.
+
+        `there`: the partitions `found`, and the ignored ones, whose histories are not read.
+        """
         path = os.path.join(self._path, paths.LOG_STARTS)
         self.has_log_starts = self._files.exists(path)
         fault: CorruptCheckpoint | None = None
@@ -184,7 +189,6 @@ class Checkpoints:
         except CorruptCheckpoint as error:
             fault = error
         lost, lost_known = self.read(paths.LOST_STARTS)
-        there = {*found, *self._ignored}
         if fault is not None or not lost_known:
             lost |= {item: 0 for item in there if item not in starts}
         if not lost:
