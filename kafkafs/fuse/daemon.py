@@ -134,7 +134,7 @@ class Daemon:
         tree.mount.manager.take_turns()
         self._operations = Operations(tree, self._spinner, self._asked.set)
         self._ticks = Housekeeping(tree, self._operations)
-        self._workers = JobThreads(tree.mount, self._operations.as_owner)
+        self._workers = JobThreads(tree.mount, self._operations.turns)
 
     def mount(self) -> None:
         """Mount, without serving requests yet. MountError."""

@@ -16,7 +16,6 @@ A failed duty gets its next turn (`storage.background`), a partition's flush aft
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import trio
 
@@ -149,7 +148,7 @@ class Housekeeping:
             self._claims.look()
         for log in list(self._manager.roll_due):
             with self._duties.attempt("roll", log.name):
-                await self._operations.as_owner(partial(self._manager.roll_if_outgrown, log))
+                await self._operations.turns.change(self._manager.roll_if_outgrown, log)
         await in_thread(None, self._partitions.housekeeping)
 
     async def _sweep(self) -> None:

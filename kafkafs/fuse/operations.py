@@ -40,8 +40,7 @@ from kafkafs.fuse.answers import EVERYDAY, FAULTS, UNCOMMON, Entries, errno_of
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.fuse.threads import in_thread, job_ended
-from kafkafs.fuse.turns import Turns
+from kafkafs.fuse.threads import Turns, in_thread, job_ended
 from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined, Opener
@@ -108,7 +107,7 @@ class Operations(pyfuse3.Operations):
         self.structural = trio.Lock()
         # For writes that take a multiple of their bytes while they are checked and appended.
         self._large_write = trio.Lock()
-        self.turns = Turns(spinner)
+        self.turns = Turns(spinner, self.structural)
         self._tree = tree
         self._mount = tree.mount
         self._inodes = tree.inodes
@@ -147,10 +146,6 @@ class Operations(pyfuse3.Operations):
                 return await self._alone(function)
             except NoThread:
                 await trio.sleep(THREAD_AGAIN_S)
-
-    async def as_owner(self, function: Callable[[], T], /) -> T:
-        """Change the tree or logs from a worker thread's work, one change at a time."""
-        return await self.turns.call(function, under=self.structural)
 
     async def sync(self, plan: FlushPlan) -> None:
         """Run a flush plan: its fsyncs in a thread, the rest on this one."""
@@ -445,7 +440,7 @@ class Operations(pyfuse3.Operations):
             caller = Caller(ctx.uid, ctx.gid, _groups(ctx.pid))
             arguments = os.fsdecode(name), caller
             if directory.appends:
-                await self.turns.call(directory.rmdir, *arguments, under=self.structural)
+                await self.turns.change(directory.rmdir, *arguments)
             else:
                 await self._alone(directory.rmdir, *arguments)
         except Exception as error:

@@ -14,7 +14,7 @@ call that has changed something must not be repeated.
 A program that only appends waits for each append in any case: there no log is ever slow
 (`LogManager.take_turns`).
 
-Not here: the order of the queue (`kafkafs.fuse.turns`).
+Not here: the order of the queue (`kafkafs.fuse.threads`).
 """
 
 from __future__ import annotations

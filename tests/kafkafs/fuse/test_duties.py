@@ -126,7 +126,7 @@ class World:
         )
         self.operations = Operations(self.tree, Spinner(), lambda: None)
         self.ticks = Housekeeping(self.tree, self.operations)
-        self.workers = JobThreads(self.tree.mount, self.operations.as_owner)
+        self.workers = JobThreads(self.tree.mount, self.operations.turns)
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:

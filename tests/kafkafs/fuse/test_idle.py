@@ -100,7 +100,7 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
         )
         tree = FileSystem(MountContext(manager, MountOptions(read_only=follows), follows=follows))
         operations = Operations(tree, Spinner(), lambda: None)
-        workers = JobThreads(tree.mount, operations.as_owner)
+        workers = JobThreads(tree.mount, operations.turns)
         async with trio.open_nursery() as nursery:
             await nursery.start(workers.run)
             nursery.start_soon(Housekeeping(tree, operations).run)

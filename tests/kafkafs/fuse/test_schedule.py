@@ -44,7 +44,7 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(MountContext(self.manager, events=events))
         self.workers = JobThreads(
-            self.tree.mount, Operations(self.tree, Spinner(), lambda: None).as_owner
+            self.tree.mount, Operations(self.tree, Spinner(), lambda: None).turns
         )
         self.schedule = Schedule(self.tree, self.workers)
 

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import trio
 import trio.testing
 
-from kafkafs.fuse.threads import NICE, SHORT, JobThreads
+from kafkafs.fuse.session_loop import Spinner
+from kafkafs.fuse.threads import NICE, SHORT, JobThreads, Turns
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.compaction import COMPACTION
 from kafkafs.tree.control.flush_and_roll import FLUSH, ROLL
@@ -27,8 +27,6 @@ from storage.owner.request_kinds import ADOPT, SWAP
 from storage.task import Task
 from tests.waits import HANG_S
 
-T = TypeVar("T")
-
 
 class World:
     """A tree with topics `t0`, `t1`, … and workers for it."""
@@ -41,11 +39,7 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(MountContext(self.manager, events=events))
         self.structural = trio.Lock()
-        self.workers = JobThreads(self.tree.mount, self.as_owner)
-
-    async def as_owner(self, function: Callable[[], T], /) -> T:
-        async with self.structural:
-            return function()
+        self.workers = JobThreads(self.tree.mount, Turns(Spinner(), self.structural))
 
     def start(self, kind: JobKind, work: Callable[[Task], object], topic: int = 0) -> Job:
         def reported(task: Task) -> JobResult:

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from kafkafs.fuse import turns as turns_module
+from kafkafs.fuse import threads
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.fuse.turns import Turns
+from kafkafs.fuse.threads import Turns
 from storage.log.append_queue import SLOW_NS, AppendQueue, check_all_may_append
 from tests.no_threads import no_free_threads
 from tests.waits import HANG_S
@@ -57,7 +57,7 @@ def test_a_fast_one_is_called_at_once() -> None:
     async def main() -> None:
         done: list[str] = []
         append = Append(done, "fast", AppendQueue("log"), held=False)
-        assert await Turns(Spinner()).call(append) == "fast"
+        assert await Turns(Spinner(), trio.Lock()).call(append) == "fast"
         assert append.thread == threading.get_ident()
 
     trio.run(main)
@@ -65,7 +65,7 @@ def test_a_fast_one_is_called_at_once() -> None:
 
 def test_a_slow_one_holds_up_only_who_comes_for_the_same_log() -> None:
     async def main() -> None:
-        turns, done = Turns(Spinner()), list[str]()
+        turns, done = Turns(Spinner(), trio.Lock()), list[str]()
         slow, other = a_slow("slow"), a_slow("other")
         first, second = Append(done, "1", slow), Append(done, "2", slow, held=False)
 
@@ -98,7 +98,7 @@ def test_it_is_never_called_beside_the_owner() -> None:
     """Only what it calls aside is."""
 
     async def main() -> None:
-        turns, slow = Turns(Spinner()), a_slow("slow")
+        turns, slow = Turns(Spinner(), trio.Lock()), a_slow("slow")
         visits = 0
         ended = False
 
@@ -127,7 +127,7 @@ def test_it_is_never_called_beside_the_owner() -> None:
 
 def test_who_needs_more_than_one_turn_gets_all_of_them() -> None:
     async def main() -> None:
-        turns, done = Turns(Spinner()), list[str]()
+        turns, done = Turns(Spinner(), trio.Lock()), list[str]()
         one, two = a_slow("1"), a_slow("2")
         appends = [
             Append(done, "both", one, two, held=False),
@@ -146,7 +146,7 @@ def test_who_needs_more_than_one_turn_gets_all_of_them() -> None:
 
 def test_a_call_in_turn_is_not_cancelled_and_ends_before_the_end() -> None:
     async def main() -> None:
-        turns, done = Turns(Spinner()), list[str]()
+        turns, done = Turns(Spinner(), trio.Lock()), list[str]()
         slow = a_slow("slow")
         first, second = Append(done, "1", slow), Append(done, "2", slow, held=False)
         async with trio.open_nursery() as nursery:
@@ -166,7 +166,7 @@ def test_a_call_in_turn_is_not_cancelled_and_ends_before_the_end() -> None:
 
 def test_an_error_ends_the_turn() -> None:
     async def main() -> None:
-        turns, slow = Turns(Spinner()), a_slow("slow")
+        turns, slow = Turns(Spinner(), trio.Lock()), a_slow("slow")
 
         def fail() -> None:
             slow.check_may_append()
@@ -184,17 +184,17 @@ def test_without_threads_the_owner_waits_itself() -> None:
     async def main() -> None:
         append = Append([], "here", a_slow("slow"), held=False)
         with no_free_threads():
-            assert await Turns(Spinner()).call(append) == "here"
+            assert await Turns(Spinner(), trio.Lock()).call(append) == "here"
         assert append.thread == threading.get_ident()
 
     trio.run(main)
 
 
 def test_so_many_may_wait_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "LOOKING", 3)
+    monkeypatch.setattr(threads, "LOOKING", 3)
 
     async def main() -> None:
-        turns, slow = Turns(Spinner()), a_slow("slow")
+        turns, slow = Turns(Spinner(), trio.Lock()), a_slow("slow")
         first = Append([], "1", slow)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(turns.call, first)
