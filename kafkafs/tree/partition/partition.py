@@ -20,7 +20,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVarTuple
+from typing import TYPE_CHECKING, TypeVarTuple
 
 from kafkafs.line_index import NEVER
 from kafkafs.metrics import Traffic
@@ -31,6 +31,7 @@ from kafkafs.tree.partition.rewrite import Rewrite
 from kafkafs.views import View, values_view
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
+from storage.follow.directory_watches import DirectoryWatches
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
@@ -43,27 +44,25 @@ if TYPE_CHECKING:
 
 Ts = TypeVarTuple("Ts")
 
+FOLLOW_TURNS = 60
+"""Turns for which a partition that another process writes is followed after its last reader."""
+
 _BLOCK = 512
 _PAGE = 4096
 
 
-class PeriodicWork(Protocol):
-    """What a partition needs of the periodic work."""
+class PeriodicWork:
+    """The partitions that the periodic work looks at (`partitions.py`)."""
 
-    growing: set[Partition]
-    """The partitions whose sizes the kernel may not keep at present."""
-
-    def partition_changed(self, partition: Partition) -> None:
-        """Have the next turn look at a partition. In any thread."""
-        ...
-
-    def was_used(self, partition: Partition) -> None:
-        """A process has looked at a partition that another process writes."""
-        ...
-
-    def polling_changed(self, partition: Partition) -> None:
-        """The first process polls a file of a partition, or the last one has closed its file."""
-        ...
+    def __init__(self, watches: DirectoryWatches[Partition]) -> None:
+        self.growing: set[Partition] = set()
+        """Those whose sizes the kernel may not keep at present."""
+        # Those that the next `tick`, and the next `housekeeping`, look at. Any thread adds some.
+        self.changed: set[Partition] = set()
+        self.untidy: set[Partition] = set()
+        # Those that each turn follows, and for how many more turns without a reader.
+        self.followed: dict[Partition, int] = {}
+        self.watches = watches
 
 
 class Writer:
@@ -83,9 +82,9 @@ class Partition:
     writes it from its beginning.
     """
 
-    def __init__(self, mount: MountContext, log: Log, periodic: PeriodicWork) -> None:
+    def __init__(self, mount: MountContext, log: Log, work: PeriodicWork) -> None:
         self.mount = mount
-        self._periodic = periodic
+        self._work = work
         self.log = log
         self.name = str(log.partition)
         # Held while what is shown of the past changes, together with the history; never while the
@@ -188,7 +187,8 @@ class Partition:
 
     def note_change(self) -> None:
         """Have the next turn of periodic work look at it. In any thread."""
-        self._periodic.partition_changed(self)
+        self._work.changed.add(self)
+        self._work.untidy.add(self)
 
     def keep_house(self, until: float) -> None:
         """Do the periodic work that waits for the disk, until about `until` (time.monotonic); the
@@ -275,7 +275,7 @@ class Partition:
         self._grown = True
         if not self._growing:
             self._growing = True
-            self._periodic.growing.add(self)
+            self._work.growing.add(self)
             self._drop_sizes_but(written)
             self._kept = written
         elif self._kept != written:
@@ -307,7 +307,7 @@ class Partition:
             self._growing = False
             self._kept = 0
             self.writing = None
-            self._periodic.growing.discard(self)
+            self._work.growing.discard(self)
 
     def remember(self, node: Node, *, grows: bool = True) -> None:
         """The kernel knows a node from now on. `grows`: an append changes its attributes; else
@@ -415,7 +415,7 @@ class Partition:
     def follow(self) -> None:
         """Look at what the process that writes the data directory has done, for a request."""
         if self.mount.follows:
-            self._periodic.was_used(self)
+            self._work.followed[self] = FOLLOW_TURNS
             self.look()
 
     def look(self) -> None:
@@ -469,7 +469,7 @@ class Partition:
         was_polled = self.is_polled
         self._waiters[file] = waiter
         if not was_polled:
-            self._periodic.polling_changed(self)
+            self.watch()
 
     def file_closed(self, file: object) -> None:
         """Call nothing for an open file any more, and wake nobody."""
@@ -478,7 +478,12 @@ class Partition:
         was_polled = self.is_polled
         self._waiters.pop(file, None)
         if was_polled and not self.is_polled:
-            self._periodic.polling_changed(self)
+            self._work.watches.forget(self)
+
+    def watch(self) -> None:
+        """Hear at once of what another process writes, since a process waits for it in poll(2)."""
+        if self.mount.follows:
+            self._work.watches.watch(self, self.log.directory)
 
     @property
     def is_polled(self) -> bool:

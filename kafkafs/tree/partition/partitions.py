@@ -16,7 +16,7 @@ from kafkafs.line_index.lines_file import file_suffix
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.handles import FlushPlan
-from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partition import Partition, PeriodicWork
 from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
 from storage.errors import SegmentGone, StorageError
@@ -31,9 +31,6 @@ from storage.waiting import anyway, may_wait
 
 OWN_NAMES = (paths.ABOUT, paths.GROUPS)
 """The file system's own directories in the root."""
-
-FOLLOW_TURNS = 60
-"""Turns for which a partition that another process writes is followed after its last reader."""
 
 MEASURE_SLICE_S = 0.5
 """Seconds of measuring in the background at a time."""
@@ -50,22 +47,16 @@ class Partitions(LogListener[Log]):
     def __init__(self, mount: MountContext) -> None:
         self.mount = mount
         self._follower = mount.follower
-        self.growing: set[Partition] = set()
-        """The partitions whose sizes the kernel may not keep at present."""
-        # The partitions that the next `tick`, and the next `housekeeping`, look at.
-        self._changed: set[Partition] = set()
-        self._untidy: set[Partition] = set()
         self._partitions: dict[Log, Partition] = {}
         # Bytes of log whose index entries are in memory only.
         self._unsaved: dict[PartitionView, int] = {}
-        # The partitions that each turn follows, and for how many more turns without a reader.
-        self._looked_at: dict[Partition, int] = {}
         # The logs that `follow_all` has still to follow in this round.
         self._to_follow: list[Log] = []
         # The partitions still to be measured in the background; None before the first `tick`.
         self._unmeasured: list[Partition] | None = None
         self.watches = DirectoryWatches[Partition](mount.events)
         """Tells of what another process writes, where a process waits for it in poll(2)."""
+        self._work = PeriodicWork(self.watches)
         # The hidden topics that the event log already has a line about.
         self._hidden_named: set[str] = set()
         mount.manager.log_group.listeners.append(self)
@@ -88,7 +79,7 @@ class Partitions(LogListener[Log]):
         found = self._partitions.get(log)
         if found is None:
             log.history_directory = self._cache_of(log)
-            found = self._partitions.setdefault(log, Partition(self.mount, log, self))
+            found = self._partitions.setdefault(log, Partition(self.mount, log, self._work))
         return found
 
     def _cache_of(self, log: Log) -> str | None:
@@ -101,34 +92,6 @@ class Partitions(LogListener[Log]):
                     if name.endswith(paths.DELETED):
                         log.files.unlink(os.path.join(cache, name))
         return cache
-
-    # -- calls by the partitions ---------------------------------------------------------------
-
-    def partition_changed(self, partition: Partition) -> None:
-        """Have the next turn look at a partition. In any thread."""
-        self._changed.add(partition)
-        self._untidy.add(partition)
-
-    def was_used(self, partition: Partition) -> None:
-        """A process has looked at a partition that another process writes."""
-        self._looked_at[partition] = FOLLOW_TURNS
-
-    def polling_changed(self, partition: Partition) -> None:
-        """The first process polls a file of a partition, or the last one has closed its file."""
-        if not partition.is_polled:
-            self.watches.forget(partition)
-        elif self.mount.follows:
-            self.watches.watch(partition, partition.log.directory)
-
-    def look_at_changed(self) -> None:
-        """Look at the watched partitions that their writer has changed. On the owner's thread."""
-        changed = self.watches.changed()
-        if any(is_moved for is_moved in changed.values()):
-            self.look_for_partitions()
-        for partition in changed:
-            # Else the next poll or read looks.
-            if partition.is_awaited and not partition.log.closed:
-                partition.look()
 
     # -- events of the logs --------------------------------------------------------------------
 
@@ -219,6 +182,16 @@ class Partitions(LogListener[Log]):
             self.mount.events(f"topic {name!r} is not shown: the file system uses its name")
         self._hidden_named = there
 
+    def look_at_changed(self) -> None:
+        """Look at the watched partitions that their writer has changed. On the owner's thread."""
+        changed = self.watches.changed()
+        if any(is_moved for is_moved in changed.values()):
+            self.look_for_partitions()
+        for partition in changed:
+            # Else the next poll or read looks.
+            if partition.is_awaited and not partition.log.closed:
+                partition.look()
+
     def follow_all(self, until: float) -> None:
         """Follow all logs that another process writes, until `until` (time.monotonic); the next
         call continues with the rest. On the owner's thread.
@@ -266,15 +239,16 @@ class Partitions(LogListener[Log]):
         if not has_followed:
             for partition in self:
                 if partition.is_polled:
-                    self.polling_changed(partition)
+                    partition.watch()
                     partition.follow()
         self.watches.try_again()
         self.look_for_partitions()
-        for partition, turns in list(self._looked_at.items()):
+        followed = self._work.followed
+        for partition, turns in list(followed.items()):
             if partition.log.closed or not (turns or partition.is_open):
-                del self._looked_at[partition]
+                del followed[partition]
             else:
-                self._looked_at[partition] = max(turns - 1, 0)
+                followed[partition] = max(turns - 1, 0)
                 partition.look()
         try:
             follower.look_at_log_starts()
@@ -291,8 +265,9 @@ class Partitions(LogListener[Log]):
         """
         self._follow()
         self.mount.recent.expire()
-        happened = {*self.growing, *_taken(self._changed)}
-        for partition in list(self.growing):
+        growing = self._work.growing
+        happened = {*growing, *_taken(self._work.changed)}
+        for partition in list(growing):
             partition.rest()
         if self._unmeasured is None:
             self._unmeasured = self._foreign()
@@ -301,7 +276,7 @@ class Partitions(LogListener[Log]):
                 self._unsaved.update(
                     (view, view.layout.unsaved) for view in partition.views.values()
                 )
-                self._untidy.add(partition)
+                self._work.untidy.add(partition)
         self._save_lines()
 
     def _save_lines(self) -> None:
@@ -329,7 +304,7 @@ class Partitions(LogListener[Log]):
 
     def housekeeping(self) -> None:
         """In a worker thread, once a second or so: the periodic work that waits for the disk."""
-        for partition in _taken(self._untidy):
+        for partition in _taken(self._work.untidy):
             partition.keep_house(time.monotonic() + MEASURE_SLICE_S)
         self._measure_some(time.monotonic() + MEASURE_SLICE_S)
 

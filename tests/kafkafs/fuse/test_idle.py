@@ -23,7 +23,7 @@ from kafkafs.fuse.threads import JobThreads
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.partition.partitions import FOLLOW_TURNS
+from kafkafs.tree.partition.partition import FOLLOW_TURNS
 from storage.manager import LogManager
 from tests.storage.logs import append, write_settings
 
