@@ -153,13 +153,14 @@ class FollowHandle(ReadHandle):
     The positions that it keeps are those of `.follow`, without the head.
     """
 
-    __slots__ = ("_follow_file", "_is_first", "_is_logged", "_noted", "_shown_to")
+    __slots__ = ("_is_first", "_is_logged", "_noted", "_shown_to")
+
+    _file: FollowFile
 
     def __init__(self, file: FollowFile, generation: Generation) -> None:
         super().__init__(file, generation)
         self.direct_io = True
         self.keep_cache = False
-        self._follow_file = file
         self._is_logged = False
         # Whether nothing has been read yet.
         self._is_first = True
@@ -169,7 +170,7 @@ class FollowHandle(ReadHandle):
         self._noted: tuple[int, int] | None = None
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        head = self._follow_file.head
+        head = self._file.head
         if position >= len(head):
             if not head and position == 0 and size == _FINGERPRINT:
                 size -= 1
@@ -246,7 +247,7 @@ class FollowHandle(ReadHandle):
 
     def _log_missed(self, position: int) -> None:
         """Write the offsets that its reader has missed into the event log."""
-        file = self._follow_file
+        file = self._file
         file.partition.mount.events.of_request(
             f"{file.path}: the reader at position {len(file.head) + position} missed "
             f"{self._missed(position)}",
@@ -254,7 +255,7 @@ class FollowHandle(ReadHandle):
 
     def _missed(self, position: int) -> str:
         """What a reader at `position` has missed, and where it can go on."""
-        file, log = self._follow_file, self._follow_file.partition.log
+        file, log = self._file, self._file.partition.log
         if log.closed:
             return "the next records: the partition was deleted"
         try:

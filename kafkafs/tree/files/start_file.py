@@ -106,13 +106,12 @@ class StartFile(ViewFile):
         self._looked = looked
         # The largest size that stat has shown.
         self._size = 0
-        self._handles: set[StartHandle] = set()
+        self._handles: set[ReadHandle] = set()
         # Whether changes are applied to its generation though it is not open.
         self._is_kept = False
 
     @property
     def is_ranged(self) -> bool:
-        """Whether it has an end of its own."""
         return self._until != End()
 
     @property
@@ -121,7 +120,6 @@ class StartFile(ViewFile):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was seen that the log has reached its end."""
         return self._end is not None
 
     @property
@@ -181,10 +179,7 @@ class StartFile(ViewFile):
         return generation
 
     def text_end(self, generation: Generation, limit: int | None = None) -> int:
-        """The absolute position where it ends now. BlockingIOError, StorageError, OSError.
-
-        `limit`: the records from this offset on do not count.
-        """
+        """As in `ViewFile`. `limit`: the records from this offset on do not count."""
         if self._end is not None:
             return self._end
         shown = generation.timeline.end
@@ -386,7 +381,7 @@ class StartFile(ViewFile):
             if self.is_ranged:
                 # Where its end is reached it is read through the page cache.
                 self.text_end(shown)
-        handle = StartHandle(self)
+        handle = ReadHandle(self, None)
         with self.partition.lock:
             self._handles.add(handle)
             for led_by in self._led:
@@ -420,8 +415,7 @@ class StartFile(ViewFile):
             self.partition.follow()
         return not self.partition.log.closed and self._nonce == self.view.nonce
 
-    def closed(self, handle: StartHandle) -> None:
-        """A handle is released."""
+    def closed(self, handle: ReadHandle) -> None:
         with self.partition.lock:
             self._handles.discard(handle)
             if not self._handles:
@@ -434,45 +428,6 @@ class StartFile(ViewFile):
     def _detach(self) -> None:
         if self._generation is not None and not self._handles and not self._is_kept:
             self._generation.detach()
-
-
-class StartHandle(ReadHandle):
-    """Reads a `StartFile`."""
-
-    __slots__ = ("_start_file",)
-
-    def __init__(self, file: StartFile) -> None:
-        super().__init__(file, None)
-        self._start_file = file
-
-    def _read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        file = self._start_file
-        generation = self._generation = file.shown()
-        if generation is None:
-            return b""
-        if file.is_ranged:
-            if file.is_direct:
-                file.view.layout.find_end(time.monotonic() + MEASURE_S)
-            size = min(size, file.text_end(generation) - generation.origin - position)
-            if size <= 0:
-                return b""
-        return super()._read(position, size)
-
-    @property
-    def _has_ended(self) -> bool:
-        return self._start_file.has_ended
-
-    def _end(self) -> int:
-        file = self._start_file
-        generation = self._generation = file.shown()
-        if generation is None:
-            return 0
-        size = super()._end()
-        return file.text_end(generation) - generation.origin if file.is_ranged else size
-
-    def release(self) -> None:
-        super().release()
-        self._start_file.closed(self)
 
 
 class StartNames:

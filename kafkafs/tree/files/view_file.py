@@ -122,6 +122,29 @@ class ViewFile(Node):
         self._generation = generation
         return generation
 
+    def shown(self) -> Generation | None:
+        """What it shows; None where the view does not show its first record yet. Errors as
+        `generation`.
+        """
+        return self.generation()
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether it has an end of its own."""
+        return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known that nothing will come behind the end that it has now."""
+        return False
+
+    def text_end(self, generation: Generation) -> int:
+        """The absolute position where it ends now. BlockingIOError, StorageError, OSError."""
+        return generation.timeline.end
+
+    def closed(self, handle: ReadHandle) -> None:
+        """An open file is released."""
+
     def _stale(self) -> OSError:
         """ESTALE, after which the kernel looks the name up again: that lookup measures first, so
         that it is not too late again.
@@ -371,15 +394,16 @@ class ReadHandle(Handle):
     """
 
     __slots__ = (
-        *("_ahead", "_began", "_generation", "_last", "_layout", "_partition", "_reached"),
+        *("_ahead", "_began", "_file", "_generation", "_last", "_layout", "_partition", "_reached"),
         *("_read_to", "_turn", "direct_io", "keep_cache", "traffic"),
     )
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
-        """`generation` None: the subclass sets it before it reads."""
+        """`generation`: what it shows, if that is known."""
         self.direct_io = file.is_direct
         self.keep_cache = file.keeps_pages and not self.direct_io
         self.traffic = file.view.traffic
+        self._file = file
         self._partition = file.partition
         self._layout = file.view.layout
         self._generation = generation
@@ -421,9 +445,21 @@ class ReadHandle(Handle):
         partition.follow()
         return self._read(position, size)
 
-    def _read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+    def _shown(self) -> Generation | None:
+        """What it shows; None while that is nothing. Once known it does not change."""
         generation = self._generation
-        assert generation is not None
+        if generation is None:
+            generation = self._generation = self._file.shown()
+        return generation
+
+    def _read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        generation = self._shown()
+        if generation is None:
+            return b""
+        if self._file.is_ranged:
+            size = min(size, self._size(generation) - position)
+            if size <= 0:
+                return b""
         piece = self._ahead.find(self) if self.direct_io and not may_wait() else None
         if piece is not None:
             if not self._holds(piece, generation, position):
@@ -602,7 +638,8 @@ class ReadHandle(Handle):
             partition.polled(self, waiter)
         partition.follow()
         try:
-            end = at_once(self._end)
+            generation = at_once(self._shown)
+            end = 0 if generation is None else at_once(self._size, generation)
             is_behind = end > self._read_to
             if not self.direct_io:
                 self._read_to = end
@@ -614,23 +651,18 @@ class ReadHandle(Handle):
         events = READY | (select.POLLPRI if is_behind else 0)
         if partition.log.closed:
             return events | select.POLLHUP | select.POLLERR
-        return events | (select.POLLHUP if self._has_ended else 0)
+        return events | (select.POLLHUP if self._file.has_ended else 0)
 
-    @property
-    def _has_ended(self) -> bool:
-        """Whether it is known that nothing will come behind the end that it has now."""
-        return False
-
-    def _end(self) -> int:
+    def _size(self, generation: Generation) -> int:
         """The file's size; errors as `read`."""
-        generation = self._generation
-        assert generation is not None
-        self._layout.find_end(time.monotonic() + MEASURE_S)
-        return generation.size
+        if not self._file.has_ended:
+            self._layout.find_end(time.monotonic() + MEASURE_S)
+        return max(self._file.text_end(generation) - generation.origin, 0)
 
     def release(self) -> None:
         self._ahead.drop(self)
         self._partition.file_closed(self)
+        self._file.closed(self)
 
     def sync_plan(self) -> FlushPlan | None:
         return self._partition.flush_plan()
