@@ -44,7 +44,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.jobs import Job, JobKind
 from storage import threads
 from storage.errors import NoThread
-from storage.log.append_queue import AppendQueue, MustQueue
+from storage.log.append_queue import AppendQueue, MustQueue, Turn
 from storage.task import Task
 
 T = TypeVar("T")
@@ -297,7 +297,7 @@ class Turns:
         self, queues: Iterable[AppendQueue], function: Callable[[*Ts], T], *arguments: *Ts
     ) -> T:
         """Call in a worker thread in the place of the loop thread; here if no thread can start."""
-        turn = _LoopsTurn()
+        turn = _WorkersTurn()
         for queue in queues:
             queue.turn = turn
         try:
@@ -305,18 +305,19 @@ class Turns:
                 return await in_thread(self._threads, turn.call, function, *arguments)
             except NoThread:
                 # A release is not repeated.
-                return turn.call_here(function, *arguments)
+                for queue in queues:
+                    queue.turn = Turn()
+                return function(*arguments)
         finally:
             for queue in queues:
                 queue.turn = None
 
 
-class _LoopsTurn:
-    """A turn (`storage.log.append_queue.Turn`) in the place of the loop thread, which makes it."""
+class _WorkersTurn(Turn):
+    """A worker thread's turn, in the place of the loop thread. `thread` is 0 while it waits."""
 
     def __init__(self) -> None:
         self.thread = 0
-        self._loop = threading.get_ident()
         self._token = trio.lowlevel.current_trio_token()
         self._lent = threading.Semaphore(0)
         self._returned = threading.Semaphore(0)
@@ -329,14 +330,7 @@ class _LoopsTurn:
         finally:
             self._give_back()
 
-    def call_here(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        """Call a function in the loop thread."""
-        self.thread = self._loop
-        return function(*arguments)
-
     def off_log_thread(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        if self.thread == self._loop:
-            return function(*arguments)
         self._give_back()
         try:
             return function(*arguments)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import get_ident
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -43,16 +43,15 @@ class MustQueue(Exception):  # noqa: N818 - no error: the caller queues, and cal
         super().__init__(", ".join(sorted(queue.name for queue in self.queues)))
 
 
-class Turn(Protocol):
-    """`thread`: the one that has the turn, in place of the log thread; 0 while it waits for
-    the disk.
-    """
+class Turn:
+    """A turn. `thread`: the one that has it, by default the log thread itself."""
 
-    thread: int
+    def __init__(self) -> None:
+        self.thread = get_ident()
 
     def off_log_thread(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
-        """Call a function that waits for the disk, while the log thread continues."""
-        ...
+        """Call a function that waits for the disk."""
+        return function(*arguments)
 
 
 class AppendQueue:

@@ -30,6 +30,7 @@ from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.segment.batch_check import Part, check_part
 from storage.segment.cut import cut_files
+from storage.segment.walk import Buffered
 from storage.segment.writer import BatchEntry
 from storage.task import Task
 
@@ -84,11 +85,9 @@ class _CutBytes:
         size = min(size, self.size() - position)
         return self.files.pread(self.fd, max(size, 0), position - self.position + self.start)
 
-    def read(self, position: int, size: int) -> memoryview:
-        return memoryview(self.read_at(position, size))
-
-    def settle(self) -> None:
-        """Do nothing: no process writes to the file."""
+    def fill(self, view: memoryview, position: int) -> int:
+        view = view[: max(self.size() - position, 0)]
+        return self.files.preadv(self.fd, view, position - self.position + self.start)
 
 
 def salvage(log: Log, now_ns: int) -> list[Salvaged]:
@@ -205,7 +204,7 @@ def _batches(
             named=index.position_after,
             may_be_torn=True,
         )
-        damages = check_part(source, part, Task()).damages
+        damages = check_part(Buffered(source.fill), part, Task()).damages
         position = source.position
         for place in [*damages, None]:
             until = end if place is None else place.start

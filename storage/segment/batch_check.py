@@ -19,7 +19,7 @@ Any thread may check a segment under a lease.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from storage import paths
 from storage.byte_source import ByteSource
@@ -39,6 +39,7 @@ from storage.record.header import (
 )
 from storage.segment.damage import Damage
 from storage.segment.direct_io import DirectFile
+from storage.segment.walk import Buffered
 from storage.task import Task
 
 # Small enough that other threads do not wait long for the check of a chunk.
@@ -51,19 +52,7 @@ CHECKED_BYTES = 16 * 1024 * 1024
 Named = Callable[[int], int | None]
 """Returns the first position after another one at which an index has a batch."""
 
-
-class Source(Protocol):
-    """The log's bytes."""
-
-    def read(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes from `position`, valid until the next call; fewer at the file's
-        end.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Let the next read return the present bytes, none of them half written."""
-        ...
+Source = Buffered | DirectFile
 
 
 class Part(NamedTuple):

@@ -13,7 +13,14 @@ import pytest
 from storage import paths
 from storage.errors import LogClosed
 from storage.files import Files
-from storage.log.append_queue import FAST, SLOW_NS, AppendQueue, MustQueue, check_all_may_append
+from storage.log.append_queue import (
+    FAST,
+    SLOW_NS,
+    AppendQueue,
+    MustQueue,
+    Turn,
+    check_all_may_append,
+)
 from storage.log.log import Log
 from tests.storage.logs import append, opened, values
 from tests.storage.transactions import Client
@@ -22,7 +29,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class ATurn:
+class ATurn(Turn):
     """This thread has it; what goes on beside is what a test wants."""
 
     def __init__(self, *logs: Log, beside: Callable[[], object] = lambda: None) -> None:

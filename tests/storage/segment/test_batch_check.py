@@ -16,6 +16,7 @@ from storage.paths import MAX_OFFSET
 from storage.record.header import HEADER_SIZE
 from storage.segment.batch_check import Check, Part, check_file, sound_batch
 from storage.segment.damage import Damage
+from storage.segment.walk import Buffered
 from storage.task import Task
 from tests.storage.logs import NOW_MS
 
@@ -226,7 +227,7 @@ def test_of_a_very_large_batch_the_header_has_to_do() -> None:
     assert sound_batch(Sparse(bytes(batch)), 0, 1 << 30) is not None
 
 
-class Counted:
+class Counted(Buffered):
     """A source that counts what it is asked for."""
 
     def __init__(self, data: bytes) -> None:
