@@ -42,16 +42,16 @@ from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import Turns, in_thread, job_ended
 from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
+from kafkafs.tree.events import is_logged
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined, Opener
+from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Change, Node
-from storage.errors import NoThread, SegmentGone, StorageError, reason_of
+from storage.errors import NoThread, SegmentGone, reason_of
 from storage.log.append_queue import MustQueue
 from storage.log.log import Log
 from storage.task import Task
 from storage.waiting import at_once
 
-_Kinds = tuple[type[Exception], ...]
 _STATVFS = (
     *("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail"),
     *("f_files", "f_ffree", "f_favail", "f_namemax"),
@@ -178,17 +178,14 @@ class Operations(pyfuse3.Operations):
         node: Node | None = None,
         name: bytes = b"",
         target: bytes = b"",
-        *,
-        told: _Kinds = (),
     ) -> NoReturn:
-        """Answer with an error, of a request about a node, or about a name in that directory and
-        another one. The tree has already logged those of the kinds `told`.
+        """Log an error, and answer with it. `node`: the subject of the request, or the directory of
+        `name`. `target`: the other name of a rename or a link.
         """
         number = errno_of(error)
         self._count_error(operation, number or errno.EIO)
-        is_told = isinstance(error, told) and not isinstance(error, NoThread)
         is_common = number in EVERYDAY and not isinstance(error, UNCOMMON)
-        if number is None or not (is_told or is_common):
+        if not (is_common or is_logged(error)):
             what = Refused(operation, node, os.fsdecode(name), os.fsdecode(target))
             if number is None:
                 lines = "".join(traceback.format_exception(error))
@@ -537,7 +534,7 @@ class Operations(pyfuse3.Operations):
                 handle.traffic.bytes_read += len(data)
             return data
         except Exception as error:
-            self._fail("read", error, self._open_files.node(fh), told=(LoggedError,))
+            self._fail("read", error, self._open_files.node(fh))
 
     async def poll(
         self,
@@ -574,7 +571,7 @@ class Operations(pyfuse3.Operations):
             self._counters.bytes_written += written
             return written
         except Exception as error:
-            self._fail("write", error, self._open_files.node(fh), told=(StorageError, OSError))
+            self._fail("write", error, self._open_files.node(fh))
 
     async def _write_again(self, handle: Handle, off: int, buf: bytes) -> int:
         """Write in turn, and examined where that takes long; the kernel sends no other write of
@@ -604,7 +601,7 @@ class Operations(pyfuse3.Operations):
         try:
             await self.turns.call(self._open_files.get(fh).flush)
         except Exception as error:
-            self._fail("flush", error, self._open_files.node(fh), told=(StorageError, OSError))
+            self._fail("flush", error, self._open_files.node(fh))
 
     async def fsync(self, fh: int, datasync: bool) -> None:
         self._requests["fsync"] += 1
@@ -624,7 +621,7 @@ class Operations(pyfuse3.Operations):
                 # At once, or queued before the next open, which so sees the last line.
                 await self.turns.call(handle.release)
         except Exception as error:
-            self._fail("release", error, node, told=(StorageError, OSError))
+            self._fail("release", error, node)
 
 
 def _groups(pid: int) -> Collection[int]:

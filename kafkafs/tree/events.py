@@ -27,6 +27,7 @@ REQUEST_LIMIT = 2048
 AGAIN_MS = 60_000
 """A message that comes later than this after the last one like it is a new one."""
 _CUT = " … (cut) … "
+_LOGGED = "logged"
 
 
 class _Entry:
@@ -119,6 +120,15 @@ class Events:
         """The lines, oldest first."""
         lines = [*self._happened.lines(), *self._answers.lines()]
         return "".join(line for _, line in sorted(lines))
+
+
+def mark_logged(error: Exception) -> None:
+    """Note in an error that the log of events needs no other line about it."""
+    error.add_note(_LOGGED)
+
+
+def is_logged(error: Exception) -> bool:
+    return _LOGGED in getattr(error, "__notes__", ())
 
 
 def time_text(ms: int) -> str:

@@ -42,10 +42,6 @@ class FlushPlan(Protocol):
     def finish(self) -> Any: ...
 
 
-class LoggedError(OSError):
-    """An error for which the event log has a line already, or had one."""
-
-
 class NotExamined(Exception):  # noqa: N818 - no error: the caller examines, and writes again
     """A write takes long to parse: call `examine`, in a worker thread, and then `write` again.
 

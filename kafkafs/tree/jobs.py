@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from kafkafs.tree.events import Events
+from kafkafs.tree.events import Events, mark_logged
 from storage.errors import StorageError, TaskCancelled, reason_of
 from storage.manager import Topic
 from storage.task import OnLogThread, Task, directly
@@ -225,6 +225,8 @@ class Jobs:
         else:
             lines = "".join(traceback.format_exception(job.error))
             self._events(f"{what}: unexpected error", lines)
+        if job.error is not None:
+            mark_logged(job.error)
 
     def cancel(self, kind: JobKind, topic: Topic) -> list[Job]:
         """Stop all jobs of a kind and topic; returns them."""

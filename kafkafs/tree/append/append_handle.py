@@ -23,6 +23,7 @@ from kafkafs.tree.append.append_target import (
     NewPartitionTarget,
     TopicTarget,
 )
+from kafkafs.tree.events import mark_logged
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
 from kafkafs.tree.unfinished import Rest, UnfinishedError
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError, refusal_of
@@ -177,6 +178,7 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     def _say_refused(self, error: StorageError | OSError) -> None:
         self._say(f"append refused: {refusal_of(error)}")
+        mark_logged(error)
 
     def _say(self, what: str) -> None:
         self._target.mount.events.of_request(f"{self._target.name}: {what}")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.events import mark_logged
 from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, WritingHandle
 from kafkafs.tree.jobs import Job, JobState
 from kafkafs.tree.partition.partition import Partition
@@ -133,6 +134,7 @@ class ControlHandle(WritingHandle, Generic[T]):
                 self._rest = bytearray()
             reason = refusal_of(error)
             self._commands.mount.events.of_request(f"{self._commands.path}: {reason}")
+            mark_logged(error)
             raise
 
     def _check_lengths(self, data: bytes) -> None:
@@ -176,10 +178,8 @@ class ControlHandle(WritingHandle, Generic[T]):
 
     def awaited_over(self) -> None:
         for job in self._begun:
-            if isinstance(job.error, StorageError | OSError):
-                raise job.error.with_traceback(None)  # it is raised for each who waits
-            if job.state is JobState.FAILED:
-                raise OSError(errno.EIO, "unexpected error")  # the log has its traceback
+            if job.error is not None:
+                raise job.error.with_traceback(None)  # each waiting write raises it
             deleted = job.topic is not None and not job.topic.partitions
             if job.state is JobState.CANCELLED and deleted:
                 raise OSError(errno.ENOENT, "the topic has been deleted")

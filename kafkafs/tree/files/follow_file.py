@@ -31,8 +31,9 @@ from collections.abc import Sequence
 
 from kafkafs.line_index import SegmentLines
 from kafkafs.line_index.records import offset_at
+from kafkafs.tree.events import mark_logged
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
-from kafkafs.tree.handles import Handle, LoggedError
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Node, inode_number, missing
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
@@ -178,7 +179,7 @@ class FollowHandle(ReadHandle):
         start = head[position : position + size]
         if len(start) < size:
             # The next read gets what is wrong there.
-            with contextlib.suppress(CorruptRecord, LoggedError):
+            with contextlib.suppress(CorruptRecord, SegmentGone):
                 return start + self._read_text(0, size - len(start))
         return start
 
@@ -213,7 +214,8 @@ class FollowHandle(ReadHandle):
             self._log_missed(position)
         self._is_first, self._shown_to = False, -1
         if is_overtaken or not has_newlines:
-            raise LoggedError(errno.ESTALE, str(error)) from error
+            mark_logged(error)
+            raise error
         newlines = b"\n" * min(gone, size)
         self._read_to = position + len(newlines)
         if gone < size:

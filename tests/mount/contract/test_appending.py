@@ -452,6 +452,7 @@ def test_a_write_whose_flush_fails_keeps_its_records(
     with opened(steered_orders, APPEND | flag) as fd:
         steered_mount.daemon.fail("fdatasync", log, "EIO")
         fails(errno.EIO, os.write, fd, b"line\n")
+    assert f"write of {steered_orders.parent.name}/0: " in steered_mount.events()
     assert steered_orders.read_bytes() == b"line\n"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import SegmentGone
 from storage.waiting import at_once
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import CALLER, Following, Tree, a_tree, asked, read
@@ -211,7 +212,7 @@ def test_of_a_deleted_topic_an_open_reader_reads_what_is_there(tmp_path: Path) -
         assert remove is not None
         remove()
         for _ in range(2):
-            with pytest.raises(OSError, match="has been deleted"):
+            with pytest.raises(SegmentGone, match="has been deleted"):
                 read(handle, 4)
         said = "t/.follow/0: the reader at position 4 missed the next records: "
         assert tree.events().count(said + "the partition was deleted") == 1
@@ -230,7 +231,7 @@ def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None
         assert tree.read(FOLLOW) == broker.partition.text()
         assert tree.read("t/0") == broker.partition.text()
         assert read(handle, end) == b"another\n"
-        with pytest.raises(OSError, match="truncated before these bytes"):
+        with pytest.raises(SegmentGone, match="truncated before these bytes"):
             read(handle, end - 1)
         assert "missed the next records: positions have restarted" in tree.events()
         # The kernel is told that the name leads elsewhere by now.
