@@ -556,15 +556,12 @@ class Files:
 
     def read_whole(self, path: str) -> bytes:
         """Return all bytes of a file. Errors: FileNotFoundError, UnusableFile for a larger one."""
-        fd = self.open(path, os.O_RDONLY)
-        try:
+        with self.held_open(path) as fd:
             size = self.size(fd)
             if size > LARGEST_WHOLE:
                 reason = f"{size} bytes is too large for this file"
                 raise UnusableFile(errno.EIO, reason, path)
             return self.pread(fd, size, 0)
-        finally:
-            self.close(fd)
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Replace the content of a file: after a power cut it has its old content or `data`.
@@ -578,14 +575,16 @@ class Files:
 
     def replace_private(self, path: str, data: bytes) -> None:
         """Replace a file atomically by one that its owner alone can read."""
-        self.with_reserve(lambda: self._replace_atomically(path, data, sync=True, mode=0o600))
+        self.with_reserve(lambda: self._replace_atomically(path, data, mode=0o600))
 
     def replace_if_room(self, path: str, data: bytes) -> None:
         """Replace a file atomically, without using the reserve. Errors: OSError (ENOSPC)."""
         self.check_room()
-        self._replace_atomically(path, data, sync=True)
+        self._replace_atomically(path, data)
 
-    def _replace_atomically(self, path: str, data: bytes, *, sync: bool, mode: int = 0o644) -> None:
+    def _replace_atomically(
+        self, path: str, data: bytes, *, sync: bool = True, mode: int = 0o644
+    ) -> None:
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f"{os.urandom(8).hex()}-{name}.tmp")
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

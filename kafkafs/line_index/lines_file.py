@@ -58,12 +58,9 @@ def read_header(files: Files, path: str, view: str, base_offset: int) -> tuple[S
 
     ValueError where it is damaged or another segment's; OSError where it cannot be read.
     """
-    fd = files.open(path, os.O_RDONLY)
-    try:
+    with files.held_open(path) as fd:
         data = files.pread(fd, _HEADER_SIZE, 0)
         length = files.size(fd)
-    finally:
-        files.close(fd)
     if len(data) < _HEADER_SIZE or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise ValueError("damaged")
     magic, version, _, base, *totals, log_crc, name = _HEADER.unpack_from(data)
@@ -99,14 +96,11 @@ def write(
         log_crc,
         view.encode(),
     ).ljust(_HEADER_SIZE - 4, b"\0")
-    fd = files.open(path, os.O_RDWR | os.O_CREAT)
-    try:
+    with files.held_open(path, os.O_RDWR | os.O_CREAT) as fd:
         if not before:
             files.ftruncate(fd, 0)
         files.pwrite(fd, entries, _HEADER_SIZE + before * ENTRY_SIZE)
         files.pwrite(fd, header + crc32c(header).to_bytes(4, "little"), 0)
-    finally:
-        files.close(fd)
 
 
 def read_entries(files: Files, path: str, saved: Saved) -> bytes:

@@ -21,7 +21,6 @@ every user who may write to the partition's directory.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 
 from storage import paths
@@ -169,13 +168,10 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
     if (stat.st_size, stat.st_ino) != (said.size, said.inode):
         raise _refused(request, f"{said.name} is not the file that was written")
     rebuild = Rebuild(said.base_offset, log.config.index_interval_bytes)
-    fd = files.open(segment.log_path, os.O_RDONLY)
-    try:
+    with files.held_open(segment.log_path) as fd:
         for _, size, _ in feed(files, fd, said.size, rebuild):
             rebuild.producers.clear()
             task.advance(size)
-    finally:
-        files.close(fd)
     if rebuild.position != said.size:
         reason = rebuild.fault or "a batch is truncated"
         raise _refused(request, f"{said.name}: position {rebuild.position}: {reason}")

@@ -210,13 +210,10 @@ class _Conversion:
 
     def _has_messages(self, path: str) -> bool:
         """Return whether any batch of a log is older than v2. Errors: CorruptRecord."""
-        fd = self.files.open(path, os.O_RDONLY)
-        try:
+        with self.files.held_open(path) as fd:
             return any(
                 header.magic < MAGIC for _, header in batches(FileSource(self.files, fd, path), 0)
             )
-        finally:
-            self.files.close(fd)
 
     def _convert_legacy(self) -> None:
         for topic, directory, base in self._logs():
@@ -317,11 +314,8 @@ class _Conversion:
         if self.dry_run:
             self._tell(Cut(path, good, size - good, reason, None))
         else:
-            fd = self.files.open(path, os.O_RDWR)
-            try:
+            with self.files.held_open(path, os.O_RDWR) as fd:
                 self._tell(cut_tail(self.files, fd, path, good, size, reason))
-            finally:
-                self.files.close(fd)
         segment.set_size(good)
 
 

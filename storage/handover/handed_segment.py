@@ -129,8 +129,7 @@ def _read(
 ) -> Rebuild:
     """Walk a log, and write it to `target` as the broker gets it."""
     rebuild = Rebuild(segment.base_offset, interval)
-    fd = files.open(segment.log_path, os.O_RDONLY)
-    try:
+    with files.held_open(segment.log_path) as fd:
         for chunk, taken, start in feed(files, fd, segment.size, rebuild):
             if target is not None and taken:
                 if _has_other_epochs(rebuild):
@@ -139,8 +138,6 @@ def _read(
                     replace_ids(chunk, taken, ids, segment.log_path)
                 files.pwrite(target, chunk[:taken], start)
             task.advance(taken)
-    finally:
-        files.close(fd)
     reason = rebuild.fault
     if reason is None and rebuild.position != segment.size:
         reason = "a batch is truncated"

@@ -303,16 +303,14 @@ class FlushPlan:
 
     def _sync_snapshot(self, offset: int) -> None:
         """Sync a snapshot, which may be the only record of some producers."""
-        files = self._log.files
-        try:
-            fd = files.open(self._durability.snapshots.path(offset), os.O_RDONLY)
-        except FileNotFoundError:
-            return  # its segment has been deleted meanwhile
-        try:
-            with self._durability.fsyncs():
-                files.fdatasync(fd)
-        finally:
-            files.close(fd)
+        files, path = self._log.files, self._durability.snapshots.path(offset)
+        # It is missing if its segment has been deleted meanwhile.
+        with (
+            contextlib.suppress(FileNotFoundError),
+            files.held_open(path) as fd,
+            self._durability.fsyncs(),
+        ):
+            files.fdatasync(fd)
 
     def finish(self) -> None:
         """Move the recovery point if everything was written, and release the segments."""

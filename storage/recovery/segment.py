@@ -234,8 +234,7 @@ class SegmentLoader:
         segment = self.segment
         self.last_offset_entry: tuple[int, int] | None = None
         self.last_time_entry: tuple[int, int] | None = None
-        self.fd = self.files.open(segment.log_path, os.O_RDONLY)
-        try:
+        with self.files.held_open(segment.log_path) as self.fd:
             stat = self.files.descriptor_stat(self.fd)
             if not self.writable:
                 # Its writer may replace the file at any moment.
@@ -251,8 +250,6 @@ class SegmentLoader:
             self.last_offset_entry = segment.offset_index.last_entry
             self.last_time_entry = segment.time_index.last_entry
             return self._indexes_fit()
-        finally:
-            self.files.close(self.fd)
 
     def _has_file(self, kind: str) -> bool:
         return paths.file_name(self.segment.base_offset, kind) in self.present

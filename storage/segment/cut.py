@@ -44,8 +44,7 @@ class Cut:
 def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason: str) -> Cut:
     """Copy the bytes from `position` on beside the log, make that durable, then cut them off."""
     kept = _unused_name(files, f"{path}.{position}{paths.CUT}")
-    target = files.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
+    with files.held_open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
         for start, end in files.data_ranges(fd, position, size):
             for at in range(start, end, _CHUNK_BYTES):
                 data = files.pread(fd, min(_CHUNK_BYTES, end - at), at)
@@ -53,8 +52,6 @@ def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason:
                     files.pwrite(target, data, at - position)
         files.ftruncate(target, size - position)
         files.fsync(target)
-    finally:
-        files.close(target)
     files.sync_directory(os.path.dirname(path))
     cut_end(files, fd, path, position)
     files.fsync(fd)

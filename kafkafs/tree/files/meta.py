@@ -9,7 +9,6 @@ of timestamps, offsets and sequences.
 
 from __future__ import annotations
 
-import os
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -235,11 +234,8 @@ class EntryTable(Table):
         count = min(end, self._ends[at]) - number
         segment, layout = self._segments[at], self._layout
         files, entry, line = self._log.files, layout.entry, self._line
-        fd = files.open(segment.file_path(layout.suffix), os.O_RDONLY)
-        try:
+        with files.held_open(segment.file_path(layout.suffix)) as fd:
             data = files.pread(fd, count * entry.size, (number - start) * entry.size)
-        finally:
-            files.close(fd)
         data = data.ljust(count * entry.size, b"\0")
         base = segment.base_offset
         if layout.offset_field == 0:
