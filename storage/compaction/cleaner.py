@@ -135,14 +135,6 @@ def write(
     return cleaned, written()
 
 
-def preview(
-    log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
-) -> Cleaned:
-    """Return the result that a round would have; write nothing. Errors: those of `write`."""
-    with leased(log, cleanable, task) as sources:
-        return run(sources, cleanable, task, now_ms, offset_map)
-
-
 @contextlib.contextmanager
 def leased(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]:
     """Yield the segments of a round, with leases on them."""

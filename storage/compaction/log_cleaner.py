@@ -118,7 +118,8 @@ class LogCleaner:
             if plan is None:
                 return None
             now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
-            return cleaner.preview(log, plan, task, now_ms=now_ms, offset_map=offset_map)
+            with cleaner.leased(log, plan, task) as sources:
+                return cleaner.run(sources, plan, task, now_ms, offset_map)
 
     def swap_in(self, request: SwapRequest, task: Task) -> Cleaned:
         """Swap in segments that another process has cleaned. Runs on a worker thread, at any time.

@@ -42,8 +42,10 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
             raise TaskCancelled("cleanup.policy no longer includes compact")
         log.replace(old, new, log.monotonic_ms())
 
-    commit(log, old, new)
     try:
+        log.manifest.withdraw(old)
+        # After a crash the next start carries the swap out (`swap`).
+        swap.decide(log.files, log.directory, new)
         task.on_log_thread(replace)
     except BaseException:
         if new[0] not in log.segments:
@@ -58,22 +60,8 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
         log.files.sync_directory(log.directory)
 
 
-def commit(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Commit the swap: `new`, durable `.cleaned` segments, replace `old`, all in their range.
-
-    After a crash the next start carries it out (`swap`); the caller must call `Log.replace` or
-    `take_back`. Thread-safe; waits for the disk. Errors: OSError; nothing is decided.
-    """
-    try:
-        log.manifest.withdraw(old)
-        swap.decide(log.files, log.directory, new)
-    except OSError:
-        take_back(log, old, new)
-        raise
-
-
 def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Revoke `commit`, and remove the files. Thread-safe; waits for the disk.
+    """Revoke the decision to swap, and remove the files.
 
     The lowest one becomes `.cleaned` again first: after a crash a start then removes all of them.
     """

@@ -7,6 +7,7 @@ the cleaner (`cleaner`) and returns the request to the log's owner to swap the n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -95,11 +96,8 @@ def plan(
 
 def preview(planned: StagedRound, files: Files, task: Task) -> Cleaned:
     """Return the result that `clean` would have; write nothing. Errors: those of `clean`."""
-    sources = _sources(planned, files)
-    try:
+    with _sources(planned, files) as sources:
         return cleaner.run(sources, planned.cleanable, task, planned.now_ms, _new_map(planned))
-    finally:
-        _release(sources)
 
 
 def clean(
@@ -111,16 +109,13 @@ def clean(
     segments. Errors: CorruptRecord, InvalidRecord, OSError, TaskCancelled; no file is left.
     """
     suffix = staged_suffix(job, attempt)
-    sources = _sources(planned, files)
-    try:
+    with _sources(planned, files) as sources:
         cleaned, new = cleaner.write(
             *(files, planned.directory, sources, planned.cleanable, task),
             now_ms=planned.now_ms,
             offset_map=_new_map(planned),
             suffix=suffix,
         )
-    finally:
-        _release(sources)
     files.sync_directory(planned.directory)
     count = cleaned.segments_before
     request = SwapRequest(
@@ -138,8 +133,9 @@ def _new_map(planned: StagedRound) -> OffsetMap:
     return OffsetMap(planned.map_bytes, planned.map_load_factor, most=most)
 
 
-def _sources(planned: StagedRound, files: Files) -> Sources:
-    """Return the planned segments, with leases on them."""
+@contextlib.contextmanager
+def _sources(planned: StagedRound, files: Files) -> Iterator[Sources]:
+    """Yield the planned segments, with leases on them."""
     end = planned.cleanable.first_uncleanable_offset
     bases = [*(each.base_offset for each in planned.segments), end]
     segments = []
@@ -150,13 +146,12 @@ def _sources(planned: StagedRound, files: Files) -> Sources:
         segment.lease()
         segments.append(segment)
     aborted = list(planned.aborted)
-    return Sources(tuple(segments), end, planned.config, dict(planned.producers), aborted)
-
-
-def _release(sources: Sources) -> None:
-    for segment in sources.segments:
-        segment.release()
-        segment.close_descriptors()
+    try:
+        yield Sources(tuple(segments), end, planned.config, dict(planned.producers), aborted)
+    finally:
+        for segment in segments:
+            segment.release()
+            segment.close_descriptors()
 
 
 def _described(new: Sequence[Segment], files: Files, suffix: str) -> Iterator[NewSegment]:

@@ -115,7 +115,10 @@ class Log(LogState):
             point,
             recovery_point_is_reliable=promises.recovery_point_is_reliable,
         )
-        self.durability.directory_unsynced = recovered.directory_unsynced
+        # After a crash, a power cut may restore names that recovery has removed, and take new ones.
+        self.durability.directory_unsynced = opened.writable and (
+            not promises.clean or bool(recovered.unsynced_snapshots)
+        )
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
         # Whether the last writer closed the directory cleanly.

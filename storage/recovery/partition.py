@@ -62,16 +62,14 @@ class Recovered:
     `damaged`: the log ends before its files do (even if nothing may be cut); `torn`: only because
     of an unfinished last write. `manifest`: None: there is none. `producers`: at the log's end.
     `snapshot_offset`: that of the newest snapshot on disk, -1: there is none; `unsynced_snapshots`:
-    the offsets of those that a power cut may take; `directory_unsynced`: whether a power cut may
-    restore removed names, and take new ones. `epochs`: those of the batches that loading has read.
-    `cuts`, `faults`: for the user.
+    the offsets of those that a power cut may take. `epochs`: those of the batches that loading has
+    read. `cuts`, `faults`: for the user.
     """
 
     segments: list[Segment]
     producers: ProducerState = field(default_factory=ProducerState)
     snapshot_offset: int = -1
     unsynced_snapshots: frozenset[int] = frozenset()
-    directory_unsynced: bool = False
     damaged: bool = False
     torn: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -152,8 +150,6 @@ class LogLoader:
         result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
         if self.writable:
             result.unsynced_snapshots = snapshots.unsynced
-            # The index of transactions that are cut off may be removed, too.
-            result.directory_unsynced = not self.promises.clean or bool(snapshots.unsynced)
         for item in loaded:
             finish_index(self.files, item)
         return result
@@ -163,7 +159,6 @@ class LogLoader:
         if self.promises.manifest_below is not None:
             self.result.manifest = ManifestContent()
         self.result.segments = [self._first_segment()]
-        self.result.directory_unsynced = not self.promises.clean
         return self.result
 
     def _load_old(self) -> Recovered:

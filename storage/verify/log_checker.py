@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from storage import paths
 from storage.background import Duties
 from storage.errors import SegmentGone, StorageError
 from storage.log.log import Log
@@ -47,8 +48,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Newest(NamedTuple):
-    """The checked part of a log: up to a position of the segment that was active."""
+class Place(NamedTuple):
+    """A place in a log: the position of a batch in a segment, and the offset that is next."""
 
     segment: Segment
     position: int
@@ -67,7 +68,7 @@ class LogChecker:
         self._logs = logs
         self._clock_ms = clock_ms
         self._duties = duties or Duties()
-        self._newest: dict[Log, Newest] = {}
+        self._newest: dict[Log, Place] = {}
         self._checked_ms: dict[Log, int] = {}
         # Bytes read, of each log and of all, including deleted ones; one writer thread each.
         self._all_newest = self._all_sealed = 0
@@ -115,26 +116,18 @@ class LogChecker:
         newest = self._newest.get(log)
         if newest is None or newest.segment not in segments:
             # It is the first call, or a cleaner or retention has removed the former active segment.
-            newest = Newest(segments[-1], 0, segments[-1].base_offset)
+            newest = Place(segments[-1], 0, segments[-1].base_offset)
         for segment in segments[segments.index(newest.segment) :]:
             if segment is not newest.segment:
-                newest = Newest(segment, 0, segment.base_offset)
+                newest = Place(segment, 0, segment.base_offset)
             end = segment.size
             if end > newest.position:
-                part = Part(
-                    segment.base_offset,
-                    newest.position,
-                    newest.next_offset,
-                    end,
-                    log.config.max_message_bytes,
-                    named=segment.offset_index.position_after,
-                )
-                next_offset = self._check(log, segment, part, task)
+                next_offset = self._check(log, newest, end, paths.MAX_OFFSET, task)
                 if next_offset < 0:
                     return
-                newest = Newest(segment, end, next_offset)
-                self._bytes_newest[log] += end - part.position
-                self._all_newest += end - part.position
+                self._bytes_newest[log] += end - newest.position
+                self._all_newest += end - newest.position
+                newest = Place(segment, end, next_offset)
         self._newest[log] = newest
         self._checked_ms[log] = self._clock_ms()
 
@@ -155,14 +148,9 @@ class LogChecker:
         """Check the sealed segments of one log; the OSError of one is raised after the others."""
         failure: OSError | None = None
         for segment in _from_anywhere(log.segments[:-1]):
-            base, size = segment.base_offset, segment.size
-            part = Part(
-                *(base, 0, base, size, log.config.max_message_bytes),
-                limit=max(segment.next_offset, base),
-                named=segment.offset_index.position_after,
-            )
+            size, start = segment.size, Place(segment, 0, segment.base_offset)
             try:
-                if self._check(log, segment, part, task) >= 0:
+                if self._check(log, start, size, segment.next_offset, task) >= 0:
                     self._bytes_sealed[log] += size
                     self._all_sealed += size
             except OSError as error:
@@ -172,8 +160,11 @@ class LogChecker:
 
     # -- both ----------------------------------------------------------------------------------
 
-    def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
-        """Check a part of a segment; return the next offset, -1: removed. Errors: OSError."""
+    def _check(self, log: Log, start: Place, end: int, limit: int, task: Task) -> int:
+        """Check a segment from `start` to position `end`, with offsets below `limit`; return the
+        next offset, -1: removed. Errors: OSError.
+        """
+        segment, position, next_offset = start
         if log.closed or segment.deleted:
             return -1
         if segment.is_lost:
@@ -182,6 +173,9 @@ class LogChecker:
             segment.lease()
         except SegmentGone:
             return -1
+        base, largest = segment.base_offset, log.config.max_message_bytes
+        named = segment.offset_index.position_after
+        part = Part(base, position, next_offset, end, largest, limit, named)
         try:
             checked = check_file(log.files, segment.log_path, part, task)
             if checked.damages:

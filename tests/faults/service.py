@@ -501,8 +501,8 @@ FAULTS = [
     Fault(
         "cleaner-checkpoint-before-the-swap",
         "storage/compaction/log_cleaner.py",
-        "            with cleaner.leased(log, plan, task) as sources:\n",
-        "            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
+        "        try:\n            with cleaner.leased(log, plan, task) as sources:\n",
+        "        try:\n            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
         "            with cleaner.leased(log, plan, task) as sources:\n",
         "What a cleaning that failed has not cleaned is never cleaned.",
         (LOG_CLEANER,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -17,11 +17,11 @@ from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from kafkafs.tree.notices import Notices
 from storage import LogManager, Record, encode, paths
-from storage.compaction.replacing import commit
 from storage.files import Files
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
 from storage.record.batch import decode
+from storage.recovery import swap
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.writer import SegmentWriter
@@ -263,6 +263,12 @@ def cleaned_segment(log: Log, count: int, drop: Callable[[Record], bool]) -> Seg
     new = writer.segment
     new.stable_size = new.size
     return new
+
+
+def commit(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    """Decide to replace `old` by the `.cleaned` segments `new`, as a cleaner does."""
+    log.manifest.withdraw(old)
+    swap.decide(log.files, log.directory, new)
 
 
 def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:

@@ -13,11 +13,19 @@ import pytest
 
 from kafkafs.tree.inodes import KEEP_S
 from storage import paths
-from storage.compaction.replacing import commit
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
-from tests.kafkafs.trees import APPEND, Tree, a_tree, clean, cleaned_segment, in_thread, read
+from tests.kafkafs.trees import (
+    APPEND,
+    Tree,
+    a_tree,
+    clean,
+    cleaned_segment,
+    commit,
+    in_thread,
+    read,
+)
 from tests.storage.logs import remove_head
 
 LOG = "t/.raw/0/00000000000000000000.log"

@@ -16,14 +16,14 @@ import pytest
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.partition.rewrite import Rewrite
 from storage import LogManager
-from storage.compaction.replacing import commit, take_back
+from storage.compaction.replacing import take_back
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import Shift
 from storage.task import Task
-from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, in_thread, read
+from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, commit, in_thread, read
 from tests.storage.logs import append
 from tests.waits import HANG_S
 
