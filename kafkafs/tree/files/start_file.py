@@ -264,10 +264,10 @@ class StartFile(ViewFile):
             self._size = max(self._size, size)
         return self._attributes(self._size)
 
-    def _attributes(self, size: int) -> Attributes:
+    def _attributes(self, size: int, blocks: int | None = None) -> Attributes:
         if self._end is not None:
             return self._constant_attributes(size)
-        attributes = super()._attributes(size)
+        attributes = super()._attributes(size, blocks)
         timeout = 0.0 if self.partition.mount.files_grow else attributes.attr_timeout
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
 
@@ -275,21 +275,10 @@ class StartFile(ViewFile):
         """What only chmod and chown of the partition change: the kernel drops all pages of a file
         that has another time or size, also where this node was made anew.
         """
-        partition = self.partition
-        partition.showing_size()
-        mode, uid, gid = partition.owner
-        return Attributes(
-            self.inode,
-            mode,
-            size,
-            self._time_ns(),
-            1,
-            uid,
-            gid,
-            -(-size // _BLOCK),
-            KEEP_S,
-            0.0,
-            block_size(size, is_cached=True),
+        attributes = super()._attributes(size, -(-size // _BLOCK))
+        time_ns, block = self._time_ns(), block_size(size, is_cached=True)
+        return attributes._replace(
+            mtime_ns=time_ns, attr_timeout=KEEP_S, entry_timeout=0.0, block_size=block
         )
 
     def _time_ns(self) -> int:

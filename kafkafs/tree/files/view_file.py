@@ -179,7 +179,8 @@ class ViewFile(Node):
             layout.find_end(time.monotonic() + MEASURE_S)
         return self._attributes(generation.size)
 
-    def _attributes(self, size: int) -> Attributes:
+    def _attributes(self, size: int, blocks: int | None = None) -> Attributes:
+        """`blocks`: those of the log by default; they may have to wait."""
         partition = self.partition
         partition.showing_size()
         mode, uid, gid = partition.owner
@@ -191,7 +192,7 @@ class ViewFile(Node):
             0 if self.has_lost_name() else 1,
             uid,
             gid,
-            partition.blocks(),
+            partition.blocks() if blocks is None else blocks,
             partition.keep_s(self.inode),
             partition.mount.name_timeout,
             self._block_size(size),
@@ -205,12 +206,8 @@ class ViewFile(Node):
             # The lookup has just followed; if the past has changed since, this is another file.
             return at_once(self._known_attributes)
         except BlockingIOError:
-            at_once(self.partition.showing_size)
-            size = self._shown_size()
-            mode, uid, gid = self.partition.owner
-            mtime_ns = self.partition.mtime_ns
-            block = self._block_size(size)
-            return Attributes(self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0, block)
+            shown = at_once(ViewFile._attributes, self, self._shown_size(), 0)
+            return shown._replace(attr_timeout=0.0, entry_timeout=0.0)
 
     def _shown_size(self) -> int:
         """The last size that stat has shown: a size never shrinks."""
