@@ -109,8 +109,8 @@ FAULTS = [
     ),
     Fault(
         "log-start-within-a-transaction-not-awaited",
-        "kafkafs/tree/partition/partition_view.py",
-        "if layout.view.committed and not layout.log.is_start_decided:",
+        "kafkafs/tree/partition/partition_text.py",
+        "if self.view.committed and not self.log.is_start_decided:",
         "if False:",
         "delete-records into an open transaction: deleted records are shown when it ends.",
         (TREE_TRANSACTIONS,),
@@ -445,10 +445,10 @@ FAULTS = [
     Fault(
         "attributes-dropped-after-the-views-learn",
         "kafkafs/tree/partition/partition.py",
-        "        self.drop_sizes()\n        for view in self.views.values():\n"
-        "            view.layout.appended(position, data)\n",
-        "        for view in self.views.values():\n"
-        "            view.layout.appended(position, data)\n"
+        "        self.drop_sizes()\n        for text in self.texts.values():\n"
+        "            text.appended(position, data)\n",
+        "        for text in self.texts.values():\n"
+        "            text.appended(position, data)\n"
         "        self.drop_sizes()\n",
         "stat shows fewer bytes than were read.",
         (APPEND_HANDLE,),
@@ -665,7 +665,7 @@ FAULTS = [
     Fault(
         "follow-file-gives-out-what-is-not-durable",
         "kafkafs/tree/files/follow_file.py",
-        "            if not log.history.is_durable(self.view.layout.view.name):\n",
+        "            if not log.history.is_durable(self.text.view.name):\n",
         "            if False:\n",
         "A shipper comes back after a kill with a position that means something else.",
         (FOLLOW_FILE, FOLLOW_HISTORY, "tests/crash/test_follow_crash.py"),

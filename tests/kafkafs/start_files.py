@@ -33,7 +33,7 @@ def forget(tree: Tree) -> None:
     for node in list(inodes.nodes.values()):
         if isinstance(node, ViewFile):
             inodes.forget(node.inode, node.lookups)
-    tree.fs.partitions.of(tree.log()).views = {}
+    tree.fs.partitions.of(tree.log()).texts = {}
     for path in Path(tree.log().directory).glob("*.lines"):
         path.unlink()
 

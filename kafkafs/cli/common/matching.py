@@ -64,12 +64,12 @@ def matching_lines(
     parsed = parse_start_name(f"{number}@{points}", time.time_ns() // 1_000_000)
     assert isinstance(node, ViewFile)
     assert parsed is not None
-    partition, shown = node.partition, node.view
-    text_view = shown.layout.view
+    partition, shown = node.partition, node.text
+    text_view = shown.view
     assert text_view.is_text
     start = patiently(lambda: start_offset(partition, shown, parsed.start, strict=False))
     end = patiently(lambda: end_of(partition, shown, parsed.end)).offset
-    bound = shown.layout.bound
+    bound = shown.bound
     predicate = left.predicate()
     for first, behind in narrowed(partition.log, start, bound if end is None else end, left):
         for batch, header in partition.log.reader.batches(first, behind):

@@ -168,7 +168,7 @@ def _of_traffic(
     for partition in partitions:
         log = partition.log
         mean = log.size / max(log.log_end_offset - log.log_start_offset, 1)
-        ways = [(name, view.traffic, view) for name, view in list(partition.views.items())]
+        ways = [(name, view.traffic, view) for name, view in list(partition.texts.items())]
         for name, traffic, view in [*ways, ("raw", partition.raw_traffic, None)]:
             of = (log.topic, str(log.partition), name)
             if traffic.bytes_read:
@@ -279,9 +279,9 @@ def _of_views(partitions: Partitions) -> Iterator[Values]:
     measured = {view.name: 0 for view in partitions.mount.views if view.is_text}
     missing = dict(measured)
     for partition in partitions:
-        for name, view in partition.views.items():
+        for name, view in partition.texts.items():
             if name in measured:
-                covered = sum(extent.covered for extent in view.layout.timeline.extents)
+                covered = sum(extent.covered for extent in view.timeline.extents)
                 measured[name] += covered
                 missing[name] += max(partition.log.size - covered, 0)
     yield "view_index_measured_bytes", _by_name(measured)

@@ -137,10 +137,10 @@ def view_file(place: TopicPlace, partition: Partition) -> ViewFile:
     """The current file of a partition in the view of a directory."""
     if not may_wait():
         partition.follow()
-    view = partition.view(place.view)
+    text = partition.text(place.view)
     nonce = partition.nonce()
     inode = ViewFile.number(partition, place.view, nonce)
-    known = place.mount.inodes.find(inode) or ViewFile(inode, partition, view, nonce)
+    known = place.mount.inodes.find(inode) or ViewFile(inode, partition, text, nonce)
     assert isinstance(known, ViewFile)
     return known
 
@@ -190,15 +190,15 @@ def raw_names(place: PartitionPlace) -> Sequence[str]:
 def follow_partition(place: PartitionPlace) -> None:
     place.partition.follow()
     # `segments` needs this view, which only the loop thread makes.
-    place.partition.view(place.mount.views[0])
+    place.partition.text(place.mount.views[0])
 
 
 def segments_text(place: PartitionPlace) -> str:
     before_waiting()
     partition = place.partition
-    values = partition.view(place.mount.views[0])
+    values = partition.text(place.mount.views[0])
     partition.nonce()
-    values.layout.measure(time.monotonic() + MEASURE_S)
+    values.measure(time.monotonic() + MEASURE_S)
     return meta.segments(partition.log, values)
 
 

@@ -37,7 +37,7 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Node, inode_number, missing
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.partition_text import PartitionText
 from kafkafs.tree.partition.partitions import Partitions
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
@@ -74,10 +74,10 @@ class FollowFile(ViewFile):
     __slots__ = ("_directory", "_origin", "_size", "head")
 
     def __init__(
-        self, inode: int, partition: Partition, view: PartitionView, nonce: int, directory: str
+        self, inode: int, partition: Partition, text: PartitionText, nonce: int, directory: str
     ) -> None:
         """`nonce`: the history's follow nonce. `directory`: FOLLOW or SHIP."""
-        super().__init__(inode, partition, view, nonce)
+        super().__init__(inode, partition, text, nonce)
         self._directory = directory
         self.head = head_line(partition.log, nonce) if directory == SHIP else b""
         # The timeline's position of its byte 0; None: not known yet.
@@ -95,7 +95,7 @@ class FollowFile(ViewFile):
         BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
         """
         until = time.monotonic() + MEASURE_S
-        generation = self._within(lambda: self.view.lasting_generation(until))
+        generation = self._within(lambda: self.text.lasting_generation(until))
         if self.partition.log.history.follow_nonce != self._nonce:
             raise OSError(errno.ESTALE, "positions have restarted, in a new inode")
         self._origin = generation.origin
@@ -105,8 +105,8 @@ class FollowFile(ViewFile):
         origin = self._origin
         if origin is None:
             origin = self.generation_now().origin
-        self.view.layout.find_end(time.monotonic() + MEASURE_S)
-        size = len(self.head) + self.view.layout.timeline.end - origin
+        self.text.find_end(time.monotonic() + MEASURE_S)
+        size = len(self.head) + self.text.timeline.end - origin
         self.partition.showing_followed()
         self._size = size
         return self._attributes(size)
@@ -137,11 +137,11 @@ class FollowFile(ViewFile):
             raise OSError(errno.EPERM, f"this file is read-only; write to {log.name}")
         while True:
             generation = self.generation_now()
-            if not log.history.is_durable(self.view.layout.view.name):
+            if not log.history.is_durable(self.text.view.name):
                 # A reader may come back with its position after a kill.
                 before_waiting()
                 partition.save_history()
-            if self.view.attach(generation):
+            if self.text.attach(generation):
                 break
         handle = FollowHandle(self, generation)
         partition.add_follow_reader(handle, handle.note_offset)
@@ -265,9 +265,9 @@ class FollowHandle(ReadHandle):
         except (StorageError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             return f"the next records: {reason}"
-        base = file.view.layout.base
+        base = file.text.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)
-        passed = log.history.now.passed.get(file.view.layout.view.name, ())
+        passed = log.history.now.passed.get(file.text.view.name, ())
         places = [(at, offset) for offset, at in passed]
         if self._noted is not None:
             places = sorted([*places, self._noted])
@@ -290,10 +290,10 @@ def look_up_follow(partitions: Partitions, topic: Topic, name: str, directory: s
     if not may_wait():
         partition.follow()
     mount = partitions.mount
-    view = partition.view(mount.views[0])
+    text = partition.text(mount.views[0])
     partition.nonce()
     log = partition.log
     nonce = log.history.follow_nonce
     where = (log.topic, log.topic_id, log.partition)
     inode = inode_number(*where, directory[1:], mount.options.isolation, nonce)
-    return mount.inodes.find(inode) or FollowFile(inode, partition, view, nonce, directory)
+    return mount.inodes.find(inode) or FollowFile(inode, partition, text, nonce, directory)

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from kafkafs.tree.files.text_file import Content, text_table
-from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.partition_text import PartitionText
 from storage import paths
 from storage.log.log import Log
 from storage.segment.segment import Segment
@@ -84,7 +84,7 @@ def offsets(log: Log) -> str:
     return "".join(f"{name} {value}\n" for name, value in facts if value is not None)
 
 
-def segments(log: Log, values: PartitionView) -> str:
+def segments(log: Log, values: PartitionText) -> str:
     """A line for each segment, retired ones included; `records` as the view `values` counts them,
     -1 for a retired one.
 
@@ -94,7 +94,7 @@ def segments(log: Log, values: PartitionView) -> str:
     # A segment may retire between the two looks.
     known = {*log.segments, *(segment for _, segment in log.retired)}
     for segment in sorted(known, key=lambda segment: segment.base_offset):
-        extent = values.layout.extent_of(segment)
+        extent = values.extent_of(segment)
         entries = entry_count(log, segment, OFFSET_INDEX)
         fill = 100 * entries * OFFSET_INDEX.entry.size / log.config.segment_index_bytes
         row = (

@@ -48,7 +48,7 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import KEEP_S, Attributes, Change, Node, missing
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.partition_text import PartitionText
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import View
 from storage.errors import StorageError
@@ -81,7 +81,7 @@ class StartFile(ViewFile):
         self,
         inode: int,
         partition: Partition,
-        view: PartitionView,
+        text: PartitionText,
         nonce: int,
         start: int,
         until: End,
@@ -92,7 +92,7 @@ class StartFile(ViewFile):
         """`looked`: the bound of the view before its end was looked for. `is_reached`: whether the
         log has reached its end by now.
         """
-        super().__init__(inode, partition, view, nonce)
+        super().__init__(inode, partition, text, nonce)
         self._names = names
         # The names that have led to it, the latest last. Under the partition's lock.
         self._led: dict[Name, None] = {}
@@ -156,24 +156,24 @@ class StartFile(ViewFile):
         generation = self._generation
         is_open = self._handles or self._is_kept
         if generation is not None and not is_open and not generation.is_current:
-            if generation.nonce != self.view.nonce:
+            if generation.nonce != self.text.nonce:
                 raise self._stale()
             # Only text that it did not show has left the log.
             generation = self._generation = None
         if generation is not None:
             return generation
-        if self.start > self.view.layout.bound:
+        if self.start > self.text.bound:
             return None
         end = time.monotonic() + MEASURE_S if until is None else until
         while generation is None:
             # A lookup, which passes `until`, leaves the rest of the measurement to others.
             made = self._within(
-                lambda: self.view.generation_from(self.start, end), is_logged=until is None
+                lambda: self.text.generation_from(self.start, end), is_logged=until is None
             )
             if not self._handles and made.nonce != self._nonce:
                 raise self._stale()
             with self.partition.lock:
-                if self._generation is None and (not self._handles or self.view.attach(made)):
+                if self._generation is None and (not self._handles or self.text.attach(made)):
                     self._generation = made
                 generation = self._generation
         return generation
@@ -185,7 +185,7 @@ class StartFile(ViewFile):
         shown = generation.timeline.end
         offset = self._end_offset()
         # Read after `shown`: a later append is not in that.
-        bound = self.view.layout.bound if limit is None else min(limit, self.view.layout.bound)
+        bound = self.text.bound if limit is None else min(limit, self.text.bound)
         if offset is None or offset > bound:
             return shown
         if offset <= self.start:
@@ -196,7 +196,7 @@ class StartFile(ViewFile):
             before_waiting()
             # A size that was shown never shrinks.
             least = generation.origin + self._size
-            end = max(self.view.layout.position_behind(offset), least)
+            end = max(self.text.position_behind(offset), least)
         # First: who finds an end takes this for the size.
         self._size = end - generation.origin
         self._end = end
@@ -208,19 +208,18 @@ class StartFile(ViewFile):
 
         Only on the owner's thread: no append comes between a look at one and at the other.
         """
-        layout = self.view.layout
-        return not (may_wait() or layout.end_unknown or layout.is_damaged)
+        return not (may_wait() or self.text.end_unknown or self.text.is_damaged)
 
     def _end_offset(self) -> int | None:
         """The offset of its end; None where it has none, or no record has reached its time."""
         offset, timestamp_ms = self._until
         if timestamp_ms is None:
             return offset
-        bound = self.view.layout.bound
+        bound = self.text.bound
         if bound == self._looked or not self._may_have_reached(timestamp_ms):
             return None
         before_waiting()
-        found = offset_of_time(self.view, timestamp_ms)
+        found = offset_of_time(self.text, timestamp_ms)
         if found is None:
             self._looked = bound
             return None
@@ -230,7 +229,7 @@ class StartFile(ViewFile):
 
     def _may_have_reached(self, timestamp_ms: int) -> bool:
         """Whether a segment that is new or has grown since the last look has this time."""
-        for segment in reversed(self.view.layout.log.segments):
+        for segment in reversed(self.text.log.segments):
             if segment.next_offset <= self._looked:
                 return False
             if segment.largest_timestamp >= timestamp_ms:
@@ -254,12 +253,12 @@ class StartFile(ViewFile):
     # -- attributes ----------------------------------------------------------------------------
 
     def _known_attributes(self) -> Attributes:
-        if self._last_ns is not None and (self.is_open or self._nonce == self.view.nonce):
+        if self._last_ns is not None and (self.is_open or self._nonce == self.text.nonce):
             return self._constant_attributes(self._size)
         generation = self.shown()
         if generation is not None:
             if self._end is None:
-                self.view.layout.find_end(time.monotonic() + MEASURE_S)
+                self.text.find_end(time.monotonic() + MEASURE_S)
             size = self.text_end(generation) - generation.origin
             self._size = max(self._size, size)
         return self._attributes(self._size)
@@ -316,7 +315,7 @@ class StartFile(ViewFile):
     @property
     def is_measured(self) -> bool:
         known = self._last_ns if self._is_reached else self._generation
-        return known is not None or self.start > self.view.layout.bound
+        return known is not None or self.start > self.text.bound
 
     def _measure_ahead(self, until: float) -> None:
         generation = self.shown(until)
@@ -335,7 +334,7 @@ class StartFile(ViewFile):
         generation = self._generation
         if self.partition.mount.follows and generation is not None:
             with self.partition.lock:
-                self._is_kept = self._is_kept or self.view.attach(generation)
+                self._is_kept = self._is_kept or self.text.attach(generation)
             if self._is_kept:
                 self._names.keep(self)
 
@@ -378,7 +377,7 @@ class StartFile(ViewFile):
             generation = self._generation
             if self.is_ranged or generation is None:
                 self.partition.add_range(self, self.fix_end)
-            if generation is not None and not self.view.attach(generation):
+            if generation is not None and not self.text.attach(generation):
                 self.closed(handle)
                 raise self._stale()
         return handle
@@ -402,7 +401,7 @@ class StartFile(ViewFile):
     def is_current(self) -> bool:
         if not may_wait():
             self.partition.follow()
-        return not self.partition.log.closed and self._nonce == self.view.nonce
+        return not self.partition.log.closed and self._nonce == self.text.nonce
 
     def closed(self, handle: ReadHandle) -> None:
         with self.partition.lock:
@@ -462,32 +461,32 @@ class StartNames:
         if not may_wait():
             partition.follow()
             # A count needs this view, which only the owner's thread makes.
-            partition.view(self._partitions.mount.views[0])
+            partition.text(self._partitions.mount.views[0])
         return partition
 
     def _find(self, partition: Partition, parsed: StartName, view: View, name: str) -> StartFile:
         """The node of what a parsed name means now."""
         mount = self._partitions.mount
-        partition_view = partition.view(view)
+        text = partition.text(view)
         nonce = partition.nonce()
         strict = mount.options.out_of_range == "error"
         try:
             first = of_group(self._partitions, partition, parsed.start)
             last = of_group(self._partitions, partition, parsed.end)
             assert first is not None
-            start = start_offset(partition, partition_view, first, strict=strict)
-            looked = partition_view.layout.bound
-            until = end_of(partition, partition_view, last)
+            start = start_offset(partition, text, first, strict=strict)
+            looked = text.bound
+            until = end_of(partition, text, last)
         except BlockingIOError as error:
             if may_wait():
                 mount.events.of_request(f"lookup of {partition.log.topic}/{name}: {error.strerror}")
             raise
         # Read anew: another thread may append, and the end may be the log's.
-        is_reached = until.is_reached(partition_view.layout.bound)
+        is_reached = until.is_reached(text.bound)
         end = str(until) if is_reached else f"{until} ahead"
         inode = StartFile.number(partition, view, nonce, str(start), end)
         found = self._inode_table.find(inode) or StartFile(
-            inode, partition, partition_view, nonce, start, until, looked, is_reached, self
+            inode, partition, text, nonce, start, until, looked, is_reached, self
         )
         assert isinstance(found, StartFile)
         return found

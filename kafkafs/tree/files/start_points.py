@@ -4,7 +4,7 @@ A time is looked up in the time index, as Kafka's ListOffsets does; a count of r
 index. A view of bytes counts the records of the topic's own view.
 
 A start before the log start is clamped to it. A start after the log end, or later than all records,
-is where the view ends now. `layout.py` finds the position of an offset.
+is where the view ends now. `partition_text.py` finds the position of an offset.
 
 A group's position counts as the offset that it is. Who has committed nothing in a partition begins
 at the log start, as a new consumer would that is to miss nothing; a group that is not there has no
@@ -22,7 +22,7 @@ from kafkafs.tree.files.group_names import group_name
 from kafkafs.tree.files.start_names import Edge, Last, NoPoint, Offset, OfGroup, Point, Time
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.partition_text import PartitionText
 from kafkafs.tree.partition.partitions import Partitions
 from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.log.log import Log
@@ -77,52 +77,52 @@ def of_group(partitions: Partitions, partition: Partition, point: Point | None) 
     return Offset(committed.position)
 
 
-def start_offset(partition: Partition, view: PartitionView, point: Point, *, strict: bool) -> int:
+def start_offset(partition: Partition, text: PartitionText, point: Point, *, strict: bool) -> int:
     """The first offset of a file. BlockingIOError, StorageError, OSError.
 
     `strict`: OffsetOutOfRange for an offset outside of the log.
     """
     log = partition.log
-    offset = _offset_of(partition, view, point)
+    offset = _offset_of(partition, text, point)
     start, end = log.log_start_offset, log.log_end_offset
     if offset is None or offset > end or offset < start:
         if strict and isinstance(point, Offset):
             raise OffsetOutOfRange(point.offset, start, end, path=log.directory)
-        return view.layout.bound if offset is None or offset > end else start
+        return text.bound if offset is None or offset > end else start
     return offset
 
 
-def end_of(partition: Partition, view: PartitionView, point: Point | None) -> End:
+def end_of(partition: Partition, text: PartitionText, point: Point | None) -> End:
     """The end of a file whose name has this point as its end; errors as `start_offset`."""
     if point is None:
         return End()
-    offset = _offset_of(partition, view, point)
+    offset = _offset_of(partition, text, point)
     if offset is None:
         assert isinstance(point, Time)
         return End(None, point.timestamp_ms)
     return End(offset)
 
 
-def _offset_of(partition: Partition, view: PartitionView, point: Point) -> int | None:
+def _offset_of(partition: Partition, text: PartitionText, point: Point) -> int | None:
     """The offset of a point; None for a time later than all records."""
     if isinstance(point, Offset):
         return point.offset
     if isinstance(point, Time):
         before_waiting()
-        return offset_of_time(view, point.timestamp_ms)
+        return offset_of_time(text, point.timestamp_ms)
     if isinstance(point, Last):
-        counted = view if view.layout.view.is_text else partition.view(partition.mount.views[0])
-        return counted.layout.offset_of_last(point.records, time.monotonic() + MEASURE_S)
-    return partition.log.log_start_offset if point is Edge.START else view.layout.bound
+        counted = text if text.view.is_text else partition.text(partition.mount.views[0])
+        return counted.offset_of_last(point.records, time.monotonic() + MEASURE_S)
+    return partition.log.log_start_offset if point is Edge.START else text.bound
 
 
-def offset_of_time(view: PartitionView, timestamp_ms: int) -> int | None:
+def offset_of_time(text: PartitionText, timestamp_ms: int) -> int | None:
     """The offset of the first record of this time or later, as Kafka finds it; None: there is none.
 
     In a log of Kafka 0.7, where only files have times, that record or an earlier one. Waits.
     """
-    log = view.layout.log
-    isolation: Isolation = "read_committed" if view.layout.view.committed else "read_uncommitted"
+    log = text.log
+    isolation: Isolation = "read_committed" if text.view.committed else "read_uncommitted"
     found = log.reader.offset_for_timestamp(timestamp_ms, isolation)
     if found is not None:
         return found[1]

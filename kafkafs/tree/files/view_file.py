@@ -22,7 +22,7 @@ from kafkafs.tree.inodes import BLOCK_SIZE, Attributes, Change, Node, inode_numb
 from kafkafs.tree.notices import Waiter
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView, render_text
+from kafkafs.tree.partition.partition_text import PartitionText, render_text
 from kafkafs.tree.read_ahead import PIECE, Piece
 from kafkafs.views import View
 from kafkafs.views._measure import unfilled
@@ -76,14 +76,14 @@ def block_size(size: int, *, is_cached: bool) -> int:
 
 
 class ViewFile(Node):
-    __slots__ = ("_generation", "_nonce", "partition", "view")
+    __slots__ = ("_generation", "_nonce", "partition", "text")
 
     kind = "partition"
 
-    def __init__(self, inode: int, partition: Partition, view: PartitionView, nonce: int) -> None:
+    def __init__(self, inode: int, partition: Partition, text: PartitionText, nonce: int) -> None:
         super().__init__(inode)
         self.partition = partition
-        self.view = view
+        self.text = text
         self._nonce = nonce
         self._generation: Generation | None = None
 
@@ -105,7 +105,7 @@ class ViewFile(Node):
 
     @property
     def path(self) -> str:
-        log, shown = self.partition.log, self.view.layout.view
+        log, shown = self.partition.log, self.text.view
         views = self.partition.mount.dot_views.items()
         where = "".join(f"{name}/" for name, view in views if view is shown)
         return f"{log.topic}/{where}{log.partition}"
@@ -116,8 +116,8 @@ class ViewFile(Node):
         if generation is not None:
             return generation
         until = time.monotonic() + MEASURE_S
-        generation = self._within(lambda: self.view.generation(until))
-        if generation.nonce != self._nonce or (self.lookups and not self.view.attach(generation)):
+        generation = self._within(lambda: self.text.generation(until))
+        if generation.nonce != self._nonce or (self.lookups and not self.text.attach(generation)):
             raise self._stale()
         self._generation = generation
         return generation
@@ -149,7 +149,7 @@ class ViewFile(Node):
         """ESTALE, after which the kernel looks the name up again: that lookup measures first, so
         that it is not too late again.
         """
-        self.view.overtaken()
+        self.text.overtaken()
         return OSError(errno.ESTALE, "the history of the partition was rewritten")
 
     def _within(self, measure: Callable[[], Generation], *, is_logged: bool = True) -> Generation:
@@ -174,9 +174,9 @@ class ViewFile(Node):
         generation = self._generation
         if generation is None:
             generation = self.generation()
-        layout = self.view.layout
-        if layout.end_unknown or not layout.timeline.positioned[1]:
-            layout.find_end(time.monotonic() + MEASURE_S)
+        text = self.text
+        if text.end_unknown or not text.timeline.positioned[1]:
+            text.find_end(time.monotonic() + MEASURE_S)
         return self._attributes(generation.size)
 
     def _attributes(self, size: int, blocks: int | None = None) -> Attributes:
@@ -215,7 +215,7 @@ class ViewFile(Node):
 
     @property
     def is_measured(self) -> bool:
-        return self.view.has_generation
+        return self.text.has_generation
 
     def measure(self, patience_s: float | None = None) -> bool:
         """Load the saved line indexes, or measure a small log: then listing shows the size, and a
@@ -227,7 +227,7 @@ class ViewFile(Node):
         if patience_s is None:
             patience = LISTED_S if small else 0.0
         else:
-            patience = MEASURE_S if self.view.is_overtaken else patience_s
+            patience = MEASURE_S if self.text.is_overtaken else patience_s
         try:
             self._measure_ahead(time.monotonic() + patience)
             self.partition.blocks()
@@ -242,7 +242,7 @@ class ViewFile(Node):
         return True
 
     def _measure_ahead(self, until: float) -> None:
-        self.view.generation(until)
+        self.text.generation(until)
 
     def set_attributes(self, change: Change) -> None:
         """Carry out chmod, chown and touch, which changes nothing; truncate is EPERM where it would
@@ -266,7 +266,7 @@ class ViewFile(Node):
 
     def remembered(self) -> None:
         self.partition.remember(self)
-        if self._generation is not None and not self.view.attach(self._generation):
+        if self._generation is not None and not self.text.attach(self._generation):
             # Superseded since the lookup: the next request gets ESTALE.
             self._generation = None
 
@@ -289,10 +289,10 @@ class ViewFile(Node):
             return b"%016x" % self._nonce
         if fact == "records":
             # A view of bytes counts no records: use the topic's own view.
-            view = self.partition.view(self.partition.mount.views[0])
-            view.generation(time.monotonic() + MEASURE_S)
-            view.layout.catch_up(time.monotonic() + MEASURE_S)
-            return b"%d" % view.layout.records()
+            text = self.partition.text(self.partition.mount.views[0])
+            text.generation(time.monotonic() + MEASURE_S)
+            text.catch_up(time.monotonic() + MEASURE_S)
+            return b"%d" % text.records()
         timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
         facts = {
             "log_start": log.log_start_offset,
@@ -312,7 +312,7 @@ class ViewFile(Node):
         """Whether it is read past the page cache: bytes may come behind its end, or are damaged, as
         the cache cannot return the part of a page before the damage.
         """
-        return self.partition.mount.files_grow or self.view.layout.is_damaged
+        return self.partition.mount.files_grow or self.text.is_damaged
 
     @property
     def keeps_pages(self) -> bool:
@@ -373,7 +373,7 @@ class ViewFile(Node):
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
-        view = self.view.layout.view
+        view = self.text.view
         kind = PartitionTarget if flags & os.O_APPEND else NewPartitionTarget
         target = kind(self.partition, self.inode, generation)
         handle: WritingHandle
@@ -381,7 +381,7 @@ class ViewFile(Node):
             handle = LinesHandle(target, view, flags, reader)
         else:
             handle = BatchesHandle(target, flags, reader)
-        handle.traffic = self.view.traffic
+        handle.traffic = self.text.traffic
         return handle
 
 
@@ -391,18 +391,18 @@ class ReadHandle(Handle):
     """
 
     __slots__ = (
-        *("_ahead", "_began", "_file", "_generation", "_last", "_layout", "_partition", "_reached"),
-        *("_read_to", "_turn", "direct_io", "keep_cache", "traffic"),
+        *("_ahead", "_began", "_file", "_generation", "_last", "_partition", "_reached"),
+        *("_read_to", "_text", "_turn", "direct_io", "keep_cache", "traffic"),
     )
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation`: what it shows, if that is known."""
         self.direct_io = file.is_direct
         self.keep_cache = file.keeps_pages and not self.direct_io
-        self.traffic = file.view.traffic
+        self.traffic = file.text.traffic
         self._file = file
         self._partition = file.partition
-        self._layout = file.view.layout
+        self._text = file.text
         self._generation = generation
         self._ahead = file.partition.mount.read_ahead
         # Where the reads in order have begun, and where the last one has ended.
@@ -492,8 +492,8 @@ class ReadHandle(Handle):
         absolute = position + generation.origin
         left = generation.timeline.end - absolute
         if left < size:
-            if self._layout.end_unknown or not generation.timeline.positioned[1]:
-                self._layout.find_end(time.monotonic() + MEASURE_S)
+            if self._text.end_unknown or not generation.timeline.positioned[1]:
+                self._text.find_end(time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
                 return b""
@@ -653,7 +653,7 @@ class ReadHandle(Handle):
     def _size(self, generation: Generation) -> int:
         """The file's size; errors as `read`."""
         if not self._file.has_ended:
-            self._layout.find_end(time.monotonic() + MEASURE_S)
+            self._text.find_end(time.monotonic() + MEASURE_S)
         return max(self._file.text_end(generation) - generation.origin, 0)
 
     def release(self) -> None:

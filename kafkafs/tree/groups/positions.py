@@ -89,9 +89,9 @@ def offset_of(wanted: Wanted, partition: Partition, committed: int | None) -> in
         offset = committed + where.offsets
     elif isinstance(where, Time):
         # Only the owner's thread makes a view, and it asks first.
-        view = partition.view(partition.mount.views[0])
+        text = partition.text(partition.mount.views[0])
         before_waiting()
-        found = offset_of_time(view, where.timestamp_ms)
+        found = offset_of_time(text, where.timestamp_ms)
         offset = log.last_stable_offset if found is None else found
     else:
         offset = log.log_start_offset if where is Edge.EARLIEST else log.last_stable_offset

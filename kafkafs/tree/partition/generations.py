@@ -22,7 +22,7 @@ generation; an older one that is still open grows with the log, and reads what i
 Pure: no file, clock, lock or thread. Of an extent it knows the length of the text. Callers hold the
 partition's lock to change a timeline and to `attach`. One exception: once all extents are measured
 and have positions, the owner's thread moves a timeline's `end` without the lock
-(`Layout.appended`). What other threads read is replaced as a whole.
+(`PartitionText.appended`). What other threads read is replaced as a whole.
 
 Invariants: each extent of a timeline starts where the one before it ends; first_valid ≤ end.
 """

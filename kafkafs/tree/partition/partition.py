@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, TypeVarTuple
 from kafkafs.line_index import NEVER
 from kafkafs.metrics import Traffic
 from kafkafs.tree.notices import Waiter
-from kafkafs.tree.partition.layout import LOOK_S, Layout
-from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.partition_text import LOOK_S, PartitionText
 from kafkafs.tree.partition.rewrite import Rewrite
 from kafkafs.views import View, values_view
 from storage import paths
@@ -90,7 +89,7 @@ class Partition:
         # Held while what is shown of the past changes, together with the history; never while the
         # disk is read.
         self.lock = threading.RLock()
-        self.views: dict[str, PartitionView] = {}
+        self.texts: dict[str, PartitionText] = {}
         self.raw_traffic = Traffic()
         self.known: dict[int, Node] = {}
         self.owned: set[int] = set()
@@ -124,20 +123,20 @@ class Partition:
         self._prepared: tuple[Rewrite, ...] = ()
         self._rewrite: Rewrite | None = None
 
-    def view(self, view: View) -> PartitionView:
-        """Its side in a view, made at first use: on the owner's thread, or before another thread
+    def text(self, view: View) -> PartitionText:
+        """Its text in a view, made at first use: on the owner's thread, or before another thread
         knows the partition, so that no event of the log is missed.
         """
-        found = self.views.get(view.name)
+        found = self.texts.get(view.name)
         if found is None:
-            found = PartitionView(self._make_layout(view))
+            found = self._make_text(view)
             # Replaced as a whole, since another thread may iterate over it.
-            self.views = {**self.views, view.name: found}
+            self.texts = {**self.texts, view.name: found}
         return found
 
-    def _make_layout(self, view: View) -> Layout:
+    def _make_text(self, view: View) -> PartitionText:
         cache = self.mount.cache_directory(self.log)
-        return Layout(self.log, view, self.mount.store, cache, self.lock, self.note_change)
+        return PartitionText(self.log, view, self.mount.store, cache, self.lock, self.note_change)
 
     def nonce(self) -> int:
         """The history's nonce; the first call reads the history, may write it, and waits."""
@@ -197,11 +196,11 @@ class Partition:
         with self.mount.manager.duties.attempt("saving of the history", self.log.name):
             if not self._is_counted or (self._is_marked and self.log.history.is_mark_outdated):
                 self.save_history()
-        for view in self.views.values():
+        for text in self.texts.values():
             with contextlib.suppress(StorageError, OSError):
-                view.keep_pending()
-                view.layout.catch_up(until)
-        settled = all(view.is_settled for view in self.views.values())
+                text.keep_pending()
+                text.catch_up(until)
+        settled = all(text.is_settled for text in self.texts.values())
         if not self.log.closed and not (settled and self._is_counted and not self._is_marked):
             self.note_change()
 
@@ -436,9 +435,8 @@ class Partition:
     @property
     def is_open(self) -> bool:
         """Whether an open file or a known inode may still read it."""
-        views = self.views.values()
         return bool(self._follow_readers or self.ranges or self._waiters) or any(
-            view.layout.timeline.open for view in views
+            text.timeline.open for text in self.texts.values()
         )
 
     @property
@@ -506,10 +504,10 @@ class Partition:
         """Before the log is closed, which writes the history: look once more."""
         if self._history_read:
             self.follow()
-            for view in self.views.values():
-                if view.layout.keeps_base:
+            for text in self.texts.values():
+                if text.keeps_base:
                     with self.lock:
-                        view.layout.name_later_base()
+                        text.name_later_base()
 
     def intact(self) -> bool:
         """Whether the log was not cut before the bytes that were read until now."""
@@ -523,15 +521,15 @@ class Partition:
     ) -> None:
         """The log has grown."""
         self.drop_sizes()
-        for view in self.views.values():
-            view.layout.appended(position, data)
+        for text in self.texts.values():
+            text.appended(position, data)
         self.wake()
 
     def stabilized(self) -> None:
         """The last stable offset has risen."""
         self.drop_sizes()
-        for view in self.views.values():
-            view.layout.stabilized()
+        for text in self.texts.values():
+            text.stabilized()
         self.wake()
 
     def rolled(self, sealed: Segment, active: Segment) -> None:
@@ -543,8 +541,8 @@ class Partition:
                 self._sealed_blocks += self._disk_blocks(sealed)
             except OSError:
                 self._sealed_blocks = None  # `blocks` counts them again
-        for view in self.views.values():
-            view.layout.rolled(active)
+        for text in self.texts.values():
+            text.rolled(active)
 
     def preparing(
         self, old: Sequence[Segment], new: Sequence[Segment], log_start: int
@@ -552,7 +550,7 @@ class Partition:
         """The work, for a worker thread, that waits for the disk before the past changes."""
         if not self._keeps_history or self._is_hidden(old, new, log_start):
             return self._measure_shown
-        rewrite = Rewrite(self.log, old, new, log_start, self._layout_of)
+        rewrite = Rewrite(self.log, old, new, log_start, self._text_of)
 
         def write() -> None:
             self._write(rewrite)
@@ -564,9 +562,9 @@ class Partition:
 
     def _measure_shown(self) -> None:
         """Measure all text that the views show. Runs on a worker thread."""
-        for view in list(self.views.values()):
+        for text in list(self.texts.values()):
             with contextlib.suppress(StorageError, OSError):
-                view.layout.catch_up()
+                text.catch_up()
 
     def change_ended(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """A prepared change is carried out, or given up. In any thread."""
@@ -596,10 +594,10 @@ class Partition:
         self._end_ranges()
         if self._is_hidden(segments, (), self.log.log_start_offset):
             with self.lock:
-                self._change_views(lambda view: view.removing(count), None)
+                self._change_views(lambda text: text.removing(count), None)
             self._keep_text()
         else:
-            self._carry_out(self._written_down(segments, ()), lambda view: view.removing(count))
+            self._carry_out(self._written_down(segments, ()), lambda text: text.removing(count))
 
     def swapping(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Cleaned segments are about to replace others: write the change into the history.
@@ -610,8 +608,8 @@ class Partition:
         self._hold(old)
         self._catch_up()
         self._end_ranges()
-        for view in self.views.values():
-            view.layout.swapping()
+        for text in self.texts.values():
+            text.swapping()
         self._rewrite = self._written_down(old, new)
 
     def swapped(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -623,7 +621,7 @@ class Partition:
         rewrite, self._rewrite = self._rewrite, None
         self._carry_out(
             rewrite,
-            lambda view: view.swapped(before, segments[:count]),
+            lambda text: text.swapped(before, segments[:count]),
             is_done=True,
         )
 
@@ -635,7 +633,7 @@ class Partition:
             self._catch_up()
         self._end_ranges()
         rewrite = self._written_down((), (), is_done=True)
-        self._carry_out(rewrite, lambda view: view.removing(0), is_done=True)
+        self._carry_out(rewrite, lambda text: text.removing(0), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: the nonce and the positions begin anew."""
@@ -643,11 +641,12 @@ class Partition:
         self._drop_attributes()
         log, segments = self.log, self.log.segments
         self._end_ranges(offset)
-        views = self.views.values()
-        kept = {view: view.text_that_stays(old[0], segments, offset) for view in views}
+        kept = {
+            text: text.text_that_stays(old[0], segments, offset) for text in self.texts.values()
+        }
         with self.lock:
             self._change_views(
-                lambda view: view.truncated(old[0], segments, offset, kept[view]),
+                lambda text: text.truncated(old[0], segments, offset, kept[text]),
                 new_shift(log.log_start_offset),
             )
         if self._history_read:
@@ -657,17 +656,17 @@ class Partition:
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are deleted."""
-        for view in self.views.values():
-            view.removed(segment)
+        for text in self.texts.values():
+            text.removed(segment)
 
     def vanish(self) -> None:
         """The topic is deleted, and with it the files of all segments."""
-        for view in self.views.values():
-            view.vanish()
+        for text in self.texts.values():
+            text.vanish()
 
     def _hold(self, segments: Sequence[Segment]) -> None:
         """Open the logs of segments that readers may still need: another process deletes them."""
-        if self.mount.follows and any(view.layout.timeline.open for view in self.views.values()):
+        if self.mount.follows and any(text.timeline.open for text in self.texts.values()):
             for segment in segments:
                 with contextlib.suppress(StorageError, OSError):
                     segment.open_log()
@@ -679,9 +678,9 @@ class Partition:
         has just ended. If another process has changed the log, it waits until all is measured.
         """
         until = NEVER if self.mount.follows else time.monotonic() + LOOK_S
-        for view in self.views.values():
+        for text in self.texts.values():
             try:
-                view.layout.catch_up(until)
+                text.catch_up(until)
             except BlockingIOError:
                 raise
             except (StorageError, OSError):
@@ -726,7 +725,7 @@ class Partition:
                 return prepared
         # The text that another process has written meanwhile may take hours to measure.
         patience_s = LOOK_S if self.mount.follows else NEVER
-        rewrite = Rewrite(self.log, old, new, log_start, self._layout_of, patience_s)
+        rewrite = Rewrite(self.log, old, new, log_start, self._text_of, patience_s)
         self._write(rewrite, is_done=is_done)
         return rewrite
 
@@ -751,24 +750,24 @@ class Partition:
                 name = f"{log.topic}/.follow/{log.partition}"
                 self.mount.events(f"{name}: positions restart, because {reason}")
 
-    def _layout_of(self, name: str) -> Layout:
-        """The layout of a view that has a base, also of one that no reader uses, or that this mount
+    def _text_of(self, name: str) -> PartitionText:
+        """The text of a view that has a base, also of one that no reader uses, or that this mount
         does not show. In any thread. CorruptRecord where there is no such view.
         """
-        known = self.views.get(name)
+        known = self.texts.get(name)
         if known is not None:
-            return known.layout
+            return known
         committed, uncommitted = values_view(True), values_view(False)
         view = committed if name == committed.name else uncommitted
         if view.name != name:
             reason = f"positions of an unknown view, {name!r}"
             raise CorruptRecord(reason, path=self.log.directory)
-        return self._make_layout(view)
+        return self._make_text(view)
 
     def _carry_out(
         self,
         rewrite: Rewrite | None,
-        change: Callable[[PartitionView], None],
+        change: Callable[[PartitionText], None],
         *,
         is_done: bool = False,
     ) -> None:
@@ -792,15 +791,15 @@ class Partition:
         self._keep_text()
         self._drop_names()
 
-    def _change_views(self, change: Callable[[PartitionView], None], past: Shift | None) -> None:
+    def _change_views(self, change: Callable[[PartitionText], None], past: Shift | None) -> None:
         """Change what is shown of the past; under the lock.
 
         `past`: what is true from now on, if that changes. Nothing is, while nobody has read the
         history.
         """
         self._sealed_blocks = None
-        for view in self.views.values():
-            change(view)
+        for text in self.texts.values():
+            change(text)
         if past is not None and self._history_read:
             # Last: a thread that finds the new nonce finds views that show it.
             self.log.history.now = past
@@ -809,9 +808,9 @@ class Partition:
 
     def _keep_text(self) -> None:
         """Read the text before a change that is in the page cache; `keep_house` reads the rest."""
-        for view in self.views.values():
+        for text in self.texts.values():
             with contextlib.suppress(BlockingIOError):
-                at_once(view.keep_pending)
+                at_once(text.keep_pending)
 
     def _drop_names(self) -> None:
         """Have the kernel drop its names, if any of them leads to an old inode, and the attributes

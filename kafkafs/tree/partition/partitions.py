@@ -17,7 +17,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.partition import Partition, PeriodicWork
-from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.partition_text import PartitionText
 from storage import paths
 from storage.errors import SegmentGone, StorageError
 from storage.follow.directory_watches import DirectoryWatches
@@ -49,7 +49,7 @@ class Partitions(LogListener[Log]):
         self._follower = mount.follower
         self._partitions: dict[Log, Partition] = {}
         # Bytes of log whose index entries are in memory only.
-        self._unsaved: dict[PartitionView, int] = {}
+        self._unsaved: dict[PartitionText, int] = {}
         # The logs that `follow_all` has still to follow in this round.
         self._to_follow: list[Log] = []
         # The partitions still to be measured in the background; None before the first `tick`.
@@ -132,8 +132,8 @@ class Partitions(LogListener[Log]):
             if log.closed and segment is log.active:
                 # The last segment of a deleted topic.
                 partition.vanish()
-                for view in partition.views.values():
-                    self._unsaved.pop(view, None)
+                for text in partition.texts.values():
+                    self._unsaved.pop(text, None)
                 del self._partitions[log]
 
     def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -228,7 +228,7 @@ class Partitions(LogListener[Log]):
     def _measure_soon(self, partition: Partition) -> None:
         """Measure its main view in the background, before any other."""
         if self._unmeasured is not None and partition.log.size:
-            partition.view(self.mount.views[0])
+            partition.text(self.mount.views[0])
             self._unmeasured.append(partition)
 
     def _follow(self) -> None:
@@ -273,9 +273,7 @@ class Partitions(LogListener[Log]):
             self._unmeasured = self._foreign()
         for partition in happened:
             if partition.log in self._partitions:
-                self._unsaved.update(
-                    (view, view.layout.unsaved) for view in partition.views.values()
-                )
+                self._unsaved.update((text, text.unsaved) for text in partition.texts.values())
                 self._work.untidy.add(partition)
         self._save_lines()
 
@@ -287,19 +285,19 @@ class Partitions(LogListener[Log]):
         total = sum(sizes.values())
         if total < SAVE_ALL_BYTES and max(sizes.values(), default=0) < SAVE_BYTES:
             return
-        for view in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            if sizes[view] < SAVE_BYTES and total < SAVE_ALL_BYTES:
+        for text in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if sizes[text] < SAVE_BYTES and total < SAVE_ALL_BYTES:
                 break
-            view.layout.save()
-            total += view.layout.unsaved - sizes[view]
-            sizes[view] = view.layout.unsaved
+            text.save()
+            total += text.unsaved - sizes[text]
+            sizes[text] = text.unsaved
 
     def _foreign(self) -> list[Partition]:
         """Partitions that others have written, the smallest last."""
         logs = sorted(self.mount.manager.logs(), key=lambda log: log.size, reverse=True)
         partitions = [self.of(log) for log in logs if log.size and self._is_foreign(log)]
         for partition in partitions:
-            partition.view(self.mount.views[0])
+            partition.text(self.mount.views[0])
         return partitions
 
     def housekeeping(self) -> None:
@@ -313,7 +311,7 @@ class Partitions(LogListener[Log]):
             partition = self._unmeasured[-1]
             try:
                 partition.nonce()
-                partition.view(self.mount.views[0]).layout.measure(until)
+                partition.text(self.mount.views[0]).measure(until)
             except BlockingIOError:
                 return
             except SegmentGone:
@@ -333,10 +331,10 @@ class Partitions(LogListener[Log]):
         """Look at each log once more, write the histories, and save the line indexes."""
         for partition in self:
             partition.last_look()
-            for view in partition.views.values():
-                view.give_up_pending()
+            for text in partition.texts.values():
+                text.give_up_pending()
                 if not partition.log.closed:
-                    view.layout.save()
+                    text.save()
         self.watches.close()
 
 

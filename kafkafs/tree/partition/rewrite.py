@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kafkafs.line_index import NEVER
-from kafkafs.tree.partition.layout import Layout
+from kafkafs.tree.partition.partition_text import PartitionText
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.reader import SegmentReader
@@ -43,15 +43,15 @@ class Rewrite:
         old: Sequence[Segment],
         new: Sequence[Segment],
         log_start: int,
-        layout_of: Callable[[str], Layout],
+        text_of: Callable[[str], PartitionText],
         patience_s: float = NEVER,
     ) -> None:
-        """`layout_of`: the layout of a view with a base. CorruptRecord where there is none.
+        """`text_of`: the text of a view with a base. CorruptRecord where there is none.
 
         `patience_s`: the longest to measure, in seconds; then positions begin anew.
         """
         self._log = log
-        self._layout_of = functools.cache(layout_of)
+        self._text_of = functools.cache(text_of)
         self._patience_s = patience_s
         first = log.segments.index(old[0]) if old else 0
         after = first + len(old)
@@ -132,7 +132,7 @@ class Rewrite:
         if self._is_unread:
             reason = "its writer rewrote it before all of it was read"
             raise CorruptRecord(reason, path=self._log.directory)
-        return self._layout_of(view).passing(self.end, until)
+        return self._text_of(view).passing(self.end, until)
 
     # -- carrying out ----------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ def a_deleted_topic(world: World) -> Callable[[], bool]:
 
 def something_measured(world: World) -> Callable[[], bool]:
     log = world.log()
-    world.tree.partitions.of(log).view(world.tree.mount.views[0])
+    world.tree.partitions.of(log).text(world.tree.mount.views[0])
     world.append(log, 50)
     return lambda: bool(list((world.data / "a-0").glob("*.lines")))
 

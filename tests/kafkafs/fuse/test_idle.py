@@ -109,7 +109,7 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
             for log in manager.logs():
                 partition = tree.partitions.of(log)
                 partition.nonce()
-                partition.view(tree.mount.views[0]).generation()
+                partition.text(tree.mount.views[0]).generation()
                 partition.follow()
                 if not follows:
                     append(log, b"more", timestamp_ms=10**12)

@@ -57,7 +57,7 @@ def test_what_the_tree_keeps_in_memory_does_not_grow_with_the_data(tree: Tree) -
     for _ in range(20):
         tree.append("t/0", b"0123456789\n" * 2000)
         tree.roll()
-    extents = partition.view(tree.fs.mount.views[0]).layout.timeline.extents
+    extents = partition.text(tree.fs.mount.views[0]).timeline.extents
     assert [extent.unsaved for extent in extents] == [0] * 21
     assert tree.fs.mount.store.memory.total == 0
     assert tree.attributes(tree.file()).size == 20 * 22_000

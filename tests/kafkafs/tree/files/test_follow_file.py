@@ -244,11 +244,11 @@ def test_a_base_whose_segment_is_gone(broker: Broker) -> None:
     with followed(broker) as tree:
         assert tree.read(tree.file("t/0")) == broker.text
         check(tree, broker, 0)
-        view = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
+        view = tree.fs.partitions.of(tree.log()).text(tree.fs.mount.views[0])
         assert view.has_generation
         bases = [each.base_offset for each in tree.log().segments]
         before = tree.file(FOLLOW)
-        tree.log().history.set_base(view.layout.view.name, bases[1] + 1, 0)
+        tree.log().history.set_base(view.view.name, bases[1] + 1, 0)
         with pytest.raises(OSError, match="restarted, in a new inode"):
             asked(before.xattr, "user.kafkafs.first_position")
         check(tree, broker, 0)

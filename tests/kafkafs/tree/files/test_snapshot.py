@@ -136,7 +136,7 @@ def test_ten_thousand_leave_nothing_behind(tree: Tree) -> None:
     tree.node("t/.snapshot")
     tree.attributes(tree.file())
     fs = tree.fs
-    timeline = partition.view(fs.mount.views[0]).layout.timeline
+    timeline = partition.text(fs.mount.views[0]).timeline
     attached = list(timeline.open)
     topic, directory = tree.node("t").inode, tree.node("t/.snapshot").inode
     before, known = set(fs.inodes.nodes), set(partition.known)

@@ -114,8 +114,8 @@ def test_a_file_that_nobody_has_open_holds_nothing(tree: Tree) -> None:
     fill(tree)
     for start in range(20):
         tree.read(start_file(tree, f"0@{start}"))
-    view = tree.file().view
-    assert len(view.layout.timeline.open) == 1, "the partition's own"
+    view = tree.file().text
+    assert len(view.timeline.open) == 1, "the partition's own"
     assert list(tree.file().partition.known) == [tree.file().inode]
     tree.notices.clear()
     tree.append("t/0", b"x\n")

@@ -19,7 +19,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
-from kafkafs.tree.partition.layout import Layout
+from kafkafs.tree.partition.partition_text import PartitionText
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
@@ -417,11 +417,11 @@ def test_forgotten_histories_are_let_go(tree: Tree) -> None:
     tree.append(file, lines(0, 10))
     tree.roll()
     tree.remove_head(1)
-    assert len(file.view.layout.timeline.open) == 1
+    assert len(file.text.timeline.open) == 1
     tree.file()
-    assert len(file.view.layout.timeline.open) == 2
+    assert len(file.text.timeline.open) == 2
     tree.fs.inodes.forget(file.inode, file.lookups)
-    assert len(file.view.layout.timeline.open) == 1
+    assert len(file.text.timeline.open) == 1
     assert file.inode not in file.partition.known
 
 
@@ -434,23 +434,23 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
     file = tree.fs.inodes.remember(asked(tree.directory("t").lookup, "0"))
     assert isinstance(file, ViewFile)
     both = threading.Barrier(2)
-    position = Layout.position
+    position = PartitionText.position
 
-    def together(layout: Layout, offset: int) -> int:
-        found = position(layout, offset)
+    def together(text: PartitionText, offset: int) -> int:
+        found = position(text, offset)
         both.wait(HANG_S)
         return found
 
-    monkeypatch.setattr(Layout, "position", together)
+    monkeypatch.setattr(PartitionText, "position", together)
     threads = [threading.Thread(target=file.attributes) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     monkeypatch.undo()
-    assert len(file.view.layout.timeline.open) == 1
+    assert len(file.text.timeline.open) == 1
     tree.fs.inodes.forget(file.inode, file.lookups)
-    assert not file.view.layout.timeline.open
+    assert not file.text.timeline.open
 
 
 def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:
@@ -513,9 +513,9 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             path.unlink()
         with a_tree(tmp_path / "data") as tree:
             # Here the log can change; there it is measured.
-            view = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
+            view = tree.fs.partitions.of(tree.log()).text(tree.fs.mount.views[0])
             tree.fs.partitions.of(tree.log()).nonce()
-            measuring = [threading.Thread(target=view.layout.measure) for _ in range(2)]
+            measuring = [threading.Thread(target=view.measure) for _ in range(2)]
             for thread in measuring:
                 thread.start()
             for number in range(20):
@@ -528,7 +528,7 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             assert tree.attributes(tree.file()).size == len(expected)
             handle = tree.open("t/0")
             assert read(handle, len(expected) - 300, 400) == expected[-300:]
-            assert view.layout.records() == 10_000 + 20 * (round_ + 1)
+            assert view.records() == 10_000 + 20 * (round_ + 1)
 
 
 # -- attributes ----------------------------------------------------------------------------------

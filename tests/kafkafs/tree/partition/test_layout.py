@@ -96,11 +96,11 @@ def test_a_few_are_counted_without_measuring(tmp_path: Path, count: int) -> None
     foreign(tmp_path / "data")
     with a_tree(tmp_path / "data") as tree:
         topic = tree.directory("t")
-        view = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
+        view = tree.fs.partitions.of(tree.log()).text(tree.fs.mount.views[0])
         file = in_thread(lambda: topic.lookup(f"0@-{count}"))
         assert isinstance(file, StartFile)
         assert file.start == 10_000 - count
-        assert not any(extent.covered for extent in view.layout.timeline.extents)
+        assert not any(extent.covered for extent in view.timeline.extents)
 
 
 def test_what_is_left_unplaced_changes(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
         # The history is there, and the view, but nobody has measured anything.
         partition = tree.fs.partitions.of(tree.log())
         partition.nonce()
-        view = partition.view(tree.fs.mount.views[0])
+        view = partition.text(tree.fs.mount.views[0])
         disk.held = reached, go = threading.Event(), threading.Event()
         owner = threading.Thread(target=tree.remove_head, args=(2,))
         owner.start()
@@ -411,10 +411,10 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
         assert not tree.log().history.now.bases
         generation = in_thread(view.generation)
         assert view.attach(generation)
-        assert view.layout.base == (0, 0)
+        assert view.base == (0, 0)
         go.set()
         owner.join()
-        assert view.layout.base == (4, 12)
+        assert view.base == (4, 12)
         assert first_position(tree) == 12
         assert tree.attributes(tree.file("t/.follow/0")).size == 24
     with a_tree(data) as tree:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
+from kafkafs.tree.partition.partition_text import CATCH_UP_AT_ONCE
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.log.append import append_batches
@@ -124,7 +124,7 @@ def test_appends_and_rolls_beside_a_thread_that_measures(tmp_path: Path) -> None
     with a_tree(tmp_path / "data", files=files) as tree:
         partition = tree.fs.partitions.of(tree.log())
         partition.nonce()
-        view = partition.view(tree.fs.mount.views[0])
+        view = partition.text(tree.fs.mount.views[0])
 
         def owner() -> None:
             append(tree.log(), b"three")
@@ -132,11 +132,11 @@ def test_appends_and_rolls_beside_a_thread_that_measures(tmp_path: Path) -> None
             append(tree.log(), b"four")
             with pytest.raises(BlockingIOError):
                 at_once(view.generation)
-            view.layout.save()
+            view.save()
 
         beside(view.generation, files, owner)
         assert tree.read("t/0") == b"one\ntwo\nthree\nfour\n"
-        sealed = view.layout.timeline.extents[0]
+        sealed = view.timeline.extents[0]
         assert not sealed.unsaved, "the thread that measured it has saved what it sealed"
 
 
@@ -182,8 +182,8 @@ def test_a_change_waits_for_no_thread_that_measures_a_transaction(tmp_path: Path
             with pytest.raises(BlockingIOError, match="try again"):
                 log.remove_head(1, tree.clock.ms())
 
-        layout = tree.fs.partitions.of(log).view(tree.fs.mount.views[0]).layout
-        beside(layout.catch_up, files, refused)
+        shown = tree.fs.partitions.of(log).text(tree.fs.mount.views[0])
+        beside(shown.catch_up, files, refused)
         assert log.segments == before
         assert retain(tree.manager, [log], Task()).segments == len(before) - 1
         text = b"".join(value + b"\n" for value in (b"before", *values))

@@ -11,7 +11,7 @@ import pytest
 
 from kafkafs.line_index import NEVER, SegmentLines
 from kafkafs.mount_options import MountOptions
-from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
+from kafkafs.tree.partition.partition_text import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode, paths
 from storage.directory.retain import delete_records
 from storage.files import Files
@@ -203,7 +203,7 @@ def test_a_transaction_ends_while_the_partition_is_measured(
         log = producer.log = tree.log()
         partition = tree.fs.partitions.of(log)
         partition.nonce()
-        view = partition.view(tree.fs.mount.views[0])
+        view = partition.text(tree.fs.mount.views[0])
         measure, measured, ended = SegmentLines.measure, threading.Event(), threading.Event()
 
         def first_segment_first(lines: SegmentLines, until: float = NEVER) -> None:
@@ -213,7 +213,7 @@ def test_a_transaction_ends_while_the_partition_is_measured(
                 assert ended.wait(HANG_S)
 
         monkeypatch.setattr(SegmentLines, "measure", first_segment_first)
-        worker = threading.Thread(target=view.layout.measure)
+        worker = threading.Thread(target=view.measure)
         worker.start()
         assert measured.wait(HANG_S)
         producer.end(COMMIT)

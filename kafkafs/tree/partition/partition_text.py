@@ -1,7 +1,9 @@
-"""The layout of one view of a log: measures the segments, and gives each its absolute position.
+"""The text of one view of one partition: measures it, gives it positions, and renders it.
 
-It measures a segment when a reader first needs it. A reader that begins at an offset needs only the
-segments from there on, so the head of the timeline may have no positions while its tail has.
+`partition.py` passes the log's events to it. Before the first request for a size or a byte it
+measures nothing, and appends change nothing; that request loads or measures the text. A reader that
+begins at an offset needs only the segments from there on, so the head of the timeline may have no
+positions while its tail has.
 
 The view of the topic's own files keeps its absolute positions for ever: `log.history` has the
 *base*, a segment and its position. The base is set when all of the view is measured for the first
@@ -13,7 +15,8 @@ the text is unknown (`end_unknown`) until they are measured (`catch_up`); nobody
 before. So it is with what an append could not measure at once.
 
 Threads: the owner's thread changes it. A worker thread measures, which takes no lock of the
-partition, and then gives positions under the partition's lock.
+partition, and then gives positions under the partition's lock. Any thread may make a generation.
+Changes of the past are made under the partition's lock.
 """
 
 from __future__ import annotations
@@ -22,12 +25,23 @@ import contextlib
 import errno
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
-from kafkafs.line_index import NEVER, Extent, LineStore, SegmentBatches, SegmentLines
+from kafkafs.line_index import (
+    NEVER,
+    Damaged,
+    Extent,
+    LineStore,
+    Reader,
+    SegmentBatches,
+    SegmentLines,
+    reader_at,
+)
 from kafkafs.line_index.records import count_back, offset_of, text_before
-from kafkafs.tree.partition.generations import Timeline, ToKeep
+from kafkafs.metrics import Traffic
+from kafkafs.tree.partition.generations import Generation, Timeline, ToKeep
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
@@ -48,10 +62,30 @@ EXTENTS_AT_ONCE = 4
 LOOK_S = 0.05
 """Seconds: the longest that the owner's thread measures text before a change of the past."""
 
+_TRIES = 100
+"""How often `lasting_generation` starts again after a change."""
+
+SEGMENTS_AT_ONCE = 64
+"""Segments that the owner's thread reads in one call; a worker thread reads more."""
+
+OVERTAKEN_S = 60.0
+"""Seconds in which a lookup measures first, after a file was rewritten before it was measured."""
+
 Lock = AbstractContextManager[bool]
 
 
-class Layout:
+class _Pending(NamedTuple):
+    """Text before a change that is still to be read, from `start` to `end`: the generations that
+    keep it, all from the same extents, and the leased segments that have it.
+    """
+
+    generations: list[Generation]
+    start: int
+    end: int
+    segments: list[Segment]
+
+
+class PartitionText:
     """See the module. `lock`: the partition's.
 
     `end_unknown`: the view shows text that is not measured yet, after what is.
@@ -82,6 +116,12 @@ class Layout:
         self.end_unknown = False
         # The bound before segments are swapped.
         self._bound_before: int | None = None
+        self.traffic = Traffic()
+        self._current: Generation | None = None
+        # Extents whose segments have left the log, until their files are gone.
+        self._left: dict[Segment, Extent] = {}
+        self._overtaken_until = 0.0
+        self._pending: list[_Pending] = []
 
     @property
     def is_ready(self) -> bool:
@@ -380,6 +420,110 @@ class Layout:
             at += extent.text_length
         raise AssertionError("a segment that stays begins there")
 
+    # -- current generations -------------------------------------------------------------------
+
+    @property
+    def has_generation(self) -> bool:
+        """Whether `generation` returns at once."""
+        return self._current is not None
+
+    def generation(self, until: float = NEVER) -> Generation:
+        """The current generation, all of it measured; errors as `measure`."""
+        while (current := self._current) is None:
+            self.measure(until)
+            self.catch_up(until)
+            rewrites = self.timeline.rewrites
+            position = self.position(self.log.log_start_offset)
+            with self.lock:
+                is_known = self.is_ready and not self.end_unknown
+                same = is_known and rewrites == self.timeline.rewrites
+                # One that another thread has made meanwhile may be attached already.
+                if same and self._current is None:
+                    self._current = Generation(self.timeline, self.nonce, position)
+                    if self.view.committed and not self.log.is_start_decided:
+                        self._current.awaited = self.log.log_start_offset
+                    self.begin_base(position)
+        return current
+
+    def generation_from(self, offset: int, until: float = NEVER) -> Generation:
+        """A generation that begins with the first record from `offset` (≤ `bound`) on.
+
+        Only the segments from that record on are measured. Errors as `generation`.
+        """
+        while True:
+            self.measure(until, offset)
+            self.catch_up(until)
+            rewrites = self.timeline.rewrites
+            position = self.position(offset)
+            with self.lock:
+                if rewrites == self.timeline.rewrites and not self.end_unknown:
+                    return Generation(self.timeline, self.nonce, position)
+
+    def lasting_generation(self, until: float = NEVER) -> Generation:
+        """The generation of `.follow`, with the history's positions, which never change.
+
+        It can be read from the base or the log start on, whichever is later. Only the segments from
+        the base on are measured. Errors as `generation`.
+        """
+        for _ in range(_TRIES):
+            if self.base is None:
+                self.generation(until)
+                rewrites = self.timeline.rewrites
+                position = self.position(self.log.log_start_offset)
+                with self.lock:
+                    # It is older than the base where the positions have begun anew beside it.
+                    if self.is_ready and rewrites == self.timeline.rewrites:
+                        self.begin_base(position)
+            base, log_start = self.base, self.log.log_start_offset
+            if base is None:
+                continue
+            self.measure(until, base[0])
+            self.find_end(until)
+            rewrites = self.timeline.rewrites
+            position = self.position(max(base[0], log_start))
+            with self.lock:
+                same = rewrites == self.timeline.rewrites and self.base == base
+                recorded = self.recorded
+                if same and recorded is None:
+                    # The base's segment is missing, which should not happen.
+                    self.log.history.restart_positions()
+                elif same and recorded is not None and not self.end_unknown:
+                    return Generation(
+                        self.timeline, self.nonce, position, origin=-recorded, keep_bytes=0
+                    )
+        raise BlockingIOError(errno.EAGAIN, "the start of the log keeps changing; try again")
+
+    def overtaken(self) -> None:
+        """The past has changed between a lookup and the measurement for it."""
+        self._overtaken_until = time.monotonic() + OVERTAKEN_S
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether `overtaken` was called within the last OVERTAKEN_S."""
+        return time.monotonic() < self._overtaken_until
+
+    @property
+    def nonce(self) -> int:
+        """The history's nonce, which changes together with the timeline."""
+        return self.log.history.nonce
+
+    def attach(self, generation: Generation) -> bool:
+        """As `Generation.attach`, in any thread."""
+        with self.lock:
+            return generation.attach()
+
+    @property
+    def record_bytes(self) -> float:
+        """How many bytes of text an offset has on average, as far as the text is measured; 0 where
+        that is not known.
+        """
+        timeline, log = self.timeline, self.log
+        starts, extents = timeline.positioned
+        if not extents:
+            return 0.0
+        offsets = log.last_stable_offset - extents[0].segment.base_offset
+        return max(timeline.end - starts[0], 0) / max(offsets, 1)
+
     # -- events of the log ---------------------------------------------------------------------
 
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
@@ -440,13 +584,23 @@ class Layout:
 
     # -- changes of the past, under the lock -----------------------------------------------------
 
-    def replace_head(
+    def removing(self, count: int) -> None:
+        """The first `count` segments are about to leave the log."""
+        self._keep_later(self._replace_head(count, ()))
+
+    def swapped(self, count: int, segments: Sequence[Segment]) -> None:
+        """`segments` have replaced the first `count`; the extents of those that stay are kept.
+
+        Where the view had not shown all of the old text, the new segments' rest follows it.
+        """
+        self._keep_later(self._replace_head(count, segments, self._unshown(count)))
+
+    def _replace_head(
         self, count: int, segments: Sequence[Segment], unshown: int | None = None
-    ) -> tuple[list[Extent], list[ToKeep]]:
+    ) -> list[ToKeep]:
         """Put `segments` in place of the first `count`; keep the extents of those that stay.
 
-        `unshown`: the result of `unshown`. Returns the extents that have left, and what
-        `Timeline.replace_head` does.
+        `unshown`: the first offset that was not shown. Returns what `Timeline.replace_head` does.
         """
         timeline, extents = self.timeline, self.timeline.extents
         old = {extent.segment: extent for extent in extents[:count]}
@@ -459,19 +613,13 @@ class Layout:
             self._resume_offset = unshown
             self.end_unknown = False
         self._active = timeline.extents[-1]
-        self._bound_before = None
-        return list(old.values()), kept
+        self._bound_before = self._current = None
+        for segment, extent in old.items():
+            extent.leave()
+            self._left[segment] = extent
+        return kept
 
-    def truncate(self, segments: Sequence[Segment], offset: int) -> list[Extent]:
-        """Keep `segments` only: another process has cut the log at `offset`. Their text is placed
-        to end where the log's text ended. Returns the extents that have left.
-        """
-        resume = self._resume_offset
-        if self.timeline.positioned[1] or (resume is not None and offset < resume):
-            resume = offset
-        return self.replace_head(len(self.timeline.extents), segments, resume)[0]
-
-    def unshown(self, count: int) -> int | None:
+    def _unshown(self, count: int) -> int | None:
         """The first offset in the first `count` segments that no reader was shown; None where all
         were shown, or none has a position. Under the lock.
 
@@ -492,9 +640,34 @@ class Layout:
                 return segment.next_offset
         return None
 
-    def text_before(self, segment: Segment, offset: int) -> int:
-        """Bytes of text of a segment before an offset; 0 where that cannot be found quickly."""
-        extent = self.extent_of(segment)
+    def _keep_later(self, to_keep: Iterable[ToKeep]) -> None:
+        """Have `keep_pending` read this text."""
+        pending: dict[object, _Pending] = {}
+        for generation, start, end in to_keep:
+            extents = generation.extents_from(start)
+            key = (start, end, *extents)
+            if key not in pending:
+                segments = [extent.segment for extent, _ in extents]
+                pending[key] = _Pending([], start, end, segments)
+                # The leases keep their files until `keep_pending`.
+                for segment in segments:
+                    segment.lease()
+            pending[key].generations.append(generation)
+        self._pending += pending.values()
+
+    def text_that_stays(self, first: Segment, segments: Sequence[Segment], offset: int) -> int:
+        """Bytes of text that stay of the segment `first`: the log was cut at `offset`.
+
+        0 where no one of `segments`, the log's segments now, begins as `first` does. 0 also where
+        the number is unknown: readers then see some text twice.
+
+        Not under the lock: it may read the disk, and measures for LOOK_S at most.
+        """
+        timeline = self.timeline
+        is_shown = timeline.positioned[1] or timeline.open
+        if not is_shown or all(each.base_offset != first.base_offset for each in segments):
+            return 0
+        extent = self.extent_of(first)
         try:
             assert extent is not None
             if not extent.covered:
@@ -503,6 +676,89 @@ class Layout:
             return text_before(extent, offset)[0]
         except (StorageError, OSError):
             return 0
+
+    def truncated(
+        self, first: Segment, segments: Sequence[Segment], offset: int, kept: int
+    ) -> None:
+        """Another process has cut the log, from `offset` in the segment `first` on, which keeps
+        `kept` bytes of text.
+
+        The rest is placed so that it ends where the log ended: an older generation shows the lost
+        text's positions, and new text after them.
+        """
+        timeline = self.timeline
+        stay = {extent.segment for extent in timeline.extents}
+        leaving = stay - set(segments)
+        starts, positioned = timeline.positioned
+        if positioned:
+            lost = starts[0]
+            for extent, start in zip(positioned, starts, strict=True):
+                if extent.segment is first:
+                    lost = start + kept
+            for generation in tuple(timeline.open):
+                generation.lose(lost)
+        for generation in tuple(timeline.open):
+            # An extent of its own, from before an earlier cut, may be cut again.
+            for place, extent, start in generation.past:
+                if extent.segment in leaving:
+                    inside = kept if extent.segment is first else 0
+                    generation.lose(max(start + inside, place))
+                    break
+        replacing = next(segment for segment in segments if segment not in stay)
+        cut = offset if kept else replacing.base_offset
+        resume = self._resume_offset
+        if positioned or (resume is not None and cut < resume):
+            resume = cut
+        self._replace_head(len(timeline.extents), segments, resume)
+
+    def removed(self, segment: Segment) -> None:
+        """The files of a segment are deleted: older generations cannot read it any more."""
+        with self.lock:
+            for generation in tuple(self.timeline.open):
+                generation.forget(lambda extent: extent.segment is segment)
+        extent = self._left.pop(segment, None)
+        if extent is not None:
+            extent.vanish()
+
+    def vanish(self) -> None:
+        """The files of all segments are deleted, those of the timeline too."""
+        for extent in self.timeline.extents:
+            extent.vanish()
+
+    # -- what older generations keep -----------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the background has nothing left to measure or to keep."""
+        return not self.end_unknown and not self._pending
+
+    def keep_pending(self) -> None:
+        """Read the text that older generations keep in memory. BlockingIOError: some is left."""
+        while self._pending:
+            with contextlib.suppress(IndexError):  # another thread has taken the last one
+                pending = self._pending.pop(0)
+                self._keep(pending)
+
+    def _keep(self, pending: _Pending) -> None:
+        text = bytearray(pending.end - pending.start)
+        try:
+            render_text(pending.generations[0], pending.start, text, 0, None)
+            with self.lock:
+                kept, keeps = bytes(text), None
+                for generation in pending.generations:
+                    keeps = generation.keep(pending.start, kept, keeps)
+        except BlockingIOError:
+            self._pending.append(pending)
+            raise
+        except (StorageError, OSError):
+            pass  # a reader of this text gets the same error
+        _release(pending.segments)
+
+    def give_up_pending(self) -> None:
+        """At shutdown: release the segments that `keep_pending` would have read."""
+        while self._pending:
+            with contextlib.suppress(IndexError):
+                _release(self._pending.pop().segments)
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -514,6 +770,60 @@ class Layout:
     def save(self) -> None:
         """Save the active segment's index; where the disk refuses, `unsaved` stays."""
         at_once(self._active.save)
+
+
+def render_text(
+    generation: Generation,
+    absolute: int,
+    out: bytearray,
+    done: int,
+    reader: Reader | None,
+) -> Reader:
+    """Fill `out` from its byte `done` on with the text at `absolute`, which must be long enough.
+
+    `reader`: the one that the last call returned, which stands at `absolute`, or None. It is not
+    changed. Returns one at the end.
+
+    BlockingIOError where it would wait and may not, SegmentGone, Damaged, TextChanged,
+    CorruptRecord, OSError.
+    """
+    size = len(out)
+    origin = absolute - done
+    segments = 1
+    extent, start = None, 0
+    if reader is None:
+        extent, start = generation.locate(absolute)
+        reader = reader_at(extent, absolute - start)
+    else:
+        reader = reader.copy()
+    while True:
+        try:
+            done = reader.fill(out, done)
+        except Damaged as error:
+            if extent is None or error.done > done or not error.is_news:
+                raise
+            # The text may begin after the damage, whose gap is known now.
+        else:
+            if done == size:
+                return reader
+            before = extent
+            extent, start = generation.locate(origin + done)
+            is_next = start == origin + done or generation.may_begin_inside(origin + done)
+            if not is_next or reader.skip or extent is before:
+                reader.check_again()
+                raise CorruptRecord("shows less than was indexed", path=extent.segment.log_path)
+        segments += 1
+        if segments > SEGMENTS_AT_ONCE:
+            before_waiting()
+        try:
+            reader = reader_at(extent, origin + done - start)
+        except CorruptRecord as error:
+            raise Damaged(error, done) from None
+
+
+def _release(segments: Iterable[Segment]) -> None:
+    for segment in segments:
+        segment.release()
 
 
 def number_of(extents: Sequence[Extent], offset: int) -> int:
