@@ -35,8 +35,9 @@ from storage.compaction.cleanable import CleanableRange
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import KeepPass, KeepRules, MapPass
 from storage.compaction.sources import Sources
-from storage.compaction.transactions import CleanedTransactions, aborted_within
+from storage.compaction.transactions import CleanedTransactions
 from storage.files import Files
+from storage.index.txn_index import aborted_within
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.task import Task

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
@@ -44,26 +44,6 @@ from storage.task import Task
 
 WINDOW_BYTES = 1 << 20
 """Bytes of a log that are read at a time, and about as many of the new one are written at once."""
-
-
-class Pass(Protocol):
-    """Handles the batches of a log, in order."""
-
-    finished: bool
-    """Whether the pass needs no more batches."""
-
-    def run(self, data: memoryview, at: int, end: int) -> int:
-        """Take ordinary batches from `data[at:end]`; return the position of the first other one.
-
-        That batch may also be incomplete before `end`, or damaged.
-        """
-        ...
-
-    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        """Take one batch, as it is stored and in plain form; `header` is the stored one. Errors:
-        InvalidRecord: a record of a compressed batch is too large.
-        """
-        ...
 
 
 def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
@@ -125,7 +105,10 @@ def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int
 
 
 class MapPass:
-    """Puts the keys of the dirty part into the map (`Cleaner.buildOffsetMapForSegment`)."""
+    """Puts the keys of the dirty part into the map (`Cleaner.buildOffsetMapForSegment`).
+
+    `finished`: whether the pass needs no more batches.
+    """
 
     def __init__(
         self,
@@ -143,10 +126,17 @@ class MapPass:
         self._transactions.add_aborted(aborted)
 
     def run(self, data: memoryview, at: int, end: int) -> int:
+        """Take ordinary batches from `data[at:end]`; return the position of the first other one.
+
+        That batch may also be incomplete before `end`, or damaged.
+        """
         at, self.finished = map_batches(self._map, data, at, end, self._first)
         return at
 
     def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+        """Take one batch, as it is stored and in plain form; `header` is the stored one. Errors:
+        InvalidRecord: a record of a compressed batch is too large.
+        """
         if header.is_control:
             self._transactions.may_be_dropped(header, marker_of(plain, header))
         elif not self._transactions.is_aborted(header):
@@ -308,6 +298,9 @@ class KeepPass:
             "rewritten": self._rewritten + keeper.tombstones_kept,
             "bytes_after": self._bytes_kept,
         }
+
+
+Pass = MapPass | KeepPass
 
 
 def check_record_sizes(plain: bytearray, header: BatchHeader, most_bytes: int) -> None:

@@ -16,27 +16,11 @@ Each pass over a log has one `CleanedTransactions`.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable
 
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT, Marker
 from storage.record.header import BatchHeader
-
-
-def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[TxnEntry]:
-    """Return the aborted transactions, in the order of their markers, that begin before `end` and
-    end at `start` or later (`UnifiedLog.collectAbortedTransactions`).
-    """
-    first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
-    found = []
-    for entry in islice(aborted, first, None):
-        if entry.first_offset < end:
-            found.append(entry)
-        if entry.last_stable_offset >= end:
-            break  # all later entries begin at or after `end`
-    return found
 
 
 class CleanedTransactions:

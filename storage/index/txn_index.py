@@ -18,7 +18,8 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
@@ -67,6 +68,20 @@ def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | N
             return f"first offset {entry.first_offset} is beyond last offset {entry.last_offset}"
         last = entry.last_offset
     return None
+
+
+def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[TxnEntry]:
+    """Return the aborted transactions, in the order of their markers, that begin before `end` and
+    end at `start` or later (`UnifiedLog.collectAbortedTransactions`).
+    """
+    first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
+    found = []
+    for entry in islice(aborted, first, None):
+        if entry.first_offset < end:
+            found.append(entry)
+        if entry.last_stable_offset >= end:
+            break  # all later entries begin at or after `end`
+    return found
 
 
 def _rising(files: Files, fd: int, size: int) -> Iterator[TxnEntry]:

@@ -164,7 +164,9 @@ class Transactions:
         `known`: segments before a stable one are stable, too. Reads the log if the start of the
         oldest open transaction is not known. Errors: OSError, CorruptRecord.
         """
-        place = self._first_unstable()
+        undecided = self._log.producers.first_undecided_offset
+        # It may lie before the log start: whether its text counts is not known yet.
+        place = None if undecided is None else self._place_of(undecided)
         found: list[tuple[Segment, int]] = []
         for segment in reversed(self._log.segments):
             if place is not None and segment.base_offset > place[0].base_offset:
@@ -178,14 +180,6 @@ class Transactions:
         # The earliest first: another thread must not measure text behind text that is not shown.
         for segment, size in reversed(found):
             segment.stable_size = size
-
-    def _first_unstable(self) -> tuple[Segment, int] | None:
-        """Return segment and position of the first undecided batch, if there is one.
-
-        It may lie before the log start: whether its text counts is not known yet.
-        """
-        undecided = self._log.producers.first_undecided_offset
-        return None if undecided is None else self._place_of(undecided)
 
     def _place_of(self, offset: int) -> tuple[Segment, int] | None:
         """Return segment and position of the first batch that reaches `offset`, if there is one.

@@ -12,13 +12,11 @@ Not here: reading (`split_reader`), the choice of the range, Spark.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from storage.errors import OffsetOutOfRange
-from storage.index.txn_index import TxnEntry
+from storage.index.txn_index import TxnEntry, aborted_within
 from storage.log.log import Log
 from storage.log.read import Isolation
 from storage.segment.damage import Damage
@@ -111,7 +109,10 @@ def _split(log: Log, parts: Sequence[_Part], aborted: Sequence[TxnEntry]) -> lis
         size=size,
         from_offset=start,
         to_offset=end,
-        aborted=tuple(_touching(aborted, start, end)),
+        aborted=tuple(
+            AbortedSpan(entry.producer_id, entry.first_offset, entry.last_offset)
+            for entry in aborted_within(aborted, start, end)
+        ),
         topic_id=log.topic_id,
         segments=() if log.may_have_gaps else tuple(part.segment.base_offset for part in parts),
         lost=next(filter(None, lost), None),
@@ -169,13 +170,3 @@ def _by_index(segment: Segment, start: int, end: int, room: _Room) -> Iterator[_
         yield _Part(segment, position, at - position, start, last + 1, goes_on=True)
         position, start = at, last + 1
     yield _Part(segment, position, max(stop - position, 0), start, end)
-
-
-def _touching(aborted: Sequence[TxnEntry], start: int, end: int) -> Iterator[AbortedSpan]:
-    """Yield the aborted transactions between two offsets; `aborted`: in the order of markers."""
-    first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
-    for entry in islice(aborted, first, None):
-        if entry.first_offset < end:
-            yield AbortedSpan(entry.producer_id, entry.first_offset, entry.last_offset)
-        if entry.last_stable_offset >= end:
-            break

@@ -29,7 +29,7 @@ BASE = 100
 ZSTD = 4
 
 
-class Taken:
+class Taken(passes.MapPass):
     """Takes ordinary batches at once, the others one by one, and no more than ``most``."""
 
     def __init__(self, most: int = 1 << 30) -> None:
