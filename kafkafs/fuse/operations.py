@@ -3,11 +3,11 @@
 A handler finds the node or handle of the kernel's number, calls it, and turns its answer or its
 exception into FUSE's. Handlers are part of every request, so they cost little:
 
-- The common ones (lookup, getattr, read, write) do not checkpoint unless they have to wait. What
-  reads calls the tree with `at_once` (`storage.waiting`), and again in a worker thread if that
-  raises BlockingIOError. Writes go to the page cache on this thread, in the order in which they
-  arrive; a worker thread examines a batch first that takes long to check. fsync has its own
-  threads, so that slow ones leave room for reads.
+- The common ones (lookup, getattr, read, write) do not checkpoint unless they have to wait. A
+  handler that only reads calls the tree with `at_once` (`storage.waiting`), and again on a worker
+  thread if that raises BlockingIOError. Writes go to the page cache on this thread, in the order
+  in which they arrive; a worker thread examines a batch first that takes long to check. fsync has
+  its own threads, so that slow ones leave room for reads.
 - Changes of the tree (mkdir, create, rmdir, setattr, settings) run in a worker thread, one at a
   time, under `structural`. Code that walks over topics on the trio thread across an await takes
   that lock too.
@@ -26,12 +26,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 import pyfuse3
 import trio
@@ -45,7 +46,8 @@ from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
 from kafkafs.tree.events import is_logged
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener
-from kafkafs.tree.inodes import Attributes, Caller, Change, Node
+from kafkafs.tree.inodes import Attributes, Caller, Change, InodeTable, Node
+from kafkafs.tree.open_files import OpenTable
 from storage.errors import NoThread, SegmentGone, reason_of
 from storage.log.append_queue import MustQueue
 from storage.log.log import Log
@@ -58,6 +60,7 @@ _STATVFS = (
 )
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 #: How many worker threads wait for a disk, and how many others for fsync.
 READ_THREADS = 32
@@ -74,18 +77,48 @@ JOB_S = 10.0
 THREAD_AGAIN_S = 1.0
 
 
-def _refusal(operation: str, number: int, why: str, *, named: bool = False) -> Any:
-    """The handler of a request that this file system does not serve; pyfuse3's answers ENOSYS.
+def _request(
+    subject: Callable[[Operations, Any], Node | None], *, named: bool = False
+) -> Callable[[F], F]:
+    """Make a method a handler of requests: count them, and log and answer its errors.
 
-    It is about an inode, or, if it is `named`, about a name in that directory.
+    Messages name the node that `subject` finds by the first argument, and the name in it, the
+    second argument of a `named` request. lookup, getattr, read and write do this themselves, which
+    takes less time.
     """
 
-    async def refuse(self: Operations, inode: int, *rest: Any) -> NoReturn:
-        self._requests[operation] += 1
-        node = self._inodes.find(inode)
-        self._fail(operation, OSError(number, why), node, rest[0] if named else b"")
+    def decorate(method: F) -> F:
+        operation = method.__name__
 
-    return refuse
+        @functools.wraps(method)
+        async def handler(self: Operations, number: Any, *rest: Any) -> Any:
+            self._requests[operation] += 1
+            node = subject(self, number)
+            try:
+                return await method(self, number, *rest)
+            except Exception as error:
+                self._fail(operation, error, node, rest[0] if named else b"")
+
+        return cast(F, handler)
+
+    return decorate
+
+
+_of_inode = _request(lambda self, inode: self._inodes.find(inode))
+_of_name = _request(lambda self, parent: self._inodes.find(parent), named=True)
+_of_file = _request(lambda self, fh: self._open_files.node(fh))
+_of_listing = _request(lambda self, fh: self._listings[fh].directory)
+_of_nothing = _request(lambda self, ctx: None)
+
+
+def _refusal(operation: str, number: int, why: str, of: Callable[[Any], Any] = _of_inode) -> Any:
+    """The handler of a request that this file system does not serve; pyfuse3's answers ENOSYS."""
+
+    async def refuse(self: Operations, inode: int, *rest: Any) -> NoReturn:
+        raise OSError(number, why)
+
+    refuse.__name__ = operation
+    return of(refuse)
 
 
 class Operations(pyfuse3.Operations):
@@ -110,8 +143,8 @@ class Operations(pyfuse3.Operations):
         self.turns = Turns(spinner, self.structural)
         self._tree = tree
         self._mount = tree.mount
-        self._inodes = tree.inodes
-        self._open_files = tree.open_files
+        self._inodes: InodeTable = tree.inodes
+        self._open_files: OpenTable = tree.open_files
         self._spinner = spinner
         self._on_init = on_init
         self._listings: dict[int, Listing] = {}
@@ -122,8 +155,8 @@ class Operations(pyfuse3.Operations):
     def init(self) -> None:
         self._on_init()
 
-    mknod = _refusal("mknod", errno.EPERM, NO_SUCH_FILES, named=True)
-    symlink = _refusal("symlink", errno.EPERM, NO_LINKS, named=True)
+    mknod = _refusal("mknod", errno.EPERM, NO_SUCH_FILES, _of_name)
+    symlink = _refusal("symlink", errno.EPERM, NO_LINKS, _of_name)
     readlink = _refusal("readlink", errno.EINVAL, NO_LINKS)
     setxattr = _refusal("setxattr", errno.EOPNOTSUPP, FACTS_ONLY)
     removexattr = _refusal("removexattr", errno.EOPNOTSUPP, FACTS_ONLY)
@@ -209,6 +242,15 @@ class Operations(pyfuse3.Operations):
         except BlockingIOError:
             # `at_once` fails again: these attributes may be old, so the kernel must not keep them.
             return waited._replace(attr_timeout=0.0)
+
+    async def _look(self, node: Node, ask: Callable[[], T]) -> T:
+        """Call `ask` after the queued changes of the node's log; on a worker if it has to wait."""
+        if self.turns.queues:
+            await self.turns.passed(node.append_queue)
+        try:
+            return at_once(ask)
+        except BlockingIOError:
+            return await self._waited(node, ask)
 
     async def _waited(self, node: Node, ask: Callable[[], T]) -> T:
         """Call `ask` in a worker thread; again if another process has just removed its files."""
@@ -308,6 +350,7 @@ class Operations(pyfuse3.Operations):
         except Exception as error:
             self._fail("getattr", error, self._inodes.find(inode))
 
+    @_of_inode
     async def setattr(
         self,
         inode: int,
@@ -316,20 +359,16 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        self._requests["setattr"] += 1
-        try:
-            node = self._inodes.get(inode)
-            change = Change(
-                mode=attr.st_mode if fields.update_mode else None,
-                uid=attr.st_uid if fields.update_uid else None,
-                gid=attr.st_gid if fields.update_gid else None,
-                size=attr.st_size if fields.update_size else None,
-                times=fields.update_atime or fields.update_mtime,
-            )
-            await self._alone(self._set_attributes, node, change)
-            return _not_kept(self._entries.of(await self._attributes(node)))
-        except Exception as error:
-            self._fail("setattr", error, self._inodes.find(inode))
+        node = self._inodes.get(inode)
+        change = Change(
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            size=attr.st_size if fields.update_size else None,
+            times=fields.update_atime or fields.update_mtime,
+        )
+        await self._alone(self._set_attributes, node, change)
+        return _not_kept(self._entries.of(await self._attributes(node)))
 
     def _set_attributes(self, node: Node, change: Change) -> None:
         if change.is_content:
@@ -347,52 +386,35 @@ class Operations(pyfuse3.Operations):
         facts = {"pid": os.getpid(), "data": mount.manager.path, "options": written(mount.options)}
         return json.dumps(facts).encode()
 
+    @_of_nothing
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        self._requests["statfs"] += 1
-        try:
-            figures = await self._in_thread(self._tree.statfs)
-        except Exception as error:
-            self._fail("statfs", error)
+        figures = await self._in_thread(self._tree.statfs)
         answer = pyfuse3.StatvfsData()
         for name in _STATVFS:
             setattr(answer, name, getattr(figures, name))
         return answer
 
+    @_of_inode
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        self._requests["getxattr"] += 1
-        try:
-            text = os.fsdecode(name)
-            if text == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
-                return str(os.getpid()).encode()
-            if text == MOUNT_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
-                return self._about_mount()
-            node = self._inodes.get(inode)
-            if self.turns.queues:
-                await self.turns.passed(node.append_queue)
-            try:
-                return at_once(node.xattr, text)
-            except BlockingIOError:
-                return await self._waited(node, lambda: node.xattr(text))
-        except Exception as error:
-            self._fail("getxattr", error, self._inodes.find(inode))
+        text = os.fsdecode(name)
+        if text == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
+            return str(os.getpid()).encode()
+        if text == MOUNT_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
+            return self._about_mount()
+        node = self._inodes.get(inode)
+        return await self._look(node, lambda: node.xattr(text))
 
+    @_of_inode
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        self._requests["listxattr"] += 1
-        try:
-            return [os.fsencode(name) for name in self._inodes.get(inode).xattr_names()]
-        except Exception as error:
-            self._fail("listxattr", error, self._inodes.find(inode))
+        return [os.fsencode(name) for name in self._inodes.get(inode).xattr_names()]
 
     # -- directories ---------------------------------------------------------------------------
 
+    @_of_inode
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        self._requests["opendir"] += 1
-        try:
-            directory = self._inodes.directory(inode)
-            process = self._tree.asking(inode, "", ctx.pid)
-            listing = Listing(self._tree, directory, process, self._in_thread, self._entries)
-        except Exception as error:
-            self._fail("opendir", error, self._inodes.find(inode))
+        directory = self._inodes.directory(inode)
+        process = self._tree.asking(inode, "", ctx.pid)
+        listing = Listing(self._tree, directory, process, self._in_thread, self._entries)
         self._listings_opened += 1
         self._listings[self._listings_opened] = listing
         return self._listings_opened
@@ -405,44 +427,36 @@ class Operations(pyfuse3.Operations):
         # The request that makes a name makes it durable.
         self._requests["fsyncdir"] += 1
 
+    @_of_listing
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        self._requests["readdir"] += 1
         listing = self._listings[fh]
-        try:
-            if start_id == 0:
-                try:
-                    at_once(listing.rewind)
-                except BlockingIOError:
-                    await self._in_thread(listing.rewind)
-            await listing.reply(start_id, token)
-        except Exception as error:
-            self._fail("readdir", error, listing.directory)
+        if start_id == 0:
+            try:
+                at_once(listing.rewind)
+            except BlockingIOError:
+                await self._in_thread(listing.rewind)
+        await listing.reply(start_id, token)
 
+    @_of_name
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        self._requests["mkdir"] += 1
-        try:
-            directory = self._inodes.directory(parent_inode)
-            caller = Caller(ctx.uid, ctx.gid)
-            node = await self._alone(directory.mkdir, os.fsdecode(name), mode, caller)
-            return await self._entry(node)
-        except Exception as error:
-            self._fail("mkdir", error, self._inodes.find(parent_inode), name)
+        directory = self._inodes.directory(parent_inode)
+        caller = Caller(ctx.uid, ctx.gid)
+        node = await self._alone(directory.mkdir, os.fsdecode(name), mode, caller)
+        return await self._entry(node)
 
+    @_of_name
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        self._requests["rmdir"] += 1
-        try:
-            directory = self._inodes.directory(parent_inode)
-            caller = Caller(ctx.uid, ctx.gid, _groups(ctx.pid))
-            arguments = os.fsdecode(name), caller
-            if directory.appends:
-                await self.turns.change(directory.rmdir, *arguments)
-            else:
-                await self._alone(directory.rmdir, *arguments)
-        except Exception as error:
-            self._fail("rmdir", error, self._inodes.find(parent_inode), name)
+        directory = self._inodes.directory(parent_inode)
+        caller = Caller(ctx.uid, ctx.gid, _groups(ctx.pid))
+        arguments = os.fsdecode(name), caller
+        if directory.appends:
+            await self.turns.change(directory.rmdir, *arguments)
+        else:
+            await self._alone(directory.rmdir, *arguments)
 
+    @_of_name
     async def create(
         self,
         parent_inode: int,
@@ -451,25 +465,16 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        self._requests["create"] += 1
-        try:
-            directory = self._inodes.directory(parent_inode)
-            caller = Caller(ctx.uid, ctx.gid)
-            node, handle = await self._alone(
-                directory.create, os.fsdecode(name), mode, flags, caller
-            )
-            entry = await self._entry(node)
-            return self._opened(node, handle, ctx), _not_kept(entry)
-        except Exception as error:
-            self._fail("create", error, self._inodes.find(parent_inode), name)
+        directory = self._inodes.directory(parent_inode)
+        caller = Caller(ctx.uid, ctx.gid)
+        node, handle = await self._alone(directory.create, os.fsdecode(name), mode, flags, caller)
+        entry = await self._entry(node)
+        return self._opened(node, handle, ctx), _not_kept(entry)
 
+    @_of_name
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        self._requests["unlink"] += 1
-        try:
-            directory = self._inodes.directory(parent_inode)
-            await self.turns.call(directory.unlink, os.fsdecode(name))
-        except Exception as error:
-            self._fail("unlink", error, self._inodes.find(parent_inode), name)
+        directory = self._inodes.directory(parent_inode)
+        await self.turns.call(directory.unlink, os.fsdecode(name))
 
     async def rename(
         self,
@@ -502,20 +507,12 @@ class Operations(pyfuse3.Operations):
             keep_cache=handle.keep_cache,
         )
 
+    @_of_inode
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        self._requests["open"] += 1
-        try:
-            node = self._inodes.get(inode)
-            if self.turns.queues:
-                await self.turns.passed(node.append_queue)
-            try:
-                handle = at_once(node.open, flags)
-            except BlockingIOError:
-                handle = await self._waited(node, lambda: node.open(flags))
-            self._tree.opened(node, flags, ctx.pid)
-            return self._opened(node, handle, ctx)
-        except Exception as error:
-            self._fail("open", error, self._inodes.find(inode))
+        node = self._inodes.get(inode)
+        handle = await self._look(node, lambda: node.open(flags))
+        self._tree.opened(node, flags, ctx.pid)
+        return self._opened(node, handle, ctx)
 
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
@@ -536,6 +533,7 @@ class Operations(pyfuse3.Operations):
         except Exception as error:
             self._fail("read", error, self._open_files.node(fh))
 
+    @_of_file
     async def poll(
         self,
         inode: int,
@@ -543,11 +541,7 @@ class Operations(pyfuse3.Operations):
         poll_handle: pyfuse3.PollHandle | None,
         ctx: pyfuse3.RequestContext,
     ) -> int:
-        self._requests["poll"] += 1
-        try:
-            return self._open_files.get(fh).poll(poll_handle)
-        except Exception as error:
-            self._fail("poll", error, self._open_files.node(fh))
+        return self._open_files.get(fh).poll(poll_handle)
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         self._requests["write"] += 1
@@ -596,32 +590,22 @@ class Operations(pyfuse3.Operations):
                 await job_ended(job)
         handle.awaited_over()
 
+    @_of_file
     async def flush(self, fh: int) -> None:
-        self._requests["flush"] += 1
-        try:
-            await self.turns.call(self._open_files.get(fh).flush)
-        except Exception as error:
-            self._fail("flush", error, self._open_files.node(fh))
+        await self.turns.call(self._open_files.get(fh).flush)
 
+    @_of_file
     async def fsync(self, fh: int, datasync: bool) -> None:
-        self._requests["fsync"] += 1
-        try:
-            await self._sync(self._open_files.get(fh))
-        except Exception as error:
-            self._fail("fsync", error, self._open_files.node(fh))
+        await self._sync(self._open_files.get(fh))
 
+    @_of_file
     async def release(self, fh: int) -> None:
-        self._requests["release"] += 1
-        node = self._open_files.node(fh)
-        try:
-            handle = self._open_files.remove(fh)
-            if handle.structural:
-                await self._alone_at_last(handle.release)
-            else:
-                # At once, or queued before the next open, which so sees the last line.
-                await self.turns.call(handle.release)
-        except Exception as error:
-            self._fail("release", error, node)
+        handle = self._open_files.remove(fh)
+        if handle.structural:
+            await self._alone_at_last(handle.release)
+        else:
+            # At once, or queued before the next open, which so sees the last line.
+            await self.turns.call(handle.release)
 
 
 def _groups(pid: int) -> Collection[int]:

@@ -426,8 +426,8 @@ FAULTS = [
     Fault(
         "partition-can-be-unlinked-quietly",
         "kafkafs/fuse/operations.py",
-        "            await self.turns.call(directory.unlink, os.fsdecode(name))",
-        "            _ = directory.unlink",
+        "        await self.turns.call(directory.unlink, os.fsdecode(name))",
+        "        _ = directory.unlink",
         "rm says that a partition is gone, and it is there.",
         (MOUNT_DIRECTORIES,),
     ),

@@ -138,8 +138,8 @@ FAULTS = [
     Fault(
         "fsync-answers-before-it-is-done",
         "kafkafs/fuse/operations.py",
-        "            await self._sync(self._open_files.get(fh))\n",
-        "            self._open_files.get(fh)\n",
+        "        await self._sync(self._open_files.get(fh))\n",
+        "        self._open_files.get(fh)\n",
         "fsync returns, and nothing is on the disk.",
         (OPERATIONS,),
     ),
@@ -154,9 +154,9 @@ FAULTS = [
     Fault(
         "release-after-another-request",
         "kafkafs/fuse/operations.py",
-        "                await self.turns.call(handle.release)\n",
-        "                await trio.lowlevel.checkpoint()\n"
-        "                await self.turns.call(handle.release)\n",
+        "            await self.turns.call(handle.release)\n",
+        "            await trio.lowlevel.checkpoint()\n"
+        "            await self.turns.call(handle.release)\n",
         "printf n >> p; tail -n1 p misses the line now and then.",
         ("tests/mount/contract/test_appending.py", OPERATIONS),
     ),
