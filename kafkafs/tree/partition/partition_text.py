@@ -431,18 +431,15 @@ class PartitionText:
         """The current generation, all of it measured; errors as `measure`."""
         while (current := self._current) is None:
             self.measure(until)
-            self.catch_up(until)
-            rewrites = self.timeline.rewrites
-            position = self.position(self.log.log_start_offset)
+            made = self.generation_from(self.log.log_start_offset, until)
             with self.lock:
-                is_known = self.is_ready and not self.end_unknown
-                same = is_known and rewrites == self.timeline.rewrites
+                is_known = self.is_ready and not self.end_unknown and made.is_current
                 # One that another thread has made meanwhile may be attached already.
-                if same and self._current is None:
-                    self._current = Generation(self.timeline, self.nonce, position)
+                if is_known and self._current is None:
+                    self._current = made
                     if self.view.committed and not self.log.is_start_decided:
-                        self._current.awaited = self.log.log_start_offset
-                    self.begin_base(position)
+                        made.awaited = self.log.log_start_offset
+                    self.begin_base(made.origin)
         return current
 
     def generation_from(self, offset: int, until: float = NEVER) -> Generation:
@@ -468,12 +465,11 @@ class PartitionText:
         for _ in range(_TRIES):
             if self.base is None:
                 self.generation(until)
-                rewrites = self.timeline.rewrites
-                position = self.position(self.log.log_start_offset)
+                # The current one may be older: positions may have restarted since.
+                made = self.generation_from(self.log.log_start_offset, until)
                 with self.lock:
-                    # It is older than the base where the positions have begun anew beside it.
-                    if self.is_ready and rewrites == self.timeline.rewrites:
-                        self.begin_base(position)
+                    if self.is_ready and made.is_current:
+                        self.begin_base(made.origin)
             base, log_start = self.base, self.log.log_start_offset
             if base is None:
                 continue
