@@ -42,10 +42,11 @@ from storage.adopt.early_flush import EarlyFlush, early_flush
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.directory.data_directory import DataDirectory
 from storage.errors import CorruptCheckpoint, InvalidTxnState, StorageError, UnknownTopicOrPartition
-from storage.log.append import abort_transaction, append_batches, commit_transaction
+from storage.log.append import append_batches, end_transaction
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.log.staged_batches import StagedBatches, Stamped
+from storage.record.control import ABORT, COMMIT
 from storage.state.producer_state import sequence_after
 from storage.task import Task
 from storage.threads import side_by_side
@@ -389,8 +390,8 @@ def _lacks_marker(log: Log, pending: Pending) -> bool:
 def _write_marker(log: Log, pending: Pending, now_ns: Callable[[], int]) -> None:
     if _lacks_marker(log, pending):
         log.append_queue.check_may_append()
-        end = commit_transaction if pending.committed else abort_transaction
-        end(log, pending.producer_id, now_ns())
+        kind = COMMIT if pending.committed else ABORT
+        end_transaction(log, pending.producer_id, kind, now_ns())
 
 
 def _flush(logs: Iterable[Log], task: Task) -> None:

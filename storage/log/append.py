@@ -17,7 +17,7 @@ from storage.errors import InvalidRecord, InvalidTxnState
 from storage.log.assign import check_last_offset, with_offsets
 from storage.log.log import Log
 from storage.log.validator import ValidatedBatch, validated, without_conversion
-from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
+from storage.record.control import ABORT, Marker, encode_marker, parse_marker
 from storage.record.header import BatchHeader, Buffer, parse_header
 from storage.segment.segment import MAX_OFFSET_SPAN
 from storage.segment.writer import BatchEntry
@@ -129,21 +129,16 @@ def _check_producer(
 
 
 def abort_transaction(log: Log, producer_id: int, now_ns: int) -> int:
-    """Write the ABORT marker of an open transaction; return its offset. Errors: InvalidTxnState if
-    the producer is unknown or has none open; OSError from the disk.
+    """Write the ABORT marker of an open transaction (`end_transaction`)."""
+    return end_transaction(log, producer_id, ABORT, now_ns)
+
+
+def end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
+    """Write the marker of an open transaction, ABORT or COMMIT; return its offset.
+
+    The caller checks `flush_due`. Errors: InvalidTxnState if the producer is unknown or has none
+    open; those of `check_writable`; OSError from the disk.
     """
-    return _end_transaction(log, producer_id, ABORT, now_ns)
-
-
-def commit_transaction(log: Log, producer_id: int, now_ns: int) -> int:
-    """Write the COMMIT marker of an open transaction; return its offset. Errors: those of
-    `abort_transaction`.
-    """
-    return _end_transaction(log, producer_id, COMMIT, now_ns)
-
-
-def _end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
-    """Write a marker of `kind`; return its offset. The caller checks `flush_due`."""
     log.check_writable()
     producer = log.producers.by_id.get(producer_id)
     if producer is None or not producer.in_transaction:
