@@ -4,7 +4,7 @@ Its positions are the absolute positions of the partition's history: byte 0 is t
 the time when counting began, and the size counts every byte since. Bytes below the log start, and
 those that compaction has replaced, are *gone*: they read as newlines, which cost no look at a disk,
 or with `follow_gaps=error` as ESTALE. ESTALE is also, once, the answer to a reader that has been
-overtaken: what comes behind the bytes that its open file has shown is gone.
+overtaken: the bytes after those that its open file has shown are deleted.
 
 The inode number is made from the history's follow nonce. That changes if a crash may have lost
 bytes that were shown, if a broker has cut the log, or if another program has rewritten the log or
@@ -92,7 +92,7 @@ class FollowFile(ViewFile):
     def generation_now(self) -> Generation:
         """The generation that an open now shows.
 
-        BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
+        BlockingIOError, StorageError, OSError; ESTALE where positions have restarted.
         """
         until = time.monotonic() + MEASURE_S
         generation = self._within(lambda: self.text.lasting_generation(until))
@@ -199,13 +199,13 @@ class FollowHandle(ReadHandle):
         return data
 
     def _read_gone(self, position: int, size: int, error: SegmentGone) -> bytes:
-        """Read where bytes are gone: newlines, and text behind them; or ESTALE."""
+        """Read where bytes are deleted: newlines, and the text after them; or ESTALE."""
         generation = self._generation
         assert generation is not None
         gone = generation.first_valid - generation.origin - position
         has_newlines = gone > 0 and self._partition.mount.options.follow_gaps == "newlines"
         is_overtaken = position == self._shown_to
-        # Who begins at a position has been there; who begins at 0 has not.
+        # A reader that begins at a position has been there; one that begins at 0 has not.
         has_missed = is_overtaken or (self._is_first and position > 0)
         if not self._is_logged and (has_missed or not has_newlines):
             if not may_wait():
@@ -256,7 +256,7 @@ class FollowHandle(ReadHandle):
         )
 
     def _missed(self, position: int) -> str:
-        """What a reader at `position` has missed, and where it can go on."""
+        """Say which records a reader at `position` has missed, and where it can continue."""
         file, log = self._file, self._file.partition.log
         if log.closed:
             return "the next records: the partition was deleted"

@@ -14,10 +14,10 @@ where the log can grow, no attributes: so an append sends no notice to any of th
 are looked up, `InodeTable` has few.
 
 A file whose end the log has reached never changes again, so the kernel may keep its attributes and
-read it through the page cache. What it has in the cache from before may be wrong, as reads of a
-file that grows go there too (splice, private mappings). So a file that is made with its end reached
-has another inode than one that has to grow up to the same end, and only that keeps its pages from
-one open to the next.
+read it through the page cache. Older pages in the cache may be wrong, as reads of a file that grows
+go there too (splice, private mappings). So a file that is made with its end reached has another
+inode than one that has to grow up to the same end, and only that keeps its pages from one open to
+the next.
 
 A snapshot ends where the view ends when its name is looked up: `.snapshot/N`, which begins at the
 log start, and each `N@START..end`. Its names lead to the open file no longer than
@@ -56,9 +56,9 @@ from storage.manager import Topic
 from storage.waiting import before_waiting, may_wait
 
 KEPT = 64
-"""The files looked up last: so many keep their generation before they are opened."""
+"""The most files that keep their generation before they are opened: those looked up last."""
 NAMES = 16
-"""A file remembers so many of the names that have led to it."""
+"""The most names that have led to a file and that it remembers."""
 
 _BLOCK = 512
 _LOG_END = "user.kafkafs.log_end"
@@ -149,10 +149,7 @@ class StartFile(ViewFile):
     # -- what it shows -------------------------------------------------------------------------
 
     def shown(self, until: float | None = None) -> Generation | None:
-        """What it shows; None where the view does not show its first record yet.
-
-        BlockingIOError, StorageError, OSError; ESTALE as `generation`.
-        """
+        """As in `ViewFile`. `until`: when to stop measuring (time.monotonic)."""
         generation = self._generation
         is_open = self._handles or self._is_kept
         if generation is not None and not is_open and not generation.is_current:
@@ -271,8 +268,8 @@ class StartFile(ViewFile):
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
 
     def _constant_attributes(self, size: int) -> Attributes:
-        """What only chmod and chown of the partition change: the kernel drops all pages of a file
-        that has another time or size, also where this node was made anew.
+        """The attributes that only chmod and chown of the partition change. The kernel drops all
+        pages of a file with another time or size, even if this node was dropped in between.
         """
         attributes = super()._attributes(size, -(-size // _BLOCK))
         time_ns, block = self._time_ns(), block_size(size, is_cached=True)
@@ -481,7 +478,7 @@ class StartNames:
             if may_wait():
                 mount.events.of_request(f"lookup of {partition.log.topic}/{name}: {error.strerror}")
             raise
-        # Read anew: another thread may append, and the end may be the log's.
+        # Read again: another thread may append, and the end may be the log's.
         is_reached = until.is_reached(text.bound)
         end = str(until) if is_reached else f"{until} ahead"
         inode = StartFile.number(partition, view, nonce, str(start), end)

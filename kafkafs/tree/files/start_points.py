@@ -6,8 +6,8 @@ index. A view of bytes counts the records of the topic's own view.
 A start before the log start is clamped to it. A start after the log end, or later than all records,
 is where the view ends now. `partition_text.py` finds the position of an offset.
 
-A group's position counts as the offset that it is. Who has committed nothing in a partition begins
-at the log start, as a new consumer would that is to miss nothing; a group that is not there has no
+A group's position is an offset. A group that has committed nothing in a partition begins at the log
+start, as a new consumer does that must not miss records. A group that does not exist has no
 position. Where retention was faster than a group, the log of events names the gap.
 """
 

@@ -36,7 +36,7 @@ MEASURE_S = 10.0
 """Seconds that stat and open wait for a partition's measurement."""
 
 MEASURED_WHEN_LISTED = 64 << 10
-"""Listing a directory measures logs of up to so many bytes; stat and open measure any."""
+"""Bytes of the largest log that listing a directory measures; stat and open measure any."""
 LISTED_S = 0.01
 """Seconds that listing waits at most for another thread that is measuring."""
 
@@ -66,7 +66,7 @@ _FACTS = (
 
 
 def block_size(size: int, *, is_cached: bool) -> int:
-    """What programs should read of a file at once.
+    """Return how many bytes programs should read of a file at once.
 
     GNU tail and head distrust the size of a file that is no larger than that, and read all of it
     even for its last bytes.
@@ -111,7 +111,7 @@ class ViewFile(Node):
         return f"{log.topic}/{where}{log.partition}"
 
     def generation(self) -> Generation:
-        """What it shows. ESTALE where the past has changed before the first request for it."""
+        """Its generation. ESTALE where the past has changed before the first request for it."""
         generation = self._generation
         if generation is not None:
             return generation
@@ -123,7 +123,7 @@ class ViewFile(Node):
         return generation
 
     def shown(self) -> Generation | None:
-        """What it shows; None where the view does not show its first record yet. Errors as
+        """Its generation; None where the view does not show its first record yet. Errors as
         `generation`.
         """
         return self.generation()
@@ -135,7 +135,7 @@ class ViewFile(Node):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known that nothing will come behind the end that it has now."""
+        """Whether it is known that the file will not grow any more."""
         return False
 
     def text_end(self, generation: Generation) -> int:
@@ -346,8 +346,8 @@ class ViewFile(Node):
     def _hold(self, generation: Generation) -> None:
         """Open the logs that another process's cleaner may replace before they are read.
 
-        It renames them, and what it has renamed before is gone then. What is not read within
-        seconds is closed again. ESTALE where the name leads to another file by now.
+        It renames them, and has then deleted those that it renamed before. A log that is not read
+        within seconds is closed again. ESTALE where the name leads to another file now.
         """
         partition = self.partition
         if not partition.mount.follows or not partition.log.config.is_compacted:
@@ -367,7 +367,7 @@ class ViewFile(Node):
     def open_for_writing(self, flags: int) -> Handle:
         """Open for appending, or without O_APPEND for writing a new partition from its beginning.
 
-        Where it is not new by then such a write is EPERM.
+        Where it is not new any more, such a write is EPERM.
         """
         generation = self.generation()
         reader = None
@@ -443,7 +443,7 @@ class ReadHandle(Handle):
         return self._read(position, size)
 
     def _shown(self) -> Generation | None:
-        """What it shows; None while that is nothing. Once known it does not change."""
+        """Its generation; None while it shows nothing. Once known it does not change."""
         generation = self._generation
         if generation is None:
             generation = self._generation = self._file.shown()
@@ -626,8 +626,8 @@ class ReadHandle(Handle):
         """POLLPRI: there is something behind what was read last, if only an error. POLLHUP: the
         file will not grow any more; with POLLERR: its topic was deleted.
 
-        Of what the kernel keeps in its page cache we do not see all reads: there POLLPRI is said
-        once for each size.
+        Reads from the kernel's page cache do not all reach the daemon: of such a file it reports
+        POLLPRI once for each size.
         """
         partition = self._partition
         if waiter is not None:

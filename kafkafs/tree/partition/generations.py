@@ -22,7 +22,7 @@ generation; an older one that is still open grows with the log, and reads what i
 Pure: no file, clock, lock or thread. Of an extent it knows the length of the text. Callers hold the
 partition's lock to change a timeline and to `attach`. One exception: once all extents are measured
 and have positions, the owner's thread moves a timeline's `end` without the lock
-(`PartitionText.appended`). What other threads read is replaced as a whole.
+(`PartitionText.appended`). Values that other threads read are replaced as a whole.
 
 Invariants: each extent of a timeline starts where the one before it ends; first_valid ≤ end.
 """
@@ -117,7 +117,7 @@ class Timeline:
 
 
 class Generation:
-    """What one inode shows. `nonce` is the history's nonce of that time.
+    """The text that one inode shows. `nonce` is the history's nonce of that time.
 
     `past`: (first position to read, extent, start) of each of its own extents, which it reads below
     `_own_end`. An extent starts before its first position where another process has cut the log

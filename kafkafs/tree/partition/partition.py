@@ -470,7 +470,7 @@ class Partition:
             self.watch()
 
     def file_closed(self, file: object) -> None:
-        """Call nothing for an open file any more, and wake nobody."""
+        """Forget an open file: call none of its functions, and wake nobody for it."""
         self.ranges.pop(file, None)
         self._follow_readers.pop(file, None)
         was_polled = self.is_polled
@@ -479,7 +479,7 @@ class Partition:
             self._work.watches.forget(self)
 
     def watch(self) -> None:
-        """Hear at once of what another process writes, since a process waits for it in poll(2)."""
+        """Watch the log's directory, if another process writes it: a process waits in poll(2)."""
         if self.mount.follows:
             self._work.watches.watch(self, self.log.directory)
 
@@ -636,7 +636,7 @@ class Partition:
         self._carry_out(rewrite, lambda text: text.removing(0), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
-        """Another process has cut the log: the nonce and the positions begin anew."""
+        """Another process has cut the log: the nonce and the positions restart."""
         self.note_change()
         self._drop_attributes()
         log, segments = self.log, self.log.segments
@@ -734,7 +734,7 @@ class Partition:
         changed already) is only a line in the event log.
         """
         self.nonce()
-        # What a start may carry out moves the base, too.
+        # A change that the next start may carry out moves the base, too.
         rewrite.end = max([rewrite.end, *(each.end for each in self._prepared)])
         for note_offset in list(self._follow_readers.values()):
             note_offset(rewrite.end)

@@ -52,10 +52,10 @@ from storage.waiting import at_once, before_waiting, may_wait
 CATCH_UP_AT_ONCE = 1 << 20
 """Bytes of log that the owner's thread measures at the end of a transaction."""
 FEW = 10_000
-"""Up to so many last records are counted by batch headers rather than by measuring segments."""
+"""The most last records that are counted by batch headers rather than by measuring segments."""
 FEW_OF_MEASURED = 100
-"""In a measured segment: up to so many, rather than looked up in the line index. Between two of its
-entries may lie hundreds of batches with one record each.
+"""The most in a measured segment, whose line index finds the others. Between two of its entries may
+lie hundreds of batches with one record each.
 """
 EXTENTS_AT_ONCE = 4
 """The loop thread looks for the last records in at most this many segments."""
@@ -118,7 +118,7 @@ class PartitionText:
         self._bound_before: int | None = None
         self.traffic = Traffic()
         self._current: Generation | None = None
-        # Extents whose segments have left the log, until their files are gone.
+        # Extents whose segments have left the log, until their files are deleted.
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
         self._pending: list[_Pending] = []
@@ -235,8 +235,8 @@ class PartitionText:
     def measure(self, until: float = NEVER, offset: int | None = None) -> None:
         """Measure every extent and give it its position; with `offset`, only from there on.
 
-        BlockingIOError where it would wait and may not, or at `until` (time.monotonic): what is
-        measured by then is kept. StorageError, OSError.
+        BlockingIOError where it would wait and may not, or at `until` (time.monotonic): the next
+        call continues. StorageError, OSError.
         """
         while not self.is_ready:
             extents, first = self._wanted(offset)

@@ -48,7 +48,7 @@ class Rewrite:
     ) -> None:
         """`text_of`: the text of a view with a base. CorruptRecord where there is none.
 
-        `patience_s`: the longest to measure, in seconds; then positions begin anew.
+        `patience_s`: the longest to measure, in seconds; then positions restart.
         """
         self._log = log
         self._text_of = functools.cache(text_of)
@@ -62,7 +62,7 @@ class Rewrite:
         visible = visible_from(self.segments, self.log_start)
         self.end = self.segments[max(changed, visible)].base_offset
         self.past = new_shift(self.log_start)
-        # What was true when `write` measured, where it found the bases, and what it has written.
+        # The state when `write` measured, where it found the bases, and the version that it wrote.
         self._before: Shift | None = None
         self._places: dict[str, Places] = {}
         self._version = -1
@@ -82,7 +82,7 @@ class Rewrite:
     def write(self) -> str:
         """Measure, and write the new nonce and base into the history, which has been read. OSError.
 
-        Returns why positions begin anew, or an empty text.
+        Returns why positions restart, or an empty text.
         """
         history = self._log.history
         until = time.monotonic() + self._patience_s
@@ -97,7 +97,7 @@ class Rewrite:
                 return reason
 
     def _last_batch(self) -> LastBatch:
-        """What the log is known by; None where that is damaged. OSError."""
+        """The batch by which the log is recognized; None where that is damaged. OSError."""
         segment = self.segments[-1]
         try:
             segment.lease()
