@@ -37,6 +37,7 @@ KINDS: Final = {
     **dict.fromkeys(range(17, 24), "streams"),
 }
 """The kind of a group by the types of its metadata."""
+_MINUTE_MS: Final = 60_000
 _MEMBERS: Final = frozenset({5, 10, 19})
 
 
@@ -55,6 +56,24 @@ class Group:
     kind: str = ""
     has_members: bool = False
     empty_since_ms: int | None = None
+
+    def is_expired(
+        self, committed: Committed, minutes: int | None, now_ms: int, left_ms: int | None
+    ) -> bool:
+        """Return whether a committed offset of the group is too old
+        (`OffsetMetadataManager.cleanupExpiredOffsets`).
+
+        It expires `minutes` (None: never) after its commit or, in a classic group without members,
+        after the last member left; but not before that time has passed since the last consumer of
+        our own left, at `left_ms`. Offsets of groups with members stay: only a running broker knows
+        whether the members still exist.
+        """
+        if minutes is None or self.has_members:
+            return False
+        if committed.expire_ms is not None:
+            return now_ms >= committed.expire_ms
+        since_ms = committed.time_ms if self.empty_since_ms is None else self.empty_since_ms
+        return now_ms - max(since_ms, left_ms or since_ms) >= minutes * _MINUTE_MS
 
 
 class GroupFacts:

@@ -29,7 +29,6 @@ from storage.errors import (
     SegmentGone,
     UnknownTopicOrPartition,
 )
-from storage.groups.expiry import is_expired
 from storage.groups.group import Group, GroupFacts, TopicPartition
 from storage.groups.offset_records import (
     COMMIT,
@@ -486,9 +485,8 @@ class Groups(LogListener[Log]):
     def _is_expired(self, group: Group, committed: Committed) -> bool:
         minutes = self._directory.settings.offsets_retention_minutes
         now_ms, left_ms = self._directory.clock_ms(), self._left_ms.get(group.name)
-        return group.name not in self._consumed and is_expired(
-            group, committed, minutes, now_ms, left_ms
-        )
+        is_expired = group.is_expired(committed, minutes, now_ms, left_ms)
+        return is_expired and group.name not in self._consumed
 
     def _take_back(self, found: Sequence[_Doomed]) -> int:
         """Append tombstones for those of these offsets that may still be deleted, and for groups

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from storage.groups.expiry import is_expired
 from storage.groups.group import Group
 from storage.groups.offset_records import Committed
 from storage.task import Task
@@ -32,11 +31,11 @@ def test_how_long_a_position_lives(
     group: Group, committed: Committed, lives_ms: int | None
 ) -> None:
     if lives_ms is None:
-        assert not is_expired(group, committed, 10, NOW_MS * 2)
+        assert not group.is_expired(committed, 10, NOW_MS * 2, None)
     else:
-        assert not is_expired(group, committed, 10, NOW_MS + lives_ms - 1)
-        assert is_expired(group, committed, 10, NOW_MS + lives_ms)
-    assert not is_expired(group, committed, None, NOW_MS * 2)
+        assert not group.is_expired(committed, 10, NOW_MS + lives_ms - 1, None)
+        assert group.is_expired(committed, 10, NOW_MS + lives_ms, None)
+    assert not group.is_expired(committed, None, NOW_MS * 2, None)
 
 
 @pytest.mark.parametrize(
