@@ -9,7 +9,7 @@ entry at the end does not count.
 The few entries are kept in memory, in a tuple that is replaced as a whole: any thread may read
 them. One thread changes the file.
 
-Not here: tracking transactions (`state.producer_state`), lookups across segments
+Not here: tracking transactions (`state.producer_state`), the entries of all segments of a log
 (`log.transactions`).
 """
 

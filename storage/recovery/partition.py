@@ -105,7 +105,7 @@ class LogLoader:
         self.partition = replace(self.partition, promises=promises)
 
     def load(self) -> Recovered:
-        """Load the directory; a repeated call begins anew, and keeps `cuts` and `faults`.
+        """Load the directory; a second call starts again, and keeps `cuts` and `faults`.
 
         Unless it is `writable`, nothing on disk changes: the parts that a writable load would cut
         or rebuild are not shown. Errors: ReadOnlyFormat for a partition of Kafka 0.7 that is opened

@@ -68,6 +68,7 @@ class LogChecker:
         self._logs = logs
         self._clock_ms = clock_ms
         self._duties = duties or Duties()
+        # The place up to which the newest segments of a log are checked.
         self._newest: dict[Log, Place] = {}
         self._checked_ms: dict[Log, int] = {}
         # Bytes read, of each log and of all, including deleted ones; one writer thread each.
