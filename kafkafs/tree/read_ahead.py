@@ -1,16 +1,15 @@
-"""Text that is rendered ahead of those who read in order.
+"""Text that is rendered ahead of programs that read in order.
 
 Where the page cache is bypassed each read() is a request, and most programs read 4 to 64 KiB at a
-time. Who has read on for a while gets as much rendered ahead as the program has read so far, up to
-`PIECE` bytes: the next requests are answered by slices of that. Who reads here and there, or a few
-bytes, gets nothing ahead.
+time. For a program that reads in order, as much is rendered ahead as it has read so far, up to
+`PIECE` bytes, and the next answers are slices of that. For one that jumps, or reads a few bytes,
+nothing is rendered ahead.
 
-A piece holds only what was below the end when it was rendered, and text that is shown never
-changes. It is used no more once the past has changed, so that the answer then is what it would be
-without.
+A piece has only text from below the end of that moment, and text that is shown never changes. A
+piece from before a change of the past is not used.
 
-All pieces of a mount together are within a budget of bytes; those rendered longest ago give way.
-A piece is dropped when its file is closed, or was not read for a while (`age`).
+All pieces of a mount together are within a budget of bytes; those rendered longest ago are dropped.
+A piece is dropped, too, when its file is closed, or was not read for a while (`age`).
 
 On the owner's thread only.
 """
@@ -26,14 +25,13 @@ PIECE = 256 << 10
 
 
 class Piece:
-    """Text from position `start` of a file on, up to `end`, as its generation `of` had it after so
-    many `rewrites` of the past.
+    """Text from position `start` of a file on, up to `end`, as it was after so many `rewrites` of
+    the past.
     """
 
-    __slots__ = ("end", "is_used", "of", "rewrites", "start", "text")
+    __slots__ = ("end", "is_used", "rewrites", "start", "text")
 
-    def __init__(self, of: object, rewrites: int, start: int, text: bytearray) -> None:
-        self.of = of
+    def __init__(self, rewrites: int, start: int, text: bytearray) -> None:
         self.rewrites = rewrites
         self.start = start
         self.end = start + len(text)

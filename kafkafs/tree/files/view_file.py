@@ -471,7 +471,6 @@ class ReadHandle(Handle):
         """Whether a piece has the text at `position`, and the past is what it was."""
         return (
             piece.start <= position < piece.end
-            and piece.of is generation
             and piece.rewrites == generation.timeline.rewrites
             and position + generation.origin >= generation.first_valid
         )
@@ -551,7 +550,7 @@ class ReadHandle(Handle):
             self._ahead.drop(self)
             return None
         self._last = (position + size, reached)
-        piece = Piece(generation, generation.timeline.rewrites, position, out)
+        piece = Piece(generation.timeline.rewrites, position, out)
         self._ahead.keep(self, piece)
         return piece
 
