@@ -159,7 +159,8 @@ class FollowHandle(ReadHandle):
     _file: FollowFile
 
     def __init__(self, file: FollowFile, generation: Generation) -> None:
-        super().__init__(file, generation)
+        super().__init__(file)
+        self._generation = generation
         self.direct_io = True
         self.keep_cache = False
         self._is_logged = False

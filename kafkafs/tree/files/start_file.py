@@ -366,7 +366,7 @@ class StartFile(ViewFile):
             if self.is_ranged:
                 # Where its end is reached it is read through the page cache.
                 self.text_end(shown)
-        handle = ReadHandle(self, None)
+        handle = ReadHandle(self)
         with self.partition.lock:
             self._handles.add(handle)
             for led_by in self._led:

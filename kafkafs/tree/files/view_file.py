@@ -332,9 +332,8 @@ class ViewFile(Node):
         if flags & os.O_TRUNC and not self._is_new_of(0):
             raise OSError(errno.EPERM, "the partition has records and cannot be truncated")
         if is_read:
-            generation = self.generation()
-            self._hold(generation)
-            return ReadHandle(self, generation)
+            self._hold(self.generation())
+            return ReadHandle(self)
         check_takes_records(partition.log.topic)
         if not flags & os.O_APPEND and (partition.first_writer or not partition.log.is_new):
             raise OSError(errno.EPERM, "the partition has records: open it with O_APPEND (>>)")
@@ -372,7 +371,7 @@ class ViewFile(Node):
         generation = self.generation()
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
-            reader = ReadHandle(self, generation)
+            reader = ReadHandle(self)
         view = self.text.view
         kind = PartitionTarget if flags & os.O_APPEND else NewPartitionTarget
         target = kind(self.partition, self.inode, generation)
@@ -395,15 +394,14 @@ class ReadHandle(Handle):
         *("_read_to", "_text", "_turn", "direct_io", "keep_cache", "traffic"),
     )
 
-    def __init__(self, file: ViewFile, generation: Generation | None) -> None:
-        """`generation`: what it shows, if that is known."""
+    def __init__(self, file: ViewFile) -> None:
         self.direct_io = file.is_direct
         self.keep_cache = file.keeps_pages and not self.direct_io
         self.traffic = file.text.traffic
         self._file = file
         self._partition = file.partition
         self._text = file.text
-        self._generation = generation
+        self._generation: Generation | None = None
         self._ahead = file.partition.mount.read_ahead
         # Where the reads in order have begun, and where the last one has ended.
         self._began = self._reached = -1
