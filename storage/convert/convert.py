@@ -404,14 +404,10 @@ class _Target:
         self._files.utime_ns(self._path + paths.LOG + paths.CLEANED, mtime_ns)
 
     def _put(self, suffix: str, data: bytes | bytearray) -> None:
-        fd = self._files.open(
-            self._path + suffix + paths.CLEANED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        )
-        try:
+        path, flags = self._path + suffix + paths.CLEANED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with self._files.held_open(path, flags) as fd:
             self._files.pwrite(fd, data, 0)
             self._files.fsync(fd)
-        finally:
-            self._files.close(fd)
 
     def discard(self) -> None:
         """Remove the written files."""

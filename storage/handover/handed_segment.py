@@ -8,8 +8,9 @@ broker's ids of topics replace ours (`topic_ids`).
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from storage import paths
@@ -42,25 +43,19 @@ class Receiver(NamedTuple):
         if self.uid != os.geteuid():
             self.files.chown(path, self.uid, self.gid)
 
-    def create(self, path: str) -> int:
-        """Return a descriptor of a new file."""
-        fd = self.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
+    @contextlib.contextmanager
+    def created(self, path: str) -> Iterator[int]:
+        """Make a file, and let the block write it; then it is durable except its name."""
+        with self.files.held_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
             self.own(path)
-        except OSError:
-            self.files.close(fd)
-            raise
-        return fd
+            yield fd
+            self.files.fsync(fd)
 
     def put(self, path: str, data: bytes | bytearray) -> None:
         """Make a file with these bytes, durable except its name."""
-        fd = self.create(path)
-        try:
+        with self.created(path) as fd:
             if data:
                 self.files.pwrite(fd, data, 0)
-            self.files.fsync(fd)
-        finally:
-            self.files.close(fd)
 
 
 def hand_segment(
@@ -92,12 +87,8 @@ def hand_segment(
             files.link(segment.log_path, path)
     linked = rebuild is not None
     if rebuild is None:
-        fd = receiver.create(path)
-        try:
+        with receiver.created(path) as fd:
             rebuild = _read(files, segment, interval, task, fd, ids)
-            files.fsync(fd)
-        finally:
-            files.close(fd)
         # Retention uses it for records without timestamps.
         files.utime_ns(path, segment.mtime_ns)
     receiver.put(receiver.path(segment.base_offset, paths.INDEX), rebuild.offset_entries)

@@ -510,9 +510,8 @@ FAULTS = [
     Fault(
         "handover-logs-not-synced",
         "storage/handover/handed_segment.py",
-        "            files.fsync(fd)\n        finally:\n            files.close(fd)\n"
-        "        # Retention",
-        "            pass\n        finally:\n            files.close(fd)\n        # Retention",
+        "            yield fd\n            self.files.fsync(fd)\n",
+        "            yield fd\n",
         "After a power cut the broker trusts a log that is not there.",
         (HANDOVER_CRASH, HANDOVER),
     ),
