@@ -74,7 +74,7 @@ ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """What is mounted where; both paths absolute and without symbolic links."""
+    """A mount to make. Both paths are absolute and without symbolic links."""
 
     data_directory: str
     path: str

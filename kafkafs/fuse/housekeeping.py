@@ -90,7 +90,7 @@ class Housekeeping:
     async def _flush_due(self, nursery: trio.Nursery) -> None:
         look_ms = int(LOOK_S * 1000)
         while True:
-            # Segments let go of their descriptors only when what they have written is flushed.
+            # A segment with unflushed bytes cannot close its descriptors.
             now_ms = NEVER_MS if descriptors.over_budget() else self._manager.monotonic_ms()
             pause_ms = look_ms
             for log in self._manager.due_flushes(now_ms + look_ms):

@@ -1,5 +1,5 @@
-"""Tells the kernel what it must forget, and whom to wake: `kafkafs.tree.notices.Notices` on
-pyfuse3.
+"""Sends notices to the kernel: `kafkafs.tree.notices.Notices` on pyfuse3. They drop attributes and
+names from its cache, and wake processes in poll(2).
 
 No notice waits, so all are safe in any thread and inside any handler. FUSE_NOTIFY_INVAL_ENTRY
 would wait in the kernel for a directory's lock while a lookup there waits for us; kill -9 does not

@@ -1,7 +1,7 @@
 """Pauses before retries: each pause doubles the one before, up to a longest one.
 
-So thousands of partitions do not try four times a second for an hour while a disk is gone, and try
-again within the longest pause when it is back.
+So thousands of partitions do not try four times a second while a disk fails for an hour, and try
+again within the longest pause when it works again.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ The **checker** reads what was appended every kafkafs.check.interval.ms, and beg
 sealed segments as long after the last one (`storage.verify.log_checker`). Staged files that nobody
 asks for expire (`storage.owner.staged_orphans`, as often as retention), adoptions that a full disk
 has left open end (`storage.adopt.adopt.settle`), and positions of groups are taken back when they
-expire or their topic is gone (`Groups.sweep`). These are no jobs.
+expire or their topic is deleted (`Groups.sweep`). These are no jobs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a service manager is told of the daemon, by systemd's protocol (sd_notify(3)).
+"""Reports the state of the daemon to a service manager, by systemd's protocol (sd_notify(3)).
 
 It waits on a datagram socket, $NOTIFY_SOCKET, for `READY=1`; shows `STATUS=`; and where it has set
 $WATCHDOG_USEC ends a daemon that sends no `WATCHDOG=1` for that long. Where nobody waits nothing is
@@ -19,7 +19,7 @@ import trio
 if TYPE_CHECKING:
     from storage.directory.open import Progress
 
-#: How often the progress of the opening is told at most, in seconds.
+#: Seconds between two reports of the progress of the opening, at least.
 PROGRESS_S = 1.0
 
 

@@ -1,4 +1,4 @@
-"""What a view shows of a batch at which the compiled loops stop.
+"""Finds the text of a batch at which the compiled loops stop.
 
 Such a batch is compressed, of an older format, or part of a transaction. A view hides an aborted
 transaction, shows an uncompressed v2 batch of a committed one as it is stored, and any other batch
@@ -34,8 +34,8 @@ _PRODUCER_ID = struct.Struct(">q")
 
 
 class Shown(NamedTuple):
-    """What a view shows of a batch of `size` bytes: nothing (`hidden`), the records of `plain`, or
-    the batch as it is stored. Not `whole`: the data ends inside of the batch.
+    """The content of a batch of `size` bytes in a view: nothing (`hidden`), the records of `plain`,
+    or the batch as it is stored. Not `whole`: the data ends inside of the batch.
     """
 
     size: int
@@ -52,7 +52,7 @@ def show_batch(
     end: int,
     position: int,
 ) -> Shown:
-    """What the view shows of the batch at `data[at:end]`, at `position` of the segment's log.
+    """Find the content of the batch at `data[at:end]`, at `position` of the segment's log.
 
     `is_aborted` None: the view shows aborted transactions. CorruptRecord, with path and position;
     BlockingIOError, and OSError (ENOMEM), as `SegmentReader.shared_form`. Drop one form before you

@@ -36,7 +36,7 @@ _HEADER_SIZE = 128
 
 
 class Saved(NamedTuple):
-    """What a file covers: bytes of log and of text, records, entries.
+    """The part of a log that a file covers: bytes of log and of text, records, entries.
 
     `count` 0: no file has the entries, because the disk refused them or they were lost.
     """

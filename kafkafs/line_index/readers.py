@@ -217,7 +217,7 @@ class TextReader:
 
     def _read_window(self, need: int) -> tuple[memoryview, int, int]:
         """(window, its first file position, its end): `need` bytes of the log from the cursor on,
-        or about so many where they are read for the first time.
+        or about that many if they are read for the first time.
         """
         reader, position = self._lines.reader, self._cursor.position
         checked = reader.segment.checked_ranges

@@ -461,7 +461,7 @@ class SegmentLines:
             self._store.files.rename(path, self._aside)
 
     def vanish(self) -> None:
-        """Delete the file in a cache directory: the segment's files are gone."""
+        """Delete the file in a cache directory: the segment's files are deleted."""
         self._drop_held()
         if self._aside is not None:
             with contextlib.suppress(OSError):

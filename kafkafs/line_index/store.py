@@ -1,4 +1,4 @@
-"""What all line indexes of a mount share: the seam to the disk, and the entries in memory.
+"""The shared parts of all line indexes of a mount: the seam to the disk, the entries in memory.
 
 The entries of a sealed segment are read from its file as a whole when they are needed. They are not
 mapped: whoever cuts the file would end the daemon. A budget bounds the bytes that stay in memory.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """Who waits in poll(2) for one open file, as the kernel has named them."""
+    """The processes that wait in poll(2) for one open file; the kernel has named them."""
 
     def notify(self) -> None:
         """Have them poll again; once. OSError."""

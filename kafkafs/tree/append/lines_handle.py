@@ -49,7 +49,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         return True
 
     def _take_in_parts(self, data: bytes) -> bool:
-        """As `_take`, of a write that begins or ends inside a line."""
+        """Take a write that begins or ends inside a line. Returns and raises as `_take`."""
         start = 0
         if self._discarding:
             start = data.find(b"\n") + 1

@@ -1,4 +1,4 @@
-"""What `.meta/N` shows: the state of a partition's log as text, stable enough for awk.
+"""The texts of `.meta/N`: the state of a partition's log, stable enough for awk.
 
 `offsets` has `name value` lines. The others begin with a line of column names, and right-align each
 number in a column of fixed width: so the size of a table is known at once, and a read makes only

@@ -1,7 +1,6 @@
 """Parses names of a partition's file from another record on: `N@START` and `N@START..END`.
 
-Before the dots START may be left out, which is the log start, and behind them END: then the file
-has none.
+Without START, the file begins at the log start; without END, it has no end.
 
 A point is one of:
 

@@ -108,12 +108,14 @@ def test_what_nobody_foresaw_is_eio_with_a_traceback_and_the_daemon_lives_on(odd
     with refused_with(errno.EIO):
         (odd / "bug").read_bytes()
     descriptor = os.open(odd / "bug", os.O_WRONLY)
-    with refused_with(errno.EIO):
-        os.write(descriptor, b"x")
-    with refused_with(errno.EIO):
-        os.fsync(descriptor)
-    with refused_with(errno.EIO):
-        os.close(descriptor)
+    try:
+        with refused_with(errno.EIO):
+            os.write(descriptor, b"x")
+        with refused_with(errno.EIO):
+            os.fsync(descriptor)
+    finally:
+        with refused_with(errno.EIO):
+            os.close(descriptor)
     with refused_with(errno.EIO):
         os.getxattr(odd / "bug", "user.x")
     with refused_with(errno.EIO):
