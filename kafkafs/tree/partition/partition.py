@@ -112,6 +112,8 @@ class Partition:
         self._history_read = False
         # Held by the thread that reads the history from the disk.
         self._loading = threading.Lock()
+        # Held by a worker thread that writes the history.
+        self._saving = threading.Lock()
         # Changes of the past before the history was read.
         self._unread_changes = 0
         self._owner: tuple[int, int, int] | None = None
@@ -171,11 +173,12 @@ class Partition:
         active = self.log.active
         active.lease()
         try:
-            prepared, history = self._prepared, self.log.history
-            if prepared and not history.is_ahead:
-                # A base was set since.
-                self._write(prepared[-1])
-            else:
+            with self._saving:
+                prepared, history = self._prepared, self.log.history
+                if prepared and (prepared[-1].misses_text or not history.is_ahead):
+                    # A transaction has ended since, or a base was set.
+                    self._write(prepared[-1])
+                    return
                 segments = None
                 # The log may change before the history takes these.
                 while segments is not self.log.segments:
@@ -220,7 +223,11 @@ class Partition:
 
         Errors: OSError, and BlockingIOError where this has to wait; nothing may be shown then.
         """
-        log = self.log
+        log, prepared = self.log, self._prepared
+        if log.history.has_given_up or (prepared and prepared[-1].misses_text):
+            # After a kill the records would be shown at other positions.
+            before_waiting()
+            self.save_history()
         if log.history.note_shown(log.log_end_offset):
             # The next turn after the flush takes the line back.
             self.note_change()
@@ -553,9 +560,17 @@ class Partition:
         rewrite = Rewrite(self.log, old, new, log_start, self._text_of)
 
         def write() -> None:
-            self._write(rewrite)
+            self.nonce()
+            rewrite.measure()
+            # Before it is written: from then on `showing_followed` compares.
             with self.lock:
                 self._prepared = (*self._prepared, rewrite)
+            try:
+                with self._saving:
+                    self._write(rewrite)
+            except BaseException:
+                self._end_prepared(old, new)
+                raise
             self._measure_shown()
 
         return write
