@@ -103,6 +103,12 @@ def write(
         files.pwrite(fd, header + crc32c(header).to_bytes(4, "little"), 0)
 
 
+def invalidate(files: Files, path: str) -> None:
+    """Let no later mount take the file. This one can read its entries. OSError."""
+    with files.held_open(path, os.O_RDWR) as fd:
+        files.pwrite(fd, bytes(_HEADER_SIZE), 0)
+
+
 def read_entries(files: Files, path: str, saved: Saved) -> bytes:
     """The entries of a file that covers `saved` or more. ValueError where they are damaged."""
     if not saved.count:

@@ -156,8 +156,10 @@ def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
     counted, end, before = 0, lines.end, segment.next_offset
     while end:
         start = segment.position_before(before)
-        if start >= end:
-            start = 0
+        while start >= end:
+            # The view does not show the batches of an open transaction, which follow the end.
+            _, header = next(_batches(lines.reader, start))
+            start = segment.position_before(header.base_offset - 1)
         if lines.end - start > HEADERS_AT_ONCE:
             before_waiting()
         block = list(_headers(lines, start, end))

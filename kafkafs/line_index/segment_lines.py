@@ -480,7 +480,7 @@ class SegmentLines:
             self._save()
             saved = self._state[0]
             if saved.covered < self.covered:
-                if self._is_unreadable():
+                if self._is_wrong or self._is_unreadable():
                     # Only these entries know how much text there was: save them later.
                     return
                 # The disk refuses the file: the entries are measured again when they are needed.
@@ -500,13 +500,14 @@ class SegmentLines:
             self._lock.release()
 
     def discard(self) -> None:
-        """Delete the file, and write no other: the log shows less than was measured. The next mount
-        measures it again. Waits.
+        """Have the next mount measure the log again, which shows less than was measured: make the
+        file invalid, and write no other. Waits.
         """
+        before_waiting()
         with self._lock:
             self._is_wrong = True
             with contextlib.suppress(OSError):
-                self._store.files.unlink(self.path)
+                lines_file.invalidate(self._store.files, self.path)
 
     def _save(self) -> bool:
         saved, tail = self._state

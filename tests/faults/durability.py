@@ -19,7 +19,7 @@ MANAGER = "tests/storage/directory/test_manager.py"
 RESCUE = "tests/storage/log/test_rescue.py"
 TRANSACTIONS = "tests/storage/log/test_transactions.py"
 SHOWN_TRANSACTIONS = "tests/kafkafs/tree/partition/test_transactions.py"
-LAYOUT = "tests/kafkafs/tree/partition/test_layout.py"
+PARTITION_TEXT = "tests/kafkafs/tree/partition/test_partition_text.py"
 FILES = "tests/storage/test_files.py"
 REWRITE = "tests/kafkafs/tree/partition/test_rewrite.py"
 
@@ -225,7 +225,7 @@ FAULTS = [
         "            except OSError:\n                self._sealed_blocks = None",
         "            except BlockingIOError:\n                self._sealed_blocks = None",
         "Views go on with a segment that gets no more appends.",
-        (LAYOUT,),
+        (PARTITION_TEXT,),
     ),
     Fault(
         "failed-flush-not-counted",

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.line_index import LineStore, SegmentLines, reader_at
-from kafkafs.line_index.records import gaps_of, text_before
+from kafkafs.line_index.records import count_back, gaps_of, text_before
 from kafkafs.views import values_view
 from kafkafs.views._measure import Cursor
 from storage import LogManager
@@ -218,19 +218,25 @@ def test_the_index_of_another_log_is_not_taken(tmp_path: Path) -> None:
         check(lines, b"aaa\n" * 50)
 
 
-def test_an_index_with_more_text_than_the_log_is_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_next_mount_measures_a_log_that_shows_less_than_its_index(
+    tmp_path: Path, sealed: bool
+) -> None:
     with a_log(tmp_path) as log:
         producer = Client(log, 7)
         producer.send(b"aborted")
         producer.abort()
         append(log, b"shown")
-        store = LineStore(Files(), granularity=16)
-        not_aborted = SegmentLines(store, log.active, values_view(), lambda *_: False)
+        segment = log.active
+        store = LineStore(Files(), granularity=1)
+        not_aborted = SegmentLines(store, segment, values_view(), lambda *_: False)
         not_aborted.measure()
         assert not_aborted.save()
+        if sealed:
+            log.roll(1)
 
         def opened_again() -> SegmentLines:
-            lines = SegmentLines(store, log.active, values_view(), log.transactions.is_aborted)
+            lines = SegmentLines(store, segment, values_view(), log.transactions.is_aborted)
             lines.measure()
             return lines
 
@@ -238,11 +244,34 @@ def test_an_index_with_more_text_than_the_log_is_deleted(tmp_path: Path) -> None
         assert lines.text_length == len(b"aborted\nshown\n")
         reader = reader_at(lines, 0)
         assert reader.fill(bytearray(lines.text_length), 0) == len(b"shown\n")
+        with pytest.raises(BlockingIOError):
+            at_once(reader.check_again)
         reader.check_again()
-        append(log, b"later")
-        lines.measure()
-        assert not lines.save()
-        assert opened_again().text_length == len(b"shown\nlater\n")
+        if not sealed:
+            append(log, b"later")
+            lines.measure()
+            assert not lines.save()
+            log.roll(1)
+            lines.seal()
+        # This mount still finds the records.
+        out = bytearray(len(b"shown\n"))
+        assert reader_at(lines, len(b"aborted\n")).fill(out, 0) == len(out)
+        assert out == b"shown\n"
+        again = opened_again()
+        assert again.text_length == len(b"shown\n" if sealed else b"shown\nlater\n")
+
+
+def test_the_last_records_before_an_open_transaction_are_found_at_once(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        for number in range(200):
+            append(log, b"%d" % number * 400)
+        Client(log, 7).send(*[b"open" * 2000] * 10)
+        for _ in range(10):
+            append(log, b"after it" * 1000)
+        lines = SegmentLines(
+            LineStore(Files()), log.active, values_view(), log.transactions.is_aborted
+        )
+        assert at_once(count_back, lines, 3) == (3, 197)
 
 
 def test_of_sealed_segments_a_bounded_number_of_bytes_stays_in_memory(tmp_path: Path) -> None:

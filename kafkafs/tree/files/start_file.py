@@ -260,10 +260,12 @@ class StartFile(ViewFile):
             self._size = max(self._size, size)
         return self._attributes(self._size)
 
-    def _attributes(self, size: int, blocks: int | None = None) -> Attributes:
+    def _attributes(
+        self, size: int, blocks: int | None = None, time_ns: int | None = None
+    ) -> Attributes:
         if self._end is not None:
             return self._constant_attributes(size)
-        attributes = super()._attributes(size, blocks)
+        attributes = super()._attributes(size, blocks, time_ns)
         timeout = 0.0 if self.partition.mount.files_grow else attributes.attr_timeout
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
 
@@ -271,11 +273,9 @@ class StartFile(ViewFile):
         """The attributes that only chmod and chown of the partition change. The kernel drops all
         pages of a file with another time or size, even if this node was dropped in between.
         """
-        attributes = super()._attributes(size, -(-size // _BLOCK))
-        time_ns, block = self._time_ns(), block_size(size, is_cached=True)
-        return attributes._replace(
-            mtime_ns=time_ns, attr_timeout=KEEP_S, entry_timeout=0.0, block_size=block
-        )
+        attributes = super()._attributes(size, -(-size // _BLOCK), self._time_ns())
+        block = block_size(size, is_cached=True)
+        return attributes._replace(attr_timeout=KEEP_S, entry_timeout=0.0, block_size=block)
 
     def _time_ns(self) -> int:
         """The time of the last record that it shows, in ns. Waits."""

@@ -179,8 +179,10 @@ class ViewFile(Node):
             text.find_end(time.monotonic() + MEASURE_S)
         return self._attributes(generation.size)
 
-    def _attributes(self, size: int, blocks: int | None = None) -> Attributes:
-        """`blocks`: those of the log by default; they may have to wait."""
+    def _attributes(
+        self, size: int, blocks: int | None = None, time_ns: int | None = None
+    ) -> Attributes:
+        """`blocks`, `time_ns`: those of the log by default; the blocks may have to wait."""
         partition = self.partition
         partition.showing_size()
         mode, uid, gid = partition.owner
@@ -188,7 +190,7 @@ class ViewFile(Node):
             self.inode,
             mode,
             size,
-            partition.mtime_ns,
+            partition.mtime_ns if time_ns is None else time_ns,
             0 if self.has_lost_name() else 1,
             uid,
             gid,

@@ -480,9 +480,8 @@ class Partition:
         """Forget an open file: call none of its functions, and wake nobody for it."""
         self.ranges.pop(file, None)
         self._follow_readers.pop(file, None)
-        was_polled = self.is_polled
-        self._waiters.pop(file, None)
-        if was_polled and not self.is_polled:
+        # Only an open file that was polled is one: it is closed by the thread of the loop.
+        if self._waiters.pop(file, None) is not None and not self.is_polled:
             self._work.watches.forget(self)
 
     def watch(self) -> None:

@@ -216,6 +216,8 @@ class PartitionText:
 
     def _last_of(self, extent: SegmentLines, count: int, until: float) -> tuple[int, int | None]:
         """`count_back`, or the same from the line index."""
+        if extent.complete and extent.records < count:
+            return extent.records, None
         if count <= (FEW_OF_MEASURED if extent.complete else FEW) and extent.segment.holds_batches:
             try:
                 return count_back(extent, count)
@@ -226,8 +228,8 @@ class PartitionText:
         if not extent.complete:
             before_waiting()
             self._measure(extent, until)
-        if extent.records < count:
-            return extent.records, None
+            if extent.records < count:
+                return extent.records, None
         return count, offset_of(extent, extent.records - count)
 
     # -- measuring, and giving positions -------------------------------------------------------
@@ -431,15 +433,18 @@ class PartitionText:
         """The current generation, all of it measured; errors as `measure`."""
         while (current := self._current) is None:
             self.measure(until)
-            made = self.generation_from(self.log.log_start_offset, until)
+            self.catch_up(until)
+            rewrites = self.timeline.rewrites
+            position = self.position(self.log.log_start_offset)
             with self.lock:
-                is_known = self.is_ready and not self.end_unknown and made.is_current
+                is_known = self.is_ready and not self.end_unknown
+                same = is_known and rewrites == self.timeline.rewrites
                 # One that another thread has made meanwhile may be attached already.
-                if is_known and self._current is None:
-                    self._current = made
+                if same and self._current is None:
+                    self._current = Generation(self.timeline, self.nonce, position)
                     if self.view.committed and not self.log.is_start_decided:
-                        made.awaited = self.log.log_start_offset
-                    self.begin_base(made.origin)
+                        self._current.awaited = self.log.log_start_offset
+                    self.begin_base(position)
         return current
 
     def generation_from(self, offset: int, until: float = NEVER) -> Generation:
@@ -465,18 +470,19 @@ class PartitionText:
         for _ in range(_TRIES):
             if self.base is None:
                 self.generation(until)
-                # The current one may be older: positions may have restarted since.
-                made = self.generation_from(self.log.log_start_offset, until)
+                rewrites = self.timeline.rewrites
+                position = self.position(self.log.log_start_offset)
                 with self.lock:
-                    if self.is_ready and made.is_current:
-                        self.begin_base(made.origin)
-            base, log_start = self.base, self.log.log_start_offset
+                    # It is older than the base where the positions have begun anew beside it.
+                    if self.is_ready and rewrites == self.timeline.rewrites:
+                        self.begin_base(position)
+            base = self.base
             if base is None:
                 continue
             self.measure(until, base[0])
             self.find_end(until)
             rewrites = self.timeline.rewrites
-            position = self.position(max(base[0], log_start))
+            position = self.position(max(base[0], self.log.log_start_offset))
             with self.lock:
                 same = rewrites == self.timeline.rewrites and self.base == base
                 recorded = self.recorded

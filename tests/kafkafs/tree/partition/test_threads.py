@@ -190,6 +190,36 @@ def test_a_change_waits_for_no_thread_that_measures_a_transaction(tmp_path: Path
         assert read(handle, 0, 4 << 20) == text
 
 
+@pytest.mark.parametrize("name", ["generation", "lasting_generation"])
+def test_the_log_start_moves_while_a_thread_measures_a_transaction(
+    tmp_path: Path, name: str
+) -> None:
+    """That thread shows no record below the new start."""
+    files = HeldFiles(".log")
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        file = tree.file()
+        tree.append(file, b"one\n")
+        tree.append(file, b"two\n")
+        assert tree.read("t/0") == b"one\ntwo\n"
+        log = tree.log()
+        text = tree.fs.partitions.of(log).text(tree.fs.mount.views[0])
+        log.raise_log_start(1)
+        producer = Producer(1, transactional=True)
+        for _ in range(3):
+            append_batches(log, producer.batch(b"v" * (CATCH_UP_AT_ONCE // 2)), now_ns=NOW_NS)
+        append_batches(log, producer.commit(), now_ns=NOW_NS)
+        assert text.end_unknown
+        assert not text.has_generation
+        begins: list[int] = []
+
+        def begin() -> None:
+            begins.append(getattr(text, name)().first_valid)
+
+        beside(begin, files, lambda: log.raise_log_start(2))
+        assert begins == [len(b"one\ntwo\n")]
+
+
 def test_retention_has_the_owner_read_no_log(tmp_path: Path) -> None:
     """Its end may lie on the disk only: nobody has looked at it for a week."""
     files = OwnersFiles()
