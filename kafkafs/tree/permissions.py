@@ -109,13 +109,16 @@ class Permissions:
         mode, uid, gid = self.whole_topic(topic)
         return mode & 0o222, uid, gid
 
-    def check_writers(self, topic: Topic, at_open: Ownership) -> None:
-        """Check that the mode still permits all that it permitted at open (`writers`). EACCES"""
-        if within(at_open, self.writers(topic)) != at_open[0]:
+    def check_writers(self, topic: Topic, at_open: Ownership, opener: Opener) -> None:
+        """Check that the user of an open file may still write it, if its mode now permits less than
+        at open (`writers`). EACCES
+        """
+        now = self.writers(topic)
+        if within(at_open, now) != at_open[0] and not may_write(now, opener):
             raise PermissionError(
                 errno.EACCES,
-                "the owner or the mode of the topic or of a partition has changed since this file "
-                "was opened: open it again",
+                "the user who opened this file no longer has write permission on the topic and all "
+                "its partitions",
             )
 
     def may_empty(self, topic: str, caller: Caller) -> bool:

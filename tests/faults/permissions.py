@@ -314,7 +314,7 @@ FAULTS = [
     Fault(
         "open-commands-reach-later-partitions",
         "kafkafs/tree/permissions.py",
-        "        if within(at_open, self.writers(topic)) != at_open[0]:",
+        "        if within(at_open, now) != at_open[0] and not may_write(now, opener):",
         "        if at_open is None:",
         "A file opened in time deletes what is private later.",
         (TWO_USERS,),

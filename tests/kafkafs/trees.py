@@ -13,7 +13,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import Handle, NotExamined
+from kafkafs.tree.handles import Handle, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from kafkafs.tree.notices import Notices
 from storage import LogManager, Record, encode, paths
@@ -32,6 +32,7 @@ from tests.storage.logs import remove_head
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 CALLER = Caller(1000, 100)
+ROOT = Opener(0, 0, (), 0)
 APPEND = os.O_WRONLY | os.O_APPEND
 
 
@@ -164,9 +165,11 @@ class Tree:
         assert isinstance(node, Directory)
         return node
 
-    def open(self, node: Node | str, flags: int = os.O_RDONLY) -> Handle:
+    def open(self, node: Node | str, flags: int = os.O_RDONLY, opener: Opener = ROOT) -> Handle:
         found = self.node(node) if isinstance(node, str) else node
-        return asked(found.open, flags)
+        handle = asked(found.open, flags)
+        handle.opened_by(opener)
+        return handle
 
     def read(self, node: Node | str, position: int = 0, size: int = 1 << 20) -> bytes:
         handle = node if isinstance(node, Handle) else self.open(node)

@@ -24,7 +24,7 @@ from kafkafs.tree.append.append_target import (
     TopicTarget,
 )
 from kafkafs.tree.events import mark_logged
-from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
+from kafkafs.tree.handles import FlushPlan, Handle, Opener, WritingHandle
 from kafkafs.tree.unfinished import Rest, UnfinishedError
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError, refusal_of
 
@@ -65,7 +65,7 @@ def _hashes(data: bytes) -> array[int]:
 class AppendHandle(WritingHandle, Generic[T]):
     """See the module. `reader` answers reads where the file is open for both."""
 
-    __slots__ = ("_flags", "_kept", "_refused", "_target", "sync_due")
+    __slots__ = ("_flags", "_kept", "_refused", "_target", "asks_groups", "sync_due")
 
     def __init__(self, target: T, flags: int, reader: Handle | None) -> None:
         super().__init__(target.mount.unfinished, reader)
@@ -74,7 +74,13 @@ class AppendHandle(WritingHandle, Generic[T]):
         self._kept = Rest()
         # The last refused write, and its error where it had begun inside of a line or batch.
         self._refused: tuple[_Written, StorageError | OSError | None] | None = None
+        self.asks_groups = isinstance(target, TopicTarget)
         self.sync_due = False
+
+    def opened_by(self, opener: Opener) -> None:
+        super().opened_by(opener)
+        if isinstance(self._target, TopicTarget):
+            self._target.opener = opener
 
     # -- for subclasses ------------------------------------------------------------------------
 

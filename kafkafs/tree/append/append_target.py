@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.handles import FlushPlan
+from kafkafs.tree.handles import FlushPlan, Opener
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition, Writer
 from kafkafs.tree.partition.partitions import Partitions, planned
@@ -187,8 +187,12 @@ class TopicTarget:
         "flush_due",
         "mount",
         "name",
+        "opener",
         "position",
     )
+
+    opener: Opener
+    """Set after the open."""
 
     def __init__(
         self, partitions: Partitions, topic: Topic, name: str, partitioner: Partitioner
@@ -252,7 +256,7 @@ class TopicTarget:
     ) -> tuple[Routed, list[tuple[Partition, Assigned]]]:
         """The batches for each partition, checked. EACCES; errors of `Log.assign`."""
         limit = self.config.max_message_bytes
-        self.mount.permissions.check_writers(self._topic, self._at_open)
+        self.mount.permissions.check_writers(self._topic, self._at_open, self.opener)
         partitions = self._topic.partitions
         # The partitioner counts all partitions, those that cannot be opened included.
         there = self._topic.numbers if self._topic.faults else partitions

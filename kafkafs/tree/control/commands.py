@@ -38,7 +38,7 @@ class TopicCommands(TextCommands):
         """Check that the topic exists, and that the user may still write all of it."""
         if self.mount.manager.topics.get(self.topic.name) is not self.topic:
             raise UnknownTopicOrPartition("the topic is deleted")
-        self.mount.permissions.check_writers(self.topic, self._at_open)
+        self.mount.permissions.check_writers(self.topic, self._at_open, self.opener)
 
 
 class Command(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import mark_logged
-from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, WritingHandle
+from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener, WritingHandle
 from kafkafs.tree.jobs import Job, JobState
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import planned
@@ -55,6 +55,8 @@ class Commands(Generic[T]):
     resumes = False
     """After an OSError the open file is as before: the kernel reports a refused piece of a large
     write() as a short count, and the writer gets the error by writing the rest again."""
+    opener: Opener
+    """Set after the open."""
     structural = False
     """The lines wait for the disk, and change the tree or its settings, but no log."""
 
@@ -94,6 +96,8 @@ class ControlHandle(WritingHandle, Generic[T]):
         *("awaited", "structural", "sync_due"),
     )
 
+    asks_groups = True
+
     def __init__(self, commands: Commands[T], flags: int, reader: Handle | None) -> None:
         super().__init__(commands.mount.unfinished, reader)
         self._commands = commands
@@ -107,6 +111,10 @@ class ControlHandle(WritingHandle, Generic[T]):
         self.awaited: Sequence[Job] = ()
         self.structural = commands.structural
         self.sync_due = False
+
+    def opened_by(self, opener: Opener) -> None:
+        super().opened_by(opener)
+        self._commands.opener = opener
 
     def write(self, position: int, data: bytes) -> int:
         self.awaited = self._begun = ()

@@ -58,8 +58,6 @@ class ClaimHandle(ControlHandle[str]):
 
     __slots__ = ("_claiming", "_consumer", "_text")
 
-    asks_groups = True
-
     def __init__(self, commands: ClaimCommands, flags: int) -> None:
         super().__init__(commands, flags, None)
         self._claiming = commands
@@ -69,7 +67,6 @@ class ClaimHandle(ControlHandle[str]):
 
     def opened_by(self, opener: Opener) -> None:
         super().opened_by(opener)
-        self._claiming.opener = opener
         self._consumer.name = _process_name(process_of(opener.thread))
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
@@ -99,8 +96,6 @@ class ClaimHandle(ControlHandle[str]):
 
 class ClaimCommands(TextCommands):
     """The lines of a consumer."""
-
-    opener: Opener
 
     def __init__(self, partitions: Partitions, claims: Claims, group: str, path: str) -> None:
         super().__init__(partitions.mount, path)

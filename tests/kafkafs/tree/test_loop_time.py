@@ -25,7 +25,7 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.files.control_file import MOST_LINES
 from kafkafs.tree.groups.claims import MOST_CONSUMERS
-from kafkafs.tree.handles import Handle, NotExamined, Opener
+from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.inodes import Directory
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.owner.adopt_file import MOST_REQUESTS
@@ -62,7 +62,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
             tree.log("long").roll(NOW_MS)
         for name in ("g", "crowd"):
             tree.directory(".groups").mkdir(name, 0o700, CALLER)
-        write(opened(tree, ".groups/g/t/0"), b"0\n")
+        write(tree.open(".groups/g/t/0", APPEND), b"0\n")
         # As the daemon does: the collector need not visit what lives as long as the mount.
         gc.collect()
         gc.freeze()
@@ -75,12 +75,6 @@ def run_job(tree: Tree, job: Job) -> None:
     tree.fs.mount.jobs.started(job)
     in_thread(job.carry_out)
     tree.fs.mount.jobs.ended(job)
-
-
-def opened(tree: Tree, path: str, flags: int = APPEND) -> Handle:
-    handle = tree.open(path, flags)
-    handle.opened_by(Opener(0, 0, (), 0))
-    return handle
 
 
 def write(handle: Handle, data: bytes) -> None:
@@ -132,7 +126,7 @@ def whole(line: bytes) -> bytes:
 )
 def test_writes(tree: Tree, path: str, data: bytes) -> None:
     flags = os.O_RDWR if path.endswith(".claims") else APPEND
-    assert busy_s(lambda: write(opened(tree, path, flags), data)) < MOST_S
+    assert busy_s(lambda: write(tree.open(path, flags), data)) < MOST_S
 
 
 @pytest.mark.parametrize(
@@ -152,7 +146,7 @@ def test_writes(tree: Tree, path: str, data: bytes) -> None:
 )
 def test_commands(tree: Tree, path: str, data: bytes) -> None:
     """A quarter: the part that grows with the partitions has room for 10,000."""
-    assert busy_s(lambda: write(opened(tree, path), data)) < MOST_S / 4
+    assert busy_s(lambda: write(tree.open(path, APPEND), data)) < MOST_S / 4
 
 
 @pytest.mark.parametrize(
@@ -185,7 +179,7 @@ def test_names(tree: Tree, name: str) -> None:
 def test_batches(tree: Tree, values: list[bytes], codec: int) -> None:
     stored = bytes(recompress(batch(values), codec))
     data = whole(stored)
-    assert busy_s(lambda: write_all(opened(tree, "t/.batches/0"), 0, data)) < MOST_S
+    assert busy_s(lambda: write_all(tree.open("t/.batches/0", APPEND), 0, data)) < MOST_S
 
 
 REQUEST = b'{"positions":{"group":"g","positions":{"t":{"0":0}}}}\n'
@@ -199,7 +193,7 @@ REQUEST = b'{"positions":{"group":"g","positions":{"t":{"0":0}}}}\n'
 def test_requests_to_the_owner(tree: Tree, data: bytes) -> None:
     def ask() -> None:
         with contextlib.suppress(OSError, StorageError):
-            write_all(opened(tree, ".kafkafs/adopt"), 0, data)
+            write_all(tree.open(".kafkafs/adopt", APPEND), 0, data)
 
     assert busy_s(ask) < MOST_S
     assert busy_s(lambda: tree.open(".kafkafs/adopt", os.O_RDONLY).read(0, 1 << 20)) < MOST_S
@@ -350,7 +344,7 @@ def test_readdir(tree: Tree, path: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_group_with_as_many_consumers_as_there_may_be(tree: Tree) -> None:
     """One joins, one returns what it has, some end, the clock looks."""
     claims = tree.fs.claims
-    crowd = [opened(tree, ".groups/crowd/.claims", os.O_RDWR) for _ in range(MOST_CONSUMERS)]
+    crowd = [tree.open(".groups/crowd/.claims", os.O_RDWR) for _ in range(MOST_CONSUMERS)]
     for each in crowd[:-RUNS]:
         write(each, b"claim wide\n")
     joining = iter(crowd[-RUNS:])

@@ -150,9 +150,7 @@ def small(tmp_path: Path) -> Iterator[Tree]:
 
 
 def opened(tree: Tree, uid: int, path: str = "t/0") -> Handle:
-    handle = tree.open(path, APPEND)
-    handle.opened_by(Opener(uid, uid, (), 0))
-    return handle
+    return tree.open(path, APPEND, Opener(uid, uid, (), 0))
 
 
 def allocated(size: int) -> int:

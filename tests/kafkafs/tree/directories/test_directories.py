@@ -16,13 +16,14 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.handles import Opener
 from kafkafs.tree.inodes import ROOT_INODE, Change, Directory
 from storage import LogManager
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
 from storage.settings.setting_files import TOPIC_FILE
 from storage.waiting import at_once
 from tests.crash.failing_disk import FailingDisk
-from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
+from tests.kafkafs.trees import APPEND, CALLER, ROOT, Tree, a_tree
 from tests.storage.logs import write_settings
 
 
@@ -32,6 +33,8 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         yield tree
 
 
+OWNER = Opener(CALLER.uid, 1, (), 0)
+MEMBER = Opener(2, 2, (3, CALLER.gid), 0)
 ABOUT_NAMES = ["adopt", "config", "help", "log", "metrics", "topics", "version"]
 
 
@@ -355,25 +358,35 @@ def test_chmod_and_chown_last(tmp_path: Path) -> None:
     [(".append", b"x\n"), (".config", b"segment.ms=9\n"), (".control/roll", b"run\n")],
 )
 @pytest.mark.parametrize(
-    ("path", "change", "is_refused"),
+    ("path", "change", "refused"),
     [
-        ("t/0", Change(mode=0o400), True),
-        ("t/1", Change(uid=5, mode=0o644), True),
-        ("t", Change(mode=0o555), True),
-        ("t", Change(mode=0o777), False),
-        ("t/0", Change(mode=0o200), False),
+        ("t/0", Change(mode=0o464), {OWNER}),
+        ("t/0", Change(mode=0o644), {MEMBER}),
+        ("t/0", Change(gid=5), {MEMBER}),
+        ("t/1", Change(uid=5), {OWNER}),
+        ("t/1", Change(uid=5, mode=0o644), {OWNER, MEMBER}),
+        ("t", Change(mode=0o555), {OWNER, MEMBER}),
+        ("t", Change(mode=0o777), set()),
+        ("t/0", Change(mode=0o260), set()),
     ],
 )
+@pytest.mark.parametrize("opener", [ROOT, OWNER, MEMBER])
 def test_an_open_file_of_the_whole_topic_obeys_a_chmod(
-    tree: Tree, name: str, line: bytes, path: str, change: Change, is_refused: bool
+    tree: Tree,
+    name: str,
+    line: bytes,
+    path: str,
+    change: Change,
+    refused: set[Opener],
+    opener: Opener,
 ) -> None:
-    tree.mkdir("t", 0o755)
-    handle = tree.open(f"t/{name}", APPEND)
-    tree.directory("t").create("1", 0o644, APPEND, CALLER)
+    tree.mkdir("t", 0o775)
+    handle = tree.open(f"t/{name}", APPEND, opener)
+    tree.directory("t").create("1", 0o664, APPEND, CALLER)
     assert handle.write(0, line) == len(line)
     tree.node(path).set_attributes(change)
-    if is_refused:
-        with pytest.raises(PermissionError, match="since this file was opened: open it again"):
+    if opener in refused:
+        with pytest.raises(PermissionError, match="the user who opened this file no longer has"):
             handle.write(len(line), line)
     else:
         handle.write(len(line), line)

@@ -66,7 +66,7 @@ class Counted(Files):
 
 
 def config(tree: Tree) -> None:
-    handle = tree.node("t/.config").open(APPEND)
+    handle = tree.open("t/.config", APPEND)
     handle.write(0, b"retention.ms=5\n")
     handle.release()
 

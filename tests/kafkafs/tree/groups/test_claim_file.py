@@ -14,7 +14,6 @@ from kafkafs.fuse.answers import errno_of
 from kafkafs.tree.files.control_file import MOST_LINES
 from kafkafs.tree.groups.claim_file import ClaimHandle
 from kafkafs.tree.groups.claims import MOST_CONSUMERS, MOST_NAMES
-from kafkafs.tree.handles import Opener
 from storage.errors import InvalidConfig
 from storage.task import Task
 from tests.kafkafs.trees import CALLER, Tree, a_tree, write
@@ -27,7 +26,6 @@ RETENTION_NS = 10 * 60_000_000_000
 def opened_claims(tree: Tree) -> ClaimHandle:
     handle = tree.open(".groups/g/.claims", os.O_RDWR)
     assert isinstance(handle, ClaimHandle)
-    handle.opened_by(Opener(0, 0, (), 0))
     return handle
 
 
