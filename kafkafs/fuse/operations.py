@@ -533,7 +533,7 @@ class Operations(pyfuse3.Operations):
         except Exception as error:
             self._fail("read", error, self._open_files.node(fh))
 
-    @_of_file
+    @_of_inode
     async def poll(
         self,
         inode: int,

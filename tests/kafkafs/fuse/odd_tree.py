@@ -47,6 +47,7 @@ from kafkafs.tree.inodes import (
     file_mode,
     inode_number,
 )
+from kafkafs.tree.notices import Waiter
 from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage import errors
@@ -116,6 +117,9 @@ class BuggyHandle(Handle):
         raise RuntimeError("nobody foresaw this")
 
     def write(self, position: int, data: bytes) -> int:
+        raise RuntimeError("nobody foresaw this")
+
+    def poll(self, waiter: Waiter | None) -> int:
         raise RuntimeError("nobody foresaw this")
 
     def flush(self) -> None:

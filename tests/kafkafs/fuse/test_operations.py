@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
 import threading
 import time
@@ -113,6 +114,7 @@ def test_what_nobody_foresaw_is_eio_with_a_traceback_and_the_daemon_lives_on(odd
             os.write(descriptor, b"x")
         with refused_with(errno.EIO):
             os.fsync(descriptor)
+        select.select([], [descriptor], [])
     finally:
         with refused_with(errno.EIO):
             os.close(descriptor)
@@ -121,7 +123,7 @@ def test_what_nobody_foresaw_is_eio_with_a_traceback_and_the_daemon_lives_on(odd
     with refused_with(errno.EIO):
         os.listdir(odd / "unlisted")
     log = log_of(odd)
-    for what in ("read", "write", "fsync", "flush", "release"):
+    for what in ("read", "write", "fsync", "poll", "flush", "release"):
         assert f"{what} of bug: unexpected error, answered with EIO\n    Traceback" in log
     assert "readdir of unlisted: unexpected error, answered with EIO\n    Traceback" in log
     assert "RuntimeError: nobody foresaw this" in log
