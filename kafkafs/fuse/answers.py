@@ -59,18 +59,6 @@ EVERYDAY = frozenset(
 )
 #: Exceptions that are logged whatever their errno is.
 UNCOMMON = NoPoint, errors.TopicExists, errors.IgnoredEntry
-#: Errors of the data, the disk or the machine, for which the caller is not responsible.
-FAULTS = frozenset(
-    {
-        errno.EIO,
-        errno.ESTALE,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-    }
-)
 
 
 def errno_of(error: Exception) -> int | None:

@@ -37,13 +37,13 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import EVERYDAY, FAULTS, UNCOMMON, Entries, errno_of
+from kafkafs.fuse.answers import EVERYDAY, UNCOMMON, Entries, errno_of
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import Turns, in_thread, job_ended
 from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
-from kafkafs.tree.events import is_logged
+from kafkafs.tree.events import FAULTS, is_logged
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Change, InodeTable, Node
@@ -224,7 +224,7 @@ class Operations(pyfuse3.Operations):
                 lines = "".join(traceback.format_exception(error))
                 self._mount.events(f"{what}: unexpected error, answered with EIO", lines)
             elif number in FAULTS:
-                self._mount.events.of_request(f"{what}: {reason_of(error)}")
+                self._mount.events.of_request(f"{what}: {reason_of(error)}", number)
             else:
                 self._mount.events.of_request(what.line(error))
         # A file may keep the error. The tracebacks have what the request wrote, in cycles with it.

@@ -1,8 +1,9 @@
-"""The lines of `.kafkafs/log`: recent events, in two bounded lists in memory.
+"""The lines of `.kafkafs/log`: recent events, in three bounded lists in memory.
 
 The first has the events of the data and the daemon (`events(…)`): recovery, damage, duties that
-fail. The second has answers to requests (`events.of_request(…)`). Any program may cause any number
-of these, so they push no message of damage out.
+fail. The others have answers to requests (`events.of_request(…)`): the second those that failed
+because of the data, the disk or the machine, the third all others. Any program may cause any number
+of the others, so they push no message of damage out.
 
 Each line has the time (UTC, milliseconds) and a message, in which `one_line` escapes text from
 outside; the lines of a traceback follow theirs, indented. A repetition within a minute is counted:
@@ -12,6 +13,7 @@ threads add the same message at the same time, one of them may be left uncounted
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -24,6 +26,18 @@ MESSAGE_LIMIT = 8192
 """Characters of one message; its middle is cut out, which bounds the memory."""
 REQUEST_LIMIT = 2048
 """The same for answers to requests, which show names and text of programs."""
+FAULTS = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    }
+)
+"""Errors of the data, the disk or the machine, for which the caller is not responsible."""
 AGAIN_MS = 60_000
 """A message that comes later than this after the last one like it is a new one."""
 _CUT = " … (cut) … "
@@ -99,6 +113,7 @@ class Events:
         self.count = 0
         """All messages since the start."""
         self._happened = _Recent(MESSAGE_LIMIT)
+        self._faults = _Recent(REQUEST_LIMIT)
         self._answers = _Recent(REQUEST_LIMIT)
         self.forward: Callable[[str], None] | None = None
 
@@ -106,9 +121,9 @@ class Events:
         """Add an event of the data or the daemon."""
         self._add(self._happened, message, traceback)
 
-    def of_request(self, message: str) -> None:
-        """Add the answer to a request of a program."""
-        self._add(self._answers, message)
+    def of_request(self, message: str, number: int | None = None) -> None:
+        """Add the answer to a request of a program, with its errno if that may be one of FAULTS."""
+        self._add(self._faults if number in FAULTS else self._answers, message)
 
     def _add(self, recent: _Recent, message: str, traceback: str = "") -> None:
         shown = "\n    ".join(map(one_line, [message, *traceback.splitlines()]))
@@ -118,8 +133,8 @@ class Events:
 
     def text(self) -> str:
         """The lines, oldest first."""
-        lines = [*self._happened.lines(), *self._answers.lines()]
-        return "".join(line for _, line in sorted(lines))
+        lists = (self._happened, self._faults, self._answers)
+        return "".join(line for _, line in sorted(line for each in lists for line in each.lines()))
 
 
 def mark_logged(error: Exception) -> None:

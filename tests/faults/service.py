@@ -535,7 +535,7 @@ FAULTS = [
     Fault(
         "refusals-push-damage-out",
         "kafkafs/tree/events.py",
-        "        self._add(self._answers, message)\n",
+        "        self._add(self._faults if number in FAULTS else self._answers, message)\n",
         "        self._add(self._happened, message)\n",
         "A program that is refused a thousand times hides the messages of damage.",
         (EVENTS,),

@@ -183,11 +183,11 @@ class AppendHandle(WritingHandle, Generic[T]):
         self._say_refused(error)
 
     def _say_refused(self, error: StorageError | OSError) -> None:
-        self._say(f"append refused: {refusal_of(error)}")
+        self._say(f"append refused: {refusal_of(error)}", getattr(error, "errno", None))
         mark_logged(error)
 
-    def _say(self, what: str) -> None:
-        self._target.mount.events.of_request(f"{self._target.name}: {what}")
+    def _say(self, what: str, number: int | None = None) -> None:
+        self._target.mount.events.of_request(f"{self._target.name}: {what}", number)
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -120,8 +120,8 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._replace_kept(Rest())
         self._needed = 0
 
-    def _say(self, what: str) -> None:
-        super()._say(f"{what} (after the first {self._taken} bytes written)")
+    def _say(self, what: str, number: int | None = None) -> None:
+        super()._say(f"{what} (after the first {self._taken} bytes written)", number)
 
     def release(self) -> None:
         """Drop an incomplete batch."""

@@ -140,8 +140,8 @@ class ControlHandle(WritingHandle, Generic[T]):
             if not (resumes and isinstance(error, OSError)):
                 # The next write begins with a new line.
                 self._rest = bytearray()
-            reason = refusal_of(error)
-            self._commands.mount.events.of_request(f"{self._commands.path}: {reason}")
+            line = f"{self._commands.path}: {refusal_of(error)}"
+            self._commands.mount.events.of_request(line, getattr(error, "errno", None))
             mark_logged(error)
             raise
 

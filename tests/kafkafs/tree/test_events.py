@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from kafkafs.tree.events import AGAIN_MS, MESSAGE_LIMIT, MESSAGES, REQUEST_LIMIT, Events
 from tests.kafkafs.trees import Clock
 
@@ -88,21 +90,22 @@ def test_what_comes_again_is_counted() -> None:
     assert [line.partition(" ")[2] for line in events.text().splitlines()] == [*lines, "no"]
 
 
-def test_answers_push_out_no_event_of_the_data() -> None:
+def test_refusals_push_out_neither_faults_nor_events_of_the_data() -> None:
     events = Events(Clock().ms)
     seen: list[str] = []
     events.forward = seen.append
     events("damage found")
+    events.of_request("read: damaged", errno.EIO)
     for number in range(10 * MESSAGES):
-        events.of_request(f"refusal {number}")
+        events.of_request(f"refusal {number}", errno.EPERM)
     lines = [line.partition(" ")[2] for line in events.text().splitlines()]
-    assert len(seen) == 1 + MESSAGES, "of a flood the first ones"
-    assert lines[0] == "damage found"
-    assert lines[1:] == [f"refusal {number}" for number in range(9 * MESSAGES, 10 * MESSAGES)]
+    assert len(seen) == 2 + MESSAGES, "of a flood the first ones"
+    assert lines[:2] == ["damage found", "read: damaged"]
+    assert lines[2:] == [f"refusal {number}" for number in range(9 * MESSAGES, 10 * MESSAGES)]
     for number in range(10 * MESSAGES):
-        events.of_request(f"fault {number} " + "x" * MESSAGE_LIMIT)
+        events.of_request(f"fault {number} " + "x" * MESSAGE_LIMIT, errno.ENOSPC)
     assert "damage found" in events.text()
-    assert len(events.text()) < MESSAGES * (REQUEST_LIMIT + 50)
+    assert len(events.text()) < 2 * MESSAGES * (REQUEST_LIMIT + 50)
 
 
 def test_what_still_comes_stays_while_others_go() -> None:
