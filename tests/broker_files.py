@@ -131,9 +131,15 @@ class BrokerPartition:
 
     def recover(self, *bases: int) -> None:
         """Make the indexes of these segments again (``LogSegment.recover``): those in the directory
-        are emptied first.
+        are emptied first, and later snapshots removed.
         """
         for base in bases:
+            snapshots: dict[Path, bytes] = {}
+            for path in self.directory.glob(f"*{paths.SNAPSHOT}"):
+                if int(path.stem) > base:
+                    snapshots[path] = path.read_bytes()
+                    path.unlink()
+                    self.step()
             log = self.log(base)
             aborted = log.with_suffix(paths.TXNINDEX)
             entries = aborted.read_bytes() if aborted.exists() else b""
@@ -151,6 +157,9 @@ class BrokerPartition:
             self.step()
             if entries:
                 aborted.write_bytes(entries)
+                self.step()
+            for path, state in snapshots.items():
+                path.write_bytes(state)
                 self.step()
 
     def _time_index(self, base: int, end: int) -> bytes:

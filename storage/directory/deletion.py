@@ -94,7 +94,8 @@ def _planned(directory: DataDirectory, topic: Topic, delay_ms: int) -> Deletion:
 
 def _record(directory: DataDirectory, deletion: Deletion) -> bool:
     """Write the deletion record. Return False if that is not possible."""
-    if any(topic == deletion.topic for topic, _ in directory.checkpoints.lost_starts):
+    lost = directory.checkpoints.lost_starts
+    if any((deletion.topic, each.number) in lost for each in deletion.partitions):
         return False
     first = os.path.join(directory.path, _live(deletion.topic, deletion.partitions[0]))
     try:

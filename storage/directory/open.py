@@ -189,6 +189,7 @@ def _as_fault(
             raise
         if log is not None:
             log.abandon()
+            directory.forget_unflushed(log)
         directory.topics.set_fault(item, error)
 
 

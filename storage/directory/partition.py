@@ -23,7 +23,7 @@ from dataclasses import replace
 from storage import paths
 from storage.directory.data_directory import DataDirectory
 from storage.directory.topics import Topic, TopicPartition
-from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
+from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone, StorageError
 from storage.files import Files
 from storage.log.log import Log
 from storage.log.rescue import decided, finish
@@ -34,7 +34,7 @@ from storage.recovery.promises import PartitionFiles, Promises
 from storage.recovery.segment import header_at
 from storage.segment.reader import SegmentReader
 from storage.state import checkpoint_file, history, manifest_file
-from storage.state.deletion_file import Deletion
+from storage.state.deletion_file import DeletedPartition, Deletion
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +179,15 @@ def load_undeleted(directory: DataDirectory, deletion: Deletion) -> Topic:
     A partition that cannot be loaded is a fault of the topic.
     """
     topic = directory.topics.appear(deletion.topic, deletion.id)
-    for each in deletion.partitions:
+
+    def is_foreign(each: DeletedPartition) -> bool:
+        path = directory.partition_path((deletion.topic, each.number))
+        with contextlib.suppress(StorageError, OSError):
+            return read_topic_id(directory.files, path) != deletion.id
+        return True
+
+    # The first partition gives the topic its id.
+    for each in sorted(deletion.partitions, key=is_foreign):
         item = deletion.topic, each.number
         point, start = each.recovery_point, each.log_start
         if each.cleaned is not None:
@@ -196,6 +204,7 @@ def load_undeleted(directory: DataDirectory, deletion: Deletion) -> Topic:
         except Exception as error:
             if log is not None:
                 log.abandon()
+                directory.forget_unflushed(log)
             directory.topics.set_fault(item, error)
             _log.warning("%s", topic.faults[each.number])
     return topic
@@ -264,7 +273,8 @@ def _promises(
         or (recovery_point is None and not manifest_file.is_blank(files, path))
     )
     manifest_below = paths.MAX_OFFSET if directory.stopped_clean else point
-    has_whole_indexes = is_ours or (files.in_order and directory.stopped_clean)
+    # Recovery in a directory of ours reads what a power cut may have taken from its indexes.
+    has_whole_indexes = directory.stopped_clean or (is_ours and not directory.read_only)
     return Promises(
         clean,
         recovery_point,
@@ -273,7 +283,7 @@ def _promises(
         manifest_below=manifest_below if is_ours else None,
         gaps_below=paths.MAX_OFFSET if has_gaps_anywhere else point,
         may_have_gaps=may_have_gaps,
-        aborts_below=paths.MAX_OFFSET if has_whole_indexes else point,
+        aborts_below=paths.MAX_OFFSET if files.in_order and has_whole_indexes else point,
     )
 
 

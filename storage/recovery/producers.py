@@ -49,13 +49,14 @@ def replay(
         for item in loaded
         if item.scan is not None and item.scan.first_abort is not None
     ]
-    ranges = [(item.segment.base_offset, item.segment.next_offset) for item in loaded]
-    doubtful = [
+    # A broker recovers from the segment on that has the recovery point, or from the last one.
+    may_lack_aborts = [
         base
-        for base, end in ranges
-        if end > partition.promises.aborts_below and paths.file_name(base, paths.TXNINDEX) in names
+        for base, following in zip(bases, [*bases[1:], paths.MAX_OFFSET], strict=True)
+        if following > partition.promises.aborts_below
+        and paths.file_name(base, paths.TXNINDEX) in names
     ]
-    start = snapshots.newest_up_to(min([last.next_offset, *missing, *aborts, *doubtful]))
+    start = snapshots.newest_up_to(min([last.next_offset, *missing, *aborts, *may_lack_aborts]))
     state = ProducerState() if start < 0 else snapshots.load(start)
     for number, item in enumerate(loaded):
         base, end = item.segment.base_offset, item.segment.next_offset
@@ -66,7 +67,11 @@ def replay(
                 snapshots.write(base, state)
         begins = max(start, base)
         rebuilt = _walk(partition, item, begins, state) if end > start else []
-        if item.scan is not None or base in doubtful:
+        newest = snapshots.newest_up_to(end)
+        if item is loaded[-1] and newest > begins:
+            state = snapshots.load(newest)
+            rebuilt += _walk(partition, item, newest, state)
+        if item.scan is not None or base in may_lack_aborts:
             trusted_to = end if item.scan is None else item.scan.offset
             _put_transactions(partition, item.segment, trusted_to, rebuilt, names)
     snapshots.drop_others(bases)

@@ -29,9 +29,10 @@ class Promises:
     `may_have_gaps`: a cleaner may have left gaps in any segment, whatever the topic's present
     settings are. `aborts_below`: the transaction indexes of segments that end at or below this
     offset have all aborted transactions. A broker that recovers later segments empties their
-    indexes first (`LogSegment.recover`); in a copy, indexes may be older than logs. `unsynced`: an
-    fsync has failed: the page cache, or new files, still have the readable bytes. `may_end`: the
-    log may end at damage; otherwise that is LogWouldEnd.
+    indexes first (`LogSegment.recover`); in a copy, indexes may be older than logs. So later
+    segments that have such an index are read from their first batch. `unsynced`: an fsync has
+    failed: the page cache, or new files, still have the readable bytes. `may_end`: the log may end
+    at damage; otherwise that is LogWouldEnd.
     """
 
     clean: bool

@@ -174,10 +174,10 @@ class LogChecker:
             segment.lease()
         except SegmentGone:
             return -1
-        base, largest = segment.base_offset, log.config.max_message_bytes
-        named = segment.offset_index.position_after
-        part = Part(base, position, next_offset, end, largest, limit, named)
         try:
+            base, largest = segment.base_offset, log.config.max_message_bytes
+            named = segment.offset_index.position_after
+            part = Part(base, position, next_offset, end, largest, limit, named)
             checked = check_file(log.files, segment.log_path, part, task)
             if checked.damages:
                 task.on_log_thread(lambda: self._note(log, segment, checked.damages))

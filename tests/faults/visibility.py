@@ -395,8 +395,8 @@ FAULTS = [
     Fault(
         "replay-trusts-the-indexes-of-a-recovering-broker",
         "storage/recovery/producers.py",
-        "        if end > partition.promises.aborts_below and",
-        "        if end < 0 and",
+        "        if following > partition.promises.aborts_below\n",
+        "        if following < 0\n",
         "Aborted records are shown by a mount that is started while a killed broker recovers.",
         (FOLLOW_OPENING,),
     ),

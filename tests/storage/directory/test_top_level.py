@@ -84,6 +84,19 @@ def test_a_lost_log_start_of_an_ignored_partition_stays_lost(data: Path) -> None
         LogManager.open(str(data))
 
 
+def test_a_topic_beside_an_ignored_partition_with_a_lost_log_start_can_be_undeleted(
+    data: Path,
+) -> None:
+    with opened(data) as manager:
+        manager.create_partition("t", 1)
+    give(data / "t-0", STRANGER)
+    (data / paths.LOG_STARTS).write_bytes(b"?")
+    with LogManager.open(str(data)) as manager:
+        manager.delete_topic("t")
+        manager.undelete_topic("t")
+        assert list(manager.topic("t").partitions) == [1]
+
+
 @pytest.mark.parametrize("is_corrupt", [False, True])
 def test_a_removed_one_hands_no_line_to_a_new_partition(data: Path, is_corrupt: bool) -> None:
     give(data / "t-0", STRANGER)

@@ -410,16 +410,18 @@ def test_readers_of_the_directory_see_no_half_of_it(tmp_path: Path) -> None:
         check_whole(manager)
 
 
-def test_a_partition_of_another_topic_comes_back_as_a_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_partition_of_another_topic_comes_back_as_a_fault(tmp_path: Path, number: int) -> None:
     manager = LogManager.open(str(tmp_path), keeps_faulty=True, clock_ms=lambda: NOW_MS)
     make(manager)
     manager.delete_topic("orders")
     (deletion,) = manager.deleted.topics
-    directory = tmp_path / deletion.partitions[1].directory
+    directory = tmp_path / deletion.partitions[number].directory
     write_partition_metadata(
         manager.files, str(directory / paths.PARTITION_METADATA), new_topic_id()
     )
     topic = manager.undelete_topic("orders")
-    assert list(topic.partitions) == [0, 2]
-    assert "differs from" in topic.faults[1]
+    assert topic.id == deletion.id
+    assert sorted(topic.partitions) == [each for each in range(3) if each != number]
+    assert "differs from" in topic.faults[number]
     manager.close()

@@ -144,6 +144,27 @@ def test_what_a_cleaner_left_only_in_a_snapshot_counts(tmp_path: Path) -> None:
         assert put(log, produced([b"a"], 7, 0))[0].duplicate
 
 
+def test_what_only_the_snapshot_of_a_clean_stop_knows_counts_after_a_kill(tmp_path: Path) -> None:
+    """It lies in the last segment, whose transactions are read from its first batch on."""
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = new_log(manager)
+    first, second = Client(log, 7), Client(log, 8)
+    first.send(b"a")
+    first.abort()
+    stopped = ProducerState([*log.producers, log.producers.by_id[7]._replace(producer_id=9)])
+    (tmp_path / "t-0" / f"{2:020d}.snapshot").write_bytes(stopped.encode())
+    second.send(b"b")
+    second.abort()
+    expected = log.transactions.aborted()
+    manager.abandon()
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    (tmp_path / "t-0" / f"{0:020d}.txnindex").write_bytes(b"")
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        assert set(log.producers.by_id) == {7, 8, 9}
+        assert log.transactions.aborted() == expected
+
+
 @pytest.mark.parametrize("sign", ["", "meta.properties", "cleaner-offset-checkpoint"])
 def test_what_only_a_snapshot_knows_is_no_fault_where_a_cleaner_may_have_been(
     tmp_path: Path, sign: str

@@ -349,3 +349,21 @@ def test_a_disk_that_refuses_the_new_segment(tmp_path: Path) -> None:
     assert log.active is not damaged
     assert len(log.segments) == 2
     manager.abandon()
+
+
+def test_an_index_that_cannot_be_opened_keeps_no_segment(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk)
+    log = manager.create_topic("orders", 1).partitions[0]
+    append(log, b"value")
+    log.roll(NOW_MS)
+    append(log, b"value")
+    log.flush()
+    sealed = log.segments[0]
+    sealed.close()
+    disk.fail_next("open", errno.EIO, suffix=".index")
+    checker = LogChecker(manager.logs, lambda: NOW_MS)
+    checker.run_sealed(Task())
+    assert checker.bytes_checked(log) == 0
+    assert sealed.leases == 0
+    manager.abandon()
