@@ -118,6 +118,14 @@ def test_is_where_the_last_batch_has_ended(place: Place) -> None:
         assert ("position 2" in shown, "lag 0" in shown) == (True, True)
 
 
+def test_is_committed_for_a_group_that_a_mount_does_not_show(place: Place) -> None:
+    place.append(0, "a", "b")
+    group = "x" * 201
+    with Query(place.data, group=group) as query:
+        assert query.batch()
+        until(lambda: query.look() and place.positions(group) == {T0: 2, T1: 0})
+
+
 def test_a_query_that_stops_by_itself_has_committed_where_it_stops(place: Place) -> None:
     place.append(0, "a", "b")
     with Query(place.data, maxOffsetsPerTrigger=1) as query:

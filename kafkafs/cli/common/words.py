@@ -104,6 +104,13 @@ class Group(_Word):
             groups.leave()
         return map(Item, sorted(filter(None, map(group_name, found))))
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from kafkafs.tree.files.group_names import NOT_SHOWN, is_shown
+
+        if not is_shown(value):
+            self.fail(NOT_SHOWN, param, ctx)
+        return value
+
 
 class Setting(_Word):
     """NAME=VALUE of a topic: the names, and after `=` the words that are valid values."""

@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.control.topic_commands import create_line
-from kafkafs.tree.files.group_names import file_name
+from kafkafs.tree.files.group_names import file_name, is_shown
 from storage import paths
 from storage.adopt.adoptions import NeededTopics
 from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
@@ -130,7 +130,7 @@ def make_group(path: str, group: str) -> None:
 
     Call this before the first request to commit offsets. That request would create the group and
     the topic of groups, and the daemon would answer no other request meanwhile. If no daemon is the
-    owner, the request creates them. OwnerNotReached, OSError.
+    owner, or the mount does not show the group, the request creates them. OwnerNotReached, OSError.
     """
     client = _Client(path, TOPIC_PATIENCE_S, Task())
     client.retry(lambda: client.make_group(group))
@@ -231,7 +231,7 @@ class _Client:
     def make_group(self, group: str) -> None:
         """Ask the present owner to create the group, if it is a daemon. _Gone."""
         owner = self.find_owner()
-        if owner is not None:
+        if owner is not None and is_shown(group):
             self._check_mount(owner)
             with self._reaching(owner), contextlib.suppress(FileExistsError):
                 os.mkdir(os.path.join(owner.mount, _GROUPS, file_name(group)))

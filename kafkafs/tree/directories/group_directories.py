@@ -16,11 +16,10 @@ from collections.abc import Sequence
 
 from kafkafs.tree.directories.directory import Place
 from kafkafs.tree.files.group_names import (
-    LONGEST,
     file_name,
     group_name,
     is_shown,
-    right_spelling,
+    why_no_group,
 )
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claims import Claims
@@ -192,11 +191,7 @@ def make_group(place: GroupsPlace, name: str, mode: int, caller: Caller) -> None
     """Make a group without commits, which the caller owns."""
     group = group_name(name)
     if group is None:
-        use = right_spelling(name)
-        why = f"no group has the file name {name!r}; use {use}"
-        if len(os.fsencode(use)) > LONGEST:
-            why = f"groups whose names have more than {LONGEST} bytes are not shown"
-        raise OSError(errno.EINVAL, why)
+        raise OSError(errno.EINVAL, why_no_group(name))
     groups = place.mount.manager.groups
     if groups.find(group) is not None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)

@@ -19,6 +19,7 @@ from typing import Final
 
 LONGEST: Final = 200
 """Bytes of a spelling: it fits into `N@group=G..END`."""
+NOT_SHOWN: Final = f"groups with names of more than {LONGEST} bytes are not supported"
 _ESCAPED: Final = re.compile(b"%([0-9A-F]{2})")
 _ANY_ESCAPED: Final = re.compile(b"%([0-9A-Fa-f]{2})")
 _ESCAPES: Final = frozenset({*range(0x20), 0x7F, *b"%/"})
@@ -55,6 +56,9 @@ def group_name(spelt: str) -> str | None:
     return group if group and file_name(group) == spelt and is_shown(group) else None
 
 
-def right_spelling(given: str) -> str:
-    """The spelling of the group that a wrong spelling means."""
-    return file_name(_unescaped(given, _ANY_ESCAPED))
+def why_no_group(spelt: str) -> str:
+    """The reason why no group has this spelling."""
+    meant = _unescaped(spelt, _ANY_ESCAPED)
+    if not is_shown(meant):
+        return NOT_SHOWN
+    return f"no group has the file name {spelt!r}; use {file_name(meant)}"

@@ -18,7 +18,7 @@ import time
 from bisect import bisect_left
 from typing import NamedTuple
 
-from kafkafs.tree.files.group_names import group_name
+from kafkafs.tree.files.group_names import group_name, why_no_group
 from kafkafs.tree.files.start_names import Edge, Last, NoPoint, Offset, OfGroup, Point, Time
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.partition.partition import Partition
@@ -60,7 +60,9 @@ def of_group(partitions: Partitions, partition: Partition, point: Point | None) 
     if not isinstance(point, OfGroup):
         return point
     name = group_name(point.spelt)
-    group = None if name is None else partitions.group(name)
+    if name is None:
+        raise NoPoint(errno.ENOENT, why_no_group(point.spelt))
+    group = partitions.group(name)
     if group is None:
         why = f"there is no group {point.spelt}. To create it: mkdir .groups/{point.spelt}"
         raise NoPoint(errno.ENOENT, why)

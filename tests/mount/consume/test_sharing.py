@@ -285,6 +285,10 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
     [
         (["-g", "G", "--positions", "f", "{topic}"], "-g GROUP or --positions FILE"),
         (["-g", "", "{topic}"], "-g GROUP: the name is empty"),
+        (
+            ["-g", "x" * 201, "{topic}"],
+            "groups with names of more than 200 bytes are not supported",
+        ),
         (["--on-failure", "retry", "{topic}"], "--exec COMMAND"),
         (
             ["--on-failure", "skip", "--exec", "x", "{topic}"],

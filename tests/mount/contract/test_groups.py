@@ -383,7 +383,11 @@ def test_groups_of_any_name(own: Mount) -> None:
 def test_a_groups_position_as_a_start(mount: Mount, group: Path) -> None:
     topic, name = mount / group.name, f"0@group={group.parent.name}"
     fails(errno.ENOENT, os.stat, topic / "0@group=nobody")
-    assert "there is no group nobody" in mount.events()
+    assert "there is no group nobody. To create it: mkdir .groups/nobody" in mount.events()
+    fails(errno.ENOENT, os.stat, topic / "0@group=no%2fbody")
+    assert "no group has the file name 'no%2fbody'; use no%2Fbody" in mount.events()
+    fails(errno.ENOENT, os.stat, topic / f"0@group={'x' * 201}")
+    assert "groups with names of more than 200 bytes are not supported" in mount.events()
     for wrong in ("0@group=", "0@group", "9@group=x", "0@group=x...5", "0@Group=x"):
         fails(errno.ENOENT, os.stat, topic / wrong)
     # Who has committed nothing misses nothing.

@@ -50,7 +50,7 @@ def command(words: Sequence[str], client: Client, out: Output) -> None:
         _list_cluster(words, client, out)
         return
     client.check_unused()
-    from kafkafs.tree.files.group_names import file_name, group_name
+    from kafkafs.tree.files.group_names import NOT_SHOWN, file_name, group_name, is_shown
     from storage.paths import GROUPS
 
     logs, wanted = resolve_directory(words[:1], needs="files"), words[1:]
@@ -59,6 +59,8 @@ def command(words: Sequence[str], client: Client, out: Output) -> None:
         known = {name.replace(" ", "%20"): group_name(name) or name for name in files.names(GROUPS)}
         lags, lines = files.table(GROUPS, ".lag")
     for group in wanted:
+        if not is_shown(group):
+            raise fail(NOT_SHOWN)
         if file_name(group).replace(" ", "%20") not in known:
             raise fail(f"there is no group {group!r}{did_you_mean(group, known.values())}")
     offsets = [_offset(known.get(each["group"], each["group"]), each) for each in lags]

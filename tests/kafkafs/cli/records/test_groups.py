@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from kafkafs.tree.files.group_names import NOT_SHOWN
 from storage import LogManager
+from storage.groups.offset_records import Committed
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.cli.mounting.test_mount_mistakes import tree
 from tests.storage.logs import append
@@ -90,6 +92,23 @@ def test_a_reset(filled: Place, is_mounted: bool) -> None:
         reset(filled.data, "new", "latest").stdout == "orders:0: offset 10\norders:1: offset 10\n"
     )
     assert reset(filled.data, "new", "soon").returncode == 2
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_a_group_whose_name_is_too_long_for_a_file(filled: Place, is_mounted: bool) -> None:
+    group = "x" * 201
+    with LogManager.open(str(filled.data)) as manager:
+        manager.groups.commit(group, "orders", {0: Committed(3)})
+    if is_mounted:
+        filled.mount()
+    assert {each["group"] for each in listed(filled.data)} == set(GROUPS)
+    done = kafkafs("groups", "ls", filled.data, group)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"kafkafs: {NOT_SHOWN}\n"
+    done = reset(filled.data, group, "latest")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert NOT_SHOWN in done.stderr
 
 
 @pytest.mark.programs

@@ -13,7 +13,7 @@ from kafkafs.tree.files.group_names import (
     file_name,
     group_name,
     is_shown,
-    right_spelling,
+    why_no_group,
 )
 from kafkafs.tree.files.start_names import Offset, OfGroup, parse_start_name
 
@@ -78,7 +78,7 @@ def test_what_spells_no_group(spelt: str) -> None:
     [("a%2fb", "a%2Fb"), ("%41", "A"), ("a.", "a%2E"), ("50%", "50%25"), ("%zz", "%25zz")],
 )
 def test_the_right_spelling_is_that_of_what_was_meant(given: str, right: str) -> None:
-    assert right_spelling(given) == right
+    assert why_no_group(given) == f"no group has the file name {given!r}; use {right}"
     assert group_name(right) is not None
 
 
