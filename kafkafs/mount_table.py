@@ -29,6 +29,8 @@ class Mounted(NamedTuple):
     user: int
     """The uid of the user who has mounted a FUSE file system; else -1."""
     read_only: bool
+    id: str
+    """The kernel's number of the mount, in all mount namespaces."""
 
 
 def mounts(process: str = "self") -> Iterator[Mounted]:
@@ -43,7 +45,8 @@ def mounts(process: str = "self") -> Iterator[Mounted]:
             user = re.search(r"\buser_id=(\d+)", options)
             who = int(user[1]) if user else -1
             read_only = "ro" in fields[5].split(",")
-            yield Mounted(_unescape(fields[4]), fields[2], kind, _unescape(source), who, read_only)
+            path, source = _unescape(fields[4]), _unescape(source)
+            yield Mounted(path, fields[2], kind, source, who, read_only, fields[0])
 
 
 def find(path: str) -> Mounted | None:
@@ -55,34 +58,24 @@ def find(path: str) -> Mounted | None:
     return found
 
 
-def place_of(unmounted: Mounted, process: str = "self") -> str | None:
-    """Find another place at which a process sees a file system that was unmounted at one. OSError.
+def places(device: str) -> dict[str, str]:
+    """Return the places of a file system by mount id, in all mount namespaces that this user sees.
 
-    The source is compared too: the kernel gives the device number of a file system that has ended
-    to another one.
+    The text of a place in another namespace, such as a container's, also names a process of it.
     """
-    for each in mounts(process):
-        if (each.device, each.type, each.source) == unmounted[1:4]:
-            return each.path
-    return None
-
-
-def place_elsewhere(unmounted: Mounted) -> str | None:
-    """Find such a place in another mount namespace, as far as this user sees.
-
-    Return a text that also names a process of the namespace, such as a container.
-    """
-    looked_at = {os.readlink("/proc/self/ns/mnt")}
-    for process in filter(str.isdecimal, os.listdir("/proc")):
+    found: dict[str, str] = {}
+    looked_at = set()
+    for process in ("self", *filter(str.isdecimal, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
             namespace = os.readlink(f"/proc/{process}/ns/mnt")
             if namespace in looked_at:
                 continue
             looked_at.add(namespace)
-            place = place_of(unmounted, process)
-            if place is not None:
-                return f"{place} (as process {process} sees it)"
-    return None
+            seen = "" if process == "self" else f" (as process {process} sees it)"
+            found.update(
+                (each.id, each.path + seen) for each in mounts(process) if each.device == device
+            )
+    return found
 
 
 def find_around(path: str) -> Mounted | None:

@@ -300,12 +300,14 @@ def unmount_and_wait(
             with contextlib.suppress(OSError):  # it has ended
                 daemon = os.pidfd_open(pid)
                 stack.callback(os.close, daemon)
+        # After the unmount the kernel may give the device number to another file system.
+        others = set() if force else mount_table.places(mounted.device).keys() - {mounted.id}
         if force:
             abort(mounted)
         if find(path) == mounted:
             unmount(path, lazy=force)
         if daemon is not None and pid is not None:
-            _wait_for_end(mounted, daemon, pid, say, is_aborted=force)
+            _wait_for_end(mounted, daemon, pid, others, say)
 
 
 def _meant(path: str) -> str:
@@ -318,22 +320,25 @@ def _meant(path: str) -> str:
 
 
 def _wait_for_end(
-    unmounted: Mounted, daemon: int, pid: int, say: Callable[[str], None], *, is_aborted: bool
+    unmounted: Mounted, daemon: int, pid: int, others: set[str], say: Callable[[str], None]
 ) -> None:
     """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck.
 
-    If its file system is still mounted at another place, the daemon goes on, and is not waited for;
-    unless its connection is aborted, which ends all places. Another mount namespace may end soon:
-    it counts if it is there `ANSWER_S` later.
+    If its file system is still mounted at another place (`others`: the mount ids of these), the
+    daemon goes on, and is not waited for. Another mount namespace may end soon: it counts if it is
+    there `ANSWER_S` later.
     """
     path = unmounted.path
-    place = None if is_aborted else mount_table.place_of(unmounted)
+    place = next((each.path for each in mounts() if each.id in others), None)
     used, idle = [""], 0
     told = False
     while place is None and not select.select([daemon], [], [], ANSWER_S)[0]:
-        place = None if is_aborted else mount_table.place_elsewhere(unmounted)
-        if place is not None:
-            break
+        if others:
+            now = mount_table.places(unmounted.device)
+            others &= now.keys()
+            place = next((now[each] for each in others), None)
+            if place is not None:
+                break
         if is_stopped(pid):
             raise MountError(
                 f"{path}: unmounted, but the daemon (process {pid}) is stopped. "

@@ -16,7 +16,7 @@ import pytest
 
 from kafkafs import mount_table
 from kafkafs.fuse import mount_point
-from tests.kafkafs.fuse.conftest import ROOT, BareMount
+from tests.kafkafs.fuse.conftest import ROOT, BareMount, serving
 from tests.kafkafs.fuse.test_background import LIMITED
 
 
@@ -151,6 +151,30 @@ def test_a_stopped_process_with_an_old_connection_is_not_the_daemon(
         mount_point.clean(path)
         assert mount_table.find(path) is None
         other.kill()
+
+
+def test_a_mount_that_gets_the_device_number_is_not_another_place(
+    bare_mount: Callable[..., BareMount], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel gives the number to the next mount, while the daemon may still write."""
+    mount = bare_mount("--subtype", "kafkafs")
+    pid, unmount = mount.process.pid, mount_point.unmount
+    (tmp_path / "next").mkdir()
+    module, options = "tests.kafkafs.fuse.bare_file_system", ("--subtype", "kafkafs")
+    with contextlib.ExitStack() as stack:
+
+        def unmount_and_mount_another(path: str, *, lazy: bool = False) -> None:
+            os.kill(pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, pid, os.WSTOPPED)
+            unmount(path, lazy=True)
+            stack.enter_context(serving(tmp_path / "next", module, options=options))
+
+        monkeypatch.setattr(mount_point, "unmount", unmount_and_mount_another)
+        monkeypatch.setattr(mount_point, "ANSWER_S", 0.2)
+        with pytest.raises(mount_point.MountError, match=rf"\(process {pid}\) is stopped"):
+            mount_point.unmount_and_wait(str(mount.path), print)
+    os.kill(pid, signal.SIGCONT)
+    mount.ended()
 
 
 def test_a_connection_is_ended_without_a_look_at_the_path(
