@@ -41,7 +41,7 @@ FAULTS = frozenset(
 AGAIN_MS = 60_000
 """A message that comes later than this after the last one like it is a new one."""
 _CUT = " … (cut) … "
-_LOGGED = "logged"
+_LOGGED = "is_logged"
 
 
 class _Entry:
@@ -139,11 +139,11 @@ class Events:
 
 def mark_logged(error: Exception) -> None:
     """Note in an error that the log of events needs no other line about it."""
-    error.add_note(_LOGGED)
+    vars(error)[_LOGGED] = True
 
 
 def is_logged(error: Exception) -> bool:
-    return _LOGGED in getattr(error, "__notes__", ())
+    return _LOGGED in vars(error)
 
 
 def time_text(ms: int) -> str:

@@ -192,7 +192,9 @@ class ControlHandle(WritingHandle, Generic[T]):
             if job.state is JobState.CANCELLED and deleted:
                 raise OSError(errno.ENOENT, "the topic has been deleted")
             if job.state is JobState.CANCELLED:
-                raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+                error = OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+                mark_logged(error)  # by the end of the job
+                raise error
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False

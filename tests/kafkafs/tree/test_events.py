@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import errno
+import traceback
 
-from kafkafs.tree.events import AGAIN_MS, MESSAGE_LIMIT, MESSAGES, REQUEST_LIMIT, Events
+from kafkafs.tree.events import (
+    AGAIN_MS,
+    MESSAGE_LIMIT,
+    MESSAGES,
+    REQUEST_LIMIT,
+    Events,
+    is_logged,
+    mark_logged,
+)
 from tests.kafkafs.trees import Clock
 
 
@@ -118,3 +127,12 @@ def test_what_still_comes_stays_while_others_go() -> None:
     assert lines[0] == "often"
     assert lines[-1] == f"often … {5 * MESSAGES} more in 0.0 s"
     assert len(lines) == MESSAGES + 1
+
+
+def test_no_traceback_shows_that_an_error_is_logged() -> None:
+    error = OSError(errno.EIO, "damaged")
+    before = traceback.format_exception(error)
+    assert not is_logged(error)
+    mark_logged(error)
+    assert is_logged(error)
+    assert traceback.format_exception(error) == before

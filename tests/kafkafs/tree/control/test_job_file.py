@@ -10,6 +10,7 @@ import pytest
 
 from kafkafs.mount_options import MountOptions
 from kafkafs.quantities import human_size
+from kafkafs.tree.events import is_logged
 from kafkafs.tree.files.control_file import ControlHandle
 from kafkafs.tree.jobs import Job
 from storage.files import Files
@@ -141,6 +142,7 @@ def test_one_that_the_end_has_stopped(tree: Tree) -> None:
     with pytest.raises(OSError, match="unmounted") as refused:
         handle.awaited_over()
     assert refused.value.errno == errno.ESHUTDOWN
+    assert is_logged(refused.value), "by the end of the job"
 
 
 def test_long_work_is_not_waited_for_but_its_end_is(tree: Tree) -> None:
