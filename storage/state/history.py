@@ -397,12 +397,6 @@ class History:
         """Whether the file has the state after a change that was not carried out yet."""
         return self._ahead_of is self.now
 
-    @property
-    def has_given_up(self) -> bool:
-        """Whether the file may have the state after a change that was given up."""
-        *before, saved = self._saved_bases
-        return bool(before) and self._ahead_of is None and self.now.bases is not saved
-
     def give_up_ahead(self) -> None:
         """Forget an announced change that will not happen: the next save writes the present state.
 

@@ -112,8 +112,6 @@ class Partition:
         self._history_read = False
         # Held by the thread that reads the history from the disk.
         self._loading = threading.Lock()
-        # Held by a worker thread that writes the history.
-        self._saving = threading.Lock()
         # Changes of the past before the history was read.
         self._unread_changes = 0
         self._owner: tuple[int, int, int] | None = None
@@ -173,12 +171,11 @@ class Partition:
         active = self.log.active
         active.lease()
         try:
-            with self._saving:
-                prepared, history = self._prepared, self.log.history
-                if prepared and (prepared[-1].misses_text or not history.is_ahead):
-                    # A transaction has ended since, or a base was set.
-                    self._write(prepared[-1])
-                    return
+            prepared, history = self._prepared, self.log.history
+            if prepared and not history.is_ahead:
+                # A base was set since.
+                self._write(prepared[-1])
+            else:
                 segments = None
                 # The log may change before the history takes these.
                 while segments is not self.log.segments:
@@ -223,11 +220,7 @@ class Partition:
 
         Errors: OSError, and BlockingIOError where this has to wait; nothing may be shown then.
         """
-        log, prepared = self.log, self._prepared
-        if log.history.has_given_up or (prepared and prepared[-1].misses_text):
-            # After a kill the records would be shown at other positions.
-            before_waiting()
-            self.save_history()
+        log = self.log
         if log.history.note_shown(log.log_end_offset):
             # The next turn after the flush takes the line back.
             self.note_change()
@@ -559,17 +552,9 @@ class Partition:
         rewrite = Rewrite(self.log, old, new, log_start, self._text_of)
 
         def write() -> None:
-            self.nonce()
-            rewrite.measure()
-            # Before it is written: from then on `showing_followed` compares.
+            self._write(rewrite)
             with self.lock:
                 self._prepared = (*self._prepared, rewrite)
-            try:
-                with self._saving:
-                    self._write(rewrite)
-            except BaseException:
-                self._end_prepared(old, new)
-                raise
             self._measure_shown()
 
         return write

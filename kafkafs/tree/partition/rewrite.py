@@ -13,7 +13,6 @@ change may be given up; a process that dies before leaves a base that still hold
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import itertools
@@ -67,8 +66,6 @@ class Rewrite:
         self._before: Shift | None = None
         self._places: dict[str, Places] = {}
         self._version = -1
-        # The last stable offset before it measured.
-        self._stable_end = log.last_stable_offset
         # Whether another process has rewritten records that no reader could read yet: the new
         # positions are unknown until the rest is measured.
         self._is_unread = bool(new and log.read_only) and any(
@@ -81,12 +78,6 @@ class Rewrite:
         return (self.old, self.new) == (tuple(old), tuple(new)) and self.log_start == max(
             log_start, self.segments[0].base_offset
         )
-
-    def measure(self) -> None:
-        """Measure the text that `write` needs: it may take hours. The history has been read."""
-        with contextlib.suppress(StorageError, OSError):
-            for view in self._log.history.now.bases:
-                self._passing(view, NEVER)
 
     def write(self) -> str:
         """Measure, and write the new nonce and base into the history, which has been read. OSError.
@@ -121,7 +112,6 @@ class Rewrite:
         """Returns what is true before the change, too."""
         while True:
             before = self._before = self._log.history.now
-            self._stable_end = self._log.last_stable_offset
             try:
                 self._places = {view: self._passing(view, until) for view in before.bases}
                 self.past = before.moved(new_nonce(), self.log_start, self._places)
@@ -166,13 +156,6 @@ class Rewrite:
             )
         except (StorageError, OSError):
             return False
-
-    @property
-    def misses_text(self) -> bool:
-        """Whether the text before `end` may have grown since `write` measured it: a transaction in
-        the segments that leave has ended.
-        """
-        return self._stable_end < min(self.end, self._log.last_stable_offset)
 
     @property
     def is_written(self) -> bool:
