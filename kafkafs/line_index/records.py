@@ -156,10 +156,11 @@ def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
     counted, end, before = 0, lines.end, segment.next_offset
     while end:
         start = segment.position_before(before)
-        while start >= end:
-            # The view does not show the batches of an open transaction, which follow the end.
-            _, header = next(_batches(lines.reader, start))
-            start = segment.position_before(header.base_offset - 1)
+        if start >= end:
+            # The view shows no batch there: a transaction is open, or the batch is damaged.
+            indexed = segment.offset_index.at_or_before(end - 1)
+            start = 0 if indexed is None else segment.position_before(indexed[0])
+            start = start if start < end else 0
         if lines.end - start > HEADERS_AT_ONCE:
             before_waiting()
         block = list(_headers(lines, start, end))

@@ -67,8 +67,7 @@ def replay(
                 snapshots.write(base, state)
         begins = max(start, base)
         rebuilt = _walk(partition, item, begins, state) if end > start else []
-        newest = snapshots.newest_up_to(end)
-        if item is loaded[-1] and newest > begins:
+        if item is loaded[-1] and (newest := snapshots.newest_up_to(end)) > begins:
             state = snapshots.load(newest)
             rebuilt += _walk(partition, item, newest, state)
         if item.scan is not None or base in may_lack_aborts:

@@ -274,6 +274,25 @@ def test_the_last_records_before_an_open_transaction_are_found_at_once(tmp_path:
         assert at_once(count_back, lines, 3) == (3, 197)
 
 
+@pytest.mark.parametrize("number", range(5, 15))
+def test_the_last_records_are_counted_over_a_damaged_batch(tmp_path: Path, number: int) -> None:
+    """The index names some of the batches."""
+    manager = LogManager.open(str(tmp_path))
+    manager.create_topic("t", 1, settings={"index.interval.bytes": "300"})
+    log = manager.log("t", 0)
+    for each in range(20):
+        append(log, b"%d" % each * 50)
+    lines = new_lines(log)
+    position = [at for at, _ in SegmentReader(log.active).batches()][number]
+    with open(log.active.log_path, "r+b") as file:
+        file.seek(position + 70)
+        file.write(b"?")
+    lines.reader.check_again(0, log.active.size)
+    assert count_back(lines, 18) == (18, 1)
+    assert count_back(lines, 20) == (19, None)
+    manager.abandon()
+
+
 def test_of_sealed_segments_a_bounded_number_of_bytes_stays_in_memory(tmp_path: Path) -> None:
     store = LineStore(Files(), granularity=16, budget=3000)
     with a_log(tmp_path) as log:

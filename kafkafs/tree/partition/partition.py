@@ -473,9 +473,11 @@ class Partition:
         """Forget an open file: call none of its functions, and wake nobody for it."""
         self.ranges.pop(file, None)
         self._follow_readers.pop(file, None)
-        # Only an open file that was polled is one: it is closed by the thread of the loop.
-        if self._waiters.pop(file, None) is not None and not self.is_polled:
-            self._work.watches.forget(self)
+        if file in self._waiters:
+            # A file that was polled is closed by the thread of the loop.
+            del self._waiters[file]
+            if not self.is_polled:
+                self._work.watches.forget(self)
 
     def watch(self) -> None:
         """Watch the log's directory, if another process writes it: a process waits in poll(2)."""
