@@ -254,6 +254,7 @@ class FollowHandle(ReadHandle):
         file.partition.mount.events.of_request(
             f"{file.path}: the reader at position {len(file.head) + position} missed "
             f"{self._missed(position)}",
+            errno.ESTALE,
         )
 
     def _missed(self, position: int) -> str:
