@@ -135,15 +135,19 @@ def _put_transactions(
     names: Collection[str],
 ) -> None:
     """Write the transaction index of a segment: its entries up to the offset `trusted_to`, and
-    those that its log has. A cleaner may have removed the marker of an entry.
+    later ones that its log has.
+
+    An index that was emptied, or copied before its log, lacks the last entries. A cleaner may have
+    removed earlier ones, and the markers of others.
     """
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
     index = segment.txn_index
     base = segment.base_offset
-    known = (entry for entry in index.entries if base <= entry.last_offset < trusted_to)
-    by_offset = {entry.last_offset: entry for entry in itertools.chain(known, rebuilt)}
-    entries = tuple(by_offset[offset] for offset in sorted(by_offset))
+    known = tuple(entry for entry in index.entries if base <= entry.last_offset < trusted_to)
+    known_to = known[-1].last_offset if known else -1
+    later = {entry.last_offset: entry for entry in rebuilt if entry.last_offset > known_to}
+    entries = known + tuple(later[offset] for offset in sorted(later))
     if not partition.writable:
         index.entries = entries
     elif entries != index.entries or not index.is_sound:

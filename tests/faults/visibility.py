@@ -387,7 +387,8 @@ FAULTS = [
     Fault(
         "replay-aborts-before-a-scan-are-dropped",
         "storage/recovery/producers.py",
-        "    known = (entry for entry in index.entries if base <= entry.last_offset < trusted_to)",
+        "    known = tuple(entry for entry in index.entries"
+        " if base <= entry.last_offset < trusted_to)",
         "    known: tuple[TxnEntry, ...] = ()\n    _ = base, trusted_to",
         "After a kill aborted records of the part that was flushed are shown.",
         (TRANSACTIONS,),
