@@ -191,9 +191,6 @@ class TopicTarget:
         "position",
     )
 
-    opener: Opener
-    """Set after the open."""
-
     def __init__(
         self, partitions: Partitions, topic: Topic, name: str, partitioner: Partitioner
     ) -> None:
@@ -206,6 +203,8 @@ class TopicTarget:
         self._partitioner = partitioner
         self._partitions = partitions
         self._at_open = partitions.mount.permissions.writers(topic)
+        self.opener: Opener | None = None
+        """Set after the open, if that was a request of the kernel."""
         # The partitions that count an unfinished line.
         self._unfinished: list[Partition] = []
 
@@ -256,7 +255,8 @@ class TopicTarget:
     ) -> tuple[Routed, list[tuple[Partition, Assigned]]]:
         """The batches for each partition, checked. EACCES; errors of `Log.assign`."""
         limit = self.config.max_message_bytes
-        self.mount.permissions.check_writers(self._topic, self._at_open, self.opener)
+        if self.opener is not None:
+            self.mount.permissions.check_writers(self._topic, self._at_open, self.opener)
         partitions = self._topic.partitions
         # The partitioner counts all partitions, those that cannot be opened included.
         there = self._topic.numbers if self._topic.faults else partitions
