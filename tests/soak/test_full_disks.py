@@ -66,15 +66,19 @@ class Judge:
             self.did["lines"] += 1
 
     def fill(self, random_: random.Random) -> None:
-        """Fill the disk. A filling takes for ever what was given up, so the reserve has to be large
-        enough for the next step.
-        """
         fill = random_.choice([fill_bytes, fill_inodes])
-        if len(list(self.mount.data.glob("kafkafs.reserve.*"))) < STEP_FILES:
-            self.free()
-        else:
+        if self.has_reserve():
             fill(self.disk)
             self.did["fillings"] += 1
+
+    def has_reserve(self) -> bool:
+        """Whether the reserve is large enough for the next step; if not, free the disk. A filling
+        takes for ever what was given up.
+        """
+        has_reserve = len(list(self.mount.data.glob("kafkafs.reserve.*"))) >= STEP_FILES
+        if not has_reserve:
+            self.free()
+        return has_reserve
 
     def check(self) -> None:
         lines = self.partition().read_text().splitlines()
@@ -83,6 +87,7 @@ class Judge:
     # -- ways out ------------------------------------------------------------------------------
 
     def retention(self) -> None:
+        self.has_reserve()
         assert self.append(self.mount / "orders/.config", "retention.bytes=1048576\n")
         assert self.append(self.mount / "orders/.control/retention", "run\n")
         assert self.append(self.mount / "orders/.config", "retention.bytes=\n")
@@ -94,6 +99,7 @@ class Judge:
         self.start = start
 
     def delete_records(self) -> None:
+        self.has_reserve()
         assert self.append(self.mount / "orders/.control/delete-records", f"0 {self.end}\n")
         self.start = self.end
         assert self.append(self.mount / "orders/.control/retention", "run\n")
