@@ -227,7 +227,7 @@ def test_what_is_aborted_stays_so_while_a_killed_broker_recovers(
         partition = broker.partition()
         producer = Producer(7, transactional=True)
         expected = []
-        for _ in range(3):
+        for _ in range(2):
             partition.append(b"kept")
             expected.append(partition.put(producer.batch(b"aborted")))
             partition.put(producer.abort())
