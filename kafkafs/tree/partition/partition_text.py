@@ -473,7 +473,7 @@ class PartitionText:
                 rewrites = self.timeline.rewrites
                 position = self.position(self.log.log_start_offset)
                 with self.lock:
-                    # It is older than the base where the positions have begun anew beside it.
+                    # The current generation is older if positions have restarted meanwhile.
                     if self.is_ready and rewrites == self.timeline.rewrites:
                         self.begin_base(position)
             base = self.base
