@@ -8,9 +8,10 @@ another inode only while `.follow` has shown what was not flushed; else it has a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -20,8 +21,10 @@ from storage.files import Files
 from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.kafkafs.trees import Tree, asked, in_thread
-from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.logs import NOW_MS, NOW_NS, append
+from tests.storage.transactions import Client
 
+T = TypeVar("T")
 FIRST = "user.kafkafs.first_position"
 FOLLOW = "t/.follow/0"
 
@@ -171,3 +174,112 @@ def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.Monk
     stops.found = [found for found in stops.found if found.lost]
     monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
     stops.judge(life.check, tmp_path / "found")
+
+
+class EndingLife:
+    """A deletion of the records of an open transaction, which ends before the operation `number`.
+
+    Text follows them in the segment that stays. `.follow` shows it once the transaction has ended.
+    """
+
+    def __init__(self, data: Path, number: int) -> None:
+        self.data = data
+        self.number = number
+        self.operations = 0
+        self.shown = b""
+        self.is_ending, self.is_log_thread = False, True
+        data.mkdir()
+        self.tree = tree = Tree(data)
+        tree.mkdir("t")
+        tree.manager.change_topic_settings("t", {"segment.index.bytes": "4096"})
+        log = tree.log()
+        append(log, b"before")
+        self.client = Client(log, 7)
+        for _ in range(2):
+            self.client.send(b"inside")
+            tree.roll()
+        append(log, b"after")
+        self.inode = tree.file(FOLLOW).inode
+        assert tree.read(FOLLOW) == b"before\n"
+        self.left = log.active.size
+        tree.stop()
+        self.stops = Stops(data, expected=self.expected)
+        self.stops.disk.armed = False
+
+    def expected(self) -> tuple[object, ...]:
+        """Runs before each operation."""
+        if not self.is_log_thread:
+            self.operations += 1
+            moment = self.stops.moments[-1]
+            is_history = "kafkafs.history" in moment or moment == "sync_directory t-0"
+            if self.operations == self.number:
+                self.on_log_thread(self.client.commit)
+                self.is_ending = True
+            if self.is_ending and not is_history:
+                # Else the history's lock is held.
+                self.is_ending = False
+                self.on_log_thread(self.read)
+        return (self.shown,)
+
+    def on_log_thread(self, function: Callable[[], T], /) -> T:
+        self.is_log_thread = True
+        try:
+            return function()
+        finally:
+            self.is_log_thread = False
+
+    def read(self) -> None:
+        # In the thread that holds the locks of the operation.
+        self.shown = bytes(self.handle.read(0, 100))
+
+    def run(self, delete: Callable[[EndingLife, Task], object]) -> None:
+        self.tree = tree = Tree(self.data, files=self.stops.disk)
+        self.client.log = tree.log()
+        self.handle = tree.open(FOLLOW)
+        self.read()
+        assert self.shown == b"before\n"
+        self.is_log_thread = False
+        self.stops.disk.armed = True
+        delete(self, Task(self.on_log_thread))
+        self.stops.end()
+        # A reader has seen the position of the text after the transaction.
+        self.stops.found = [each for each in self.stops.found if b"after" in self.shown_at(each)]
+
+    def shown_at(self, found: Found) -> bytes:
+        (shown,) = found.expected
+        assert isinstance(shown, bytes)
+        return shown
+
+    def check(self, path: Path, found: Found) -> None:
+        shown = self.shown_at(found)
+        tree = Tree(path, files=Unsynced())
+        file = tree.file(FOLLOW)
+        assert file.inode == self.inode
+        assert tree.attributes(file).size >= len(shown)
+        first = first_position(tree)
+        assert tree.read(file, first, len(shown) - first) == shown[first:]
+        tree.stop()
+
+
+def its_segments_expire(life: EndingLife, task: Task) -> None:
+    manager = life.tree.manager
+    manager.change_topic_settings("t", {"retention.bytes": f"{life.left}"})
+    assert not retain(manager, [life.tree.log()], task).notes
+
+
+def its_records_are_deleted(life: EndingLife, task: Task) -> None:
+    assert delete_records(life.tree.manager, life.tree.log(), 3, task) == 3
+
+
+@pytest.mark.parametrize("delete", [its_segments_expire, its_records_are_deleted])
+def test_a_transaction_that_ends_during_the_deletion(
+    tmp_path: Path, delete: Callable[[EndingLife, Task], object]
+) -> None:
+    for number in itertools.count(1):
+        life = EndingLife(tmp_path / f"data-{number}", number)
+        life.run(delete)
+        if life.operations < number:
+            break
+        assert life.shown == b"before\ninside\ninside\nafter\n"
+        life.stops.judge(life.check, tmp_path / "found")
+    assert number > 20

@@ -504,6 +504,14 @@ FAULTS = [
         (REWRITE, VIEW_FILE),
     ),
     Fault(
+        "deletion-of-an-open-transaction-written-early",
+        "kafkafs/tree/partition/partition.py",
+        "        is_early = bool(new) or rewrite.is_stable\n",
+        "        is_early = True\n",
+        "After a kill, .follow shows the text after the transaction at earlier positions.",
+        (REWRITE, "tests/crash/test_follow_crash.py"),
+    ),
+    Fault(
         "kernel-not-told-of-names",
         "kafkafs/tree/partition/partition.py",
         "        if old:\n            self.mount.notices.names_changed()",

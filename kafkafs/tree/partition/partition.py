@@ -548,15 +548,25 @@ class Partition:
     def preparing(
         self, old: Sequence[Segment], new: Sequence[Segment], log_start: int
     ) -> Callable[[], None] | None:
-        """The work, for a worker thread, that waits for the disk before the past changes."""
+        """The work, for a worker thread, that waits for the disk before the past changes.
+
+        A deletion of records of an open transaction is only measured: the end of the transaction
+        would move the text after them. The log's thread writes it down when it carries it out.
+        """
         if not self._keeps_history or self._is_hidden(old, new, log_start):
             return self._measure_shown
         rewrite = Rewrite(self.log, old, new, log_start, self._text_of)
+        # A start completes a swap, but it keeps the records from the base on.
+        is_early = bool(new) or rewrite.is_stable
 
         def write() -> None:
-            self._write(rewrite)
-            with self.lock:
-                self._prepared = (*self._prepared, rewrite)
+            if is_early:
+                self._write(rewrite)
+                with self.lock:
+                    self._prepared = (*self._prepared, rewrite)
+            else:
+                self.nonce()
+                rewrite.measure()
             self._measure_shown()
 
         return write

@@ -13,6 +13,7 @@ change may be given up; a process that dies before leaves a base that still hold
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import itertools
@@ -78,6 +79,21 @@ class Rewrite:
         return (self.old, self.new) == (tuple(old), tuple(new)) and self.log_start == max(
             log_start, self.segments[0].base_offset
         )
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether no open transaction has begun before `end`, so that the text before it is final.
+
+        On the log's thread.
+        """
+        undecided = self._log.producers.first_undecided_offset
+        return undecided is None or undecided >= self.end
+
+    def measure(self) -> None:
+        """Measure the text that `write` needs. The history has been read."""
+        with contextlib.suppress(StorageError, OSError):
+            for view in self._log.history.now.bases:
+                self._passing(view, NEVER)
 
     def write(self) -> str:
         """Measure, and write the new nonce and base into the history, which has been read. OSError.

@@ -25,6 +25,7 @@ from storage.state.history import Shift
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, commit, in_thread, read
 from tests.storage.logs import append
+from tests.storage.transactions import Client
 from tests.waits import HANG_S
 
 T = TypeVar("T")
@@ -366,6 +367,55 @@ def test_what_cannot_be_measured_begins_anew(tmp_path: Path) -> None:
         assert ".follow/0: positions restart" in tree.events()
         assert tree.read("t/0") == tree.read("t/.follow/0") == text(1, 3)
         assert tree.file("t/.follow/0").inode != inode
+
+
+def nothing_more(tree: Tree) -> None:
+    """The deletion is prepared, and comes next."""
+
+
+def its_log_start_in_the_checkpoint(tree: Tree) -> None:
+    """A start carries the deletion out."""
+    log = tree.log()
+    log.pending_log_starts.append(log.active.base_offset)
+    tree.manager.checkpoint()
+
+
+def its_end(tree: Tree) -> None:
+    """The deletion is given up, and no history is saved yet."""
+    tree.log().end_change(tree.log().segments[:2], ())
+
+
+@pytest.mark.parametrize("then", [nothing_more, its_log_start_in_the_checkpoint, its_end])
+def test_a_transaction_that_ends_before_a_deletion_moves_no_position(
+    tmp_path: Path, then: Callable[[Tree], None]
+) -> None:
+    """The text after it was measured without the transaction's, and is shown after it."""
+    tree = Tree(tmp_path)
+    tree.mkdir("t")
+    log = tree.log()
+    append(log, b"before")
+    client = Client(log, 7)
+    for _ in range(2):
+        client.send(b"inside")
+        tree.roll()
+    append(log, b"after")
+    handle = tree.open("t/.follow/0")
+    assert read(handle) == b"before\n"
+    log.flush()
+    housekeeping(tree)
+    in_thread(log.prepare_replacement(log.segments[:2], (), log_start=log.active.base_offset))
+    then(tree)
+    client.commit()
+    log.flush()
+    assert read(handle) == b"before\ninside\ninside\nafter\n"
+    inode = tree.file("t/.follow/0").inode
+    tree.manager.abandon()
+    tree = Tree(tmp_path)
+    file = tree.file("t/.follow/0")
+    assert file.inode == inode
+    assert tree.attributes(file).size == 27
+    assert tree.read(file, 21) == b"after\n"
+    tree.stop()
 
 
 # -- at the same time ----------------------------------------------------------------------------
