@@ -28,6 +28,7 @@ from typing import TypeVar
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.control.topic_commands import create_line
 from kafkafs.tree.files.group_names import file_name, is_shown
+from kafkafs.tree.partition.partitions import keeping_history
 from storage import paths
 from storage.adopt.adoptions import NeededTopics
 from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
@@ -194,7 +195,10 @@ class _Client:
         if owner is not None:
             return self._ask_daemon(owner, kind, request)
         _allow_many_descriptors()
-        with self._open(lambda adoptions: kind.topics(adoptions, request)) as manager:
+        with (
+            self._open(lambda adoptions: kind.topics(adoptions, request)) as manager,
+            keeping_history(manager),
+        ):
             answer = kind.carry_out(manager, request, self._task, time.time_ns)
             wanted = {(file[0], file[1], file[2]) for file in kind.staged(request)}
             with contextlib.suppress(StorageError, OSError):
