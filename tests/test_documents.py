@@ -16,11 +16,11 @@ import click
 import pytest
 
 from kafkafs.cli import main, reference
-from kafkafs.fuse import answers
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink import sink_options
 from kafkafs.spark.source import options as source_options
 from kafkafs.spark.source.rows import TYPES
+from kafkafs.tree import errnos
 from storage import paths
 from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from tests.pasted import (
@@ -278,7 +278,7 @@ def test_a_reference_says_what_the_code_says(path: Path) -> None:
 
 def test_every_errno_of_the_storages_errors_is_described() -> None:
     described = {name for cell in rows(ERRORS) for name in re.findall(r"E[A-Z]+", cell)}
-    used = {errno.errorcode[number] for number in answers.ERRNO.values()}
+    used = {errno.errorcode[number] for number in errnos.ERRNO.values()}
     assert used <= described
 
 

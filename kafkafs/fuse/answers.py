@@ -1,4 +1,4 @@
-"""The tree's answers and exceptions in FUSE's words; the only table of errno."""
+"""The tree's answers in FUSE's words, and the errors that are logged."""
 
 from __future__ import annotations
 
@@ -13,32 +13,6 @@ import pyfuse3
 from kafkafs.tree.files.start_names import NoPoint
 from kafkafs.tree.inodes import FIRST_KEEP_S, Attributes, Directory, Node
 from storage import errors
-
-#: The errno of a StorageError; its closest base class counts.
-ERRNO: dict[type[Exception], int] = {
-    errors.StorageError: errno.EIO,
-    errors.CorruptRecord: errno.EIO,
-    errors.CorruptCheckpoint: errno.EIO,
-    errors.OffsetOutOfRange: errno.ERANGE,
-    errors.RecordTooLarge: errno.EMSGSIZE,
-    errors.InvalidRecord: errno.EINVAL,
-    errors.InvalidTopic: errno.EINVAL,
-    errors.InvalidConfig: errno.EINVAL,
-    errors.PolicyViolation: errno.EPERM,
-    errors.FaultyPartition: errno.EIO,
-    errors.TopicExists: errno.EEXIST,
-    errors.HandoverRefused: errno.EIO,
-    errors.UnknownTopicOrPartition: errno.ENOENT,
-    errors.LogLocked: errno.EBUSY,
-    errors.ReadOnlyLog: errno.EROFS,
-    errors.ReadOnlyFormat: errno.EROFS,
-    errors.SegmentGone: errno.ESTALE,
-    errors.LogClosed: errno.ESHUTDOWN,
-    errors.TaskCancelled: errno.ECANCELED,
-    errors.Fenced: errno.EPERM,
-    errors.BatchGap: errno.EINVAL,
-    errors.SwapRefused: errno.EINVAL,
-}
 
 #: How long the kernel keeps no attributes after a change of mode or owner, in seconds.
 OWNER_SETTLES_S = 10.0
@@ -59,19 +33,6 @@ EVERYDAY = frozenset(
 )
 #: Exceptions that are logged whatever their errno is.
 UNCOMMON = NoPoint, errors.TopicExists, errors.IgnoredEntry
-
-
-def errno_of(error: Exception) -> int | None:
-    """The errno of an exception of the tree or the storage; None: a bug of ours."""
-    if isinstance(error, OSError):
-        # BlockingIOError may come bare: a wait that was given up.
-        return error.errno or (errno.EAGAIN if isinstance(error, BlockingIOError) else None)
-    if isinstance(error, MemoryError):
-        return errno.ENOMEM
-    for kind in type(error).__mro__:
-        if kind in ERRNO:
-            return ERRNO[kind]
-    return None
 
 
 class Entries:

@@ -37,12 +37,13 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import EVERYDAY, UNCOMMON, Entries, errno_of
+from kafkafs.fuse.answers import EVERYDAY, UNCOMMON, Entries
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import Turns, in_thread, job_ended
 from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
+from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import FAULTS, is_logged
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener

@@ -23,6 +23,7 @@ from kafkafs.tree.append.append_target import (
     NewPartitionTarget,
     TopicTarget,
 )
+from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import mark_logged
 from kafkafs.tree.handles import FlushPlan, Handle, Opener, WritingHandle
 from kafkafs.tree.unfinished import Rest, UnfinishedError
@@ -183,7 +184,7 @@ class AppendHandle(WritingHandle, Generic[T]):
         self._say_refused(error)
 
     def _say_refused(self, error: StorageError | OSError) -> None:
-        self._say(f"append refused: {refusal_of(error)}", getattr(error, "errno", None))
+        self._say(f"append refused: {refusal_of(error)}", errno_of(error))
         mark_logged(error)
 
     def _say(self, what: str, number: int | None = None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import mark_logged
 from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener, WritingHandle
 from kafkafs.tree.jobs import Job, JobState
@@ -141,7 +142,7 @@ class ControlHandle(WritingHandle, Generic[T]):
                 # The next write begins with a new line.
                 self._rest = bytearray()
             line = f"{self._commands.path}: {refusal_of(error)}"
-            self._commands.mount.events.of_request(line, getattr(error, "errno", None))
+            self._commands.mount.events.of_request(line, errno_of(error))
             mark_logged(error)
             raise
 

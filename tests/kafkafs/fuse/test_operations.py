@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.fuse.answers import ERRNO, Entries, errno_of
+from kafkafs.fuse.answers import Entries
+from kafkafs.tree.errnos import ERRNO, errno_of
 from kafkafs.tree.inodes import FIRST_KEEP_S, KEEP_S, Attributes, Node
 from storage import errors
 from tests.kafkafs.fuse.conftest import serving

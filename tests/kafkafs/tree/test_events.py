@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import traceback
+from pathlib import Path
+
+import pytest
 
 from kafkafs.tree.events import (
     AGAIN_MS,
@@ -14,7 +17,9 @@ from kafkafs.tree.events import (
     is_logged,
     mark_logged,
 )
-from tests.kafkafs.trees import Clock
+from storage.errors import StorageError
+from tests.kafkafs.trees import APPEND, Clock, Tree, write
+from tests.storage.transactions import Client
 
 
 def test_each_line_has_its_time() -> None:
@@ -136,3 +141,26 @@ def test_no_traceback_shows_that_an_error_is_logged() -> None:
     mark_logged(error)
     assert is_logged(error)
     assert traceback.format_exception(error) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "line"), [("t/0", b"more\n"), ("t/.control/abort-transaction", b"0 7\n")]
+)
+def test_refusals_push_out_no_damage_that_a_write_met(
+    tmp_path: Path, path: str, line: bytes
+) -> None:
+    tree = Tree(tmp_path)
+    tree.mkdir("t")
+    Client(tree.log(), 7).send(b"a record")
+    tree.log().flush()
+    handle = tree.open(path, APPEND)
+    active = tree.log().active
+    assert active.evict()
+    Path(active.log_path).unlink()
+    with pytest.raises(StorageError) as caught:
+        write(handle, 0, line)
+    events = tree.fs.mount.events
+    for number in range(MESSAGES):
+        events.of_request(f"refusal {number}", errno.EPERM)
+    assert str(caught.value) in tree.events()
+    tree.manager.abandon()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.fuse.answers import errno_of
+from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.files.control_file import MOST_LINES
 from kafkafs.tree.groups.claim_file import ClaimHandle
 from kafkafs.tree.groups.claims import MOST_CONSUMERS, MOST_NAMES
