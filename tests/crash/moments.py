@@ -135,7 +135,7 @@ class Stops:
     """Collects, during one run on its ``disk``, everything that may be found where it stops.
 
     ``expected`` tells at each operation what is known by then; ``seeds`` are those of the power
-    cuts, beside the death of the process; of ``every`` so many operations one is looked at.
+    cuts, beside the death of the process.
     """
 
     def __init__(
@@ -144,20 +144,16 @@ class Stops:
         *,
         seeds: Iterable[int] = (),
         expected: Callable[[], tuple[object, ...]] = tuple,
-        every: int = 1,
     ) -> None:
         self.disk = Moments(str(data), self._visit)
         self.moments: list[str] = []
         self.found: list[Found] = []
         self._seeds = (KEPT, *seeds)
         self._expected = expected
-        self._every = every
         self._seen: set[tuple[bytes, tuple[object, ...], bool]] = set()
 
     def _visit(self, operation: str) -> None:
         self.moments.append(operation)
-        if len(self.moments) % self._every:
-            return
         expected = self._expected()
         for seed in self._seeds:
             lost = seed != KEPT
@@ -174,6 +170,11 @@ class Stops:
         """Nothing more is collected, and the process is dead."""
         self.disk.armed = False
         self.disk.kill()
+
+    @property
+    def power_cuts(self) -> list[Found]:
+        """Return what power cuts leave, without what kills leave."""
+        return [found for found in self.found if found.lost]
 
     def judge(self, check: Callable[[Path, Found], None], where: Path) -> None:
         """Let `check` look at the stops of this test's `choice`, each at the path `where`."""
@@ -220,20 +221,29 @@ def during_opening(
     check: Callable[[Path, Found], None],
     *,
     seeds: Iterable[int] = (),
-    every: int = 1,
     **options: object,
 ) -> Callable[[Path, Found], None]:
-    """The same check, after an opening that was itself stopped everywhere."""
+    """The same check, after an opening that was itself stopped everywhere.
+
+    Openings after neighbouring stops leave the same contents. If the same is known of them, they
+    are checked once.
+    """
+    checked: set[tuple[bytes, tuple[object, ...], bool]] = set()
+
+    def is_new(found: Found) -> bool:
+        key = _digest(found.state), found.expected, found.lost
+        is_new = key not in checked
+        checked.add(key)
+        return is_new
 
     def stopped(path: Path, found: Found) -> None:
-        stops = Stops(path, seeds=seeds, every=every)
+        stops = Stops(path, seeds=seeds)
         manager = LogManager.open(str(path), files=stops.disk, **options)  # type: ignore[arg-type]
         stops.disk.armed = False
         manager.abandon()
         stops.end()
-        stops.judge_all(
-            lambda path, again: check(path, found._replace(state=again.state)),
-            path.with_name(path.name + "-again"),
-        )
+        again = [found._replace(state=each.state, where=each.where) for each in stops.found]
+        stops.found = list(filter(is_new, again))
+        stops.judge_all(check, path.with_name(path.name + "-again"))
 
     return stopped

@@ -233,7 +233,7 @@ def test_a_kill_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life, stops = stops_of(tmp_path, monkeypatch, seeds=(0, 2))
-    stops.found = [found for found in stops.found if found.lost]
+    stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
     assert life.adopted
     assert life.refused
@@ -256,7 +256,8 @@ def test_many_power_cuts_and_openings_stopped_too(
 ) -> None:
     life, stops = stops_of(tmp_path, monkeypatch, seeds=random_seeds(4))
     whole = functools.partial(check, life)
+    found, stops.found = stops.found, stops.power_cuts
     stops.judge(whole, tmp_path / "found")
-    stops.found = stops.found[::25]
+    stops.found = found[::25]
     again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: NOW_MS)
     stops.judge(again, tmp_path / "found")

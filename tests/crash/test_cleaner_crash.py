@@ -109,7 +109,7 @@ def test_a_kill_at_every_operation(tmp_path: Path) -> None:
 
 def test_a_power_cut_at_every_operation(tmp_path: Path) -> None:
     life, stops = stops_of(tmp_path, seeds=(0, 2))
-    stops.found = [found for found in stops.found if found.lost]
+    stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 

@@ -171,7 +171,7 @@ def test_a_kill_at_every_operation(tmp_path: Path) -> None:
 
 def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life, stops = run(tmp_path / "data", (0, 2))
-    stops.found = [found for found in stops.found if found.lost]
+    stops.found = stops.power_cuts
     monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
     stops.judge(life.check, tmp_path / "found")
 

@@ -215,6 +215,7 @@ def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_power_cuts_of_many_kinds(tmp_path: Path, random_seeds: Callable[[int], range]) -> None:
     life, stops = stops_of(tmp_path, seeds=random_seeds(10))
+    stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 
@@ -222,7 +223,7 @@ def test_power_cuts_of_many_kinds(tmp_path: Path, random_seeds: Callable[[int], 
 def test_a_crash_during_recovery(tmp_path: Path, seed: int) -> None:
     """Recovery itself is interrupted at each of its operations, and then runs once more."""
     life, stops = stops_of(tmp_path, seeds=(seed,))
-    stops.found = [found for found in stops.found if found.lost]
+    stops.found = stops.power_cuts
     stops.found = stops.found[:: max(len(stops.found) // 12, 1)]
     again = during_opening(functools.partial(check, life), seeds=(seed + 2,), clock_ms=clock)
     stops.judge(again, tmp_path / "found")

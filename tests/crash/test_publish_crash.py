@@ -88,5 +88,5 @@ def test_a_power_cut_at_every_operation(
 ) -> None:
     life = kind(tmp_path / "data")
     stops = stops_of_life(life, seeds=range(-60, 0), kinds=names)
-    stops.found = [found for found in stops.found if found.lost]
+    stops.found = stops.power_cuts
     stops.judge(check, tmp_path / "found")

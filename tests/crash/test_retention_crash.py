@@ -220,7 +220,7 @@ def test_a_kill_at_every_operation(tmp_path: Path) -> None:
 
 def test_a_power_cut_at_every_operation(tmp_path: Path) -> None:
     life, stops = stops_of(tmp_path, seeds=(0, 2))
-    stops.found = [found for found in stops.found if found.lost]
+    stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 
@@ -238,7 +238,8 @@ def test_many_power_cuts_and_openings_stopped_too(
 ) -> None:
     life, stops = stops_of(tmp_path, seeds=random_seeds(10))
     whole = functools.partial(check, life)
+    found, stops.found = stops.found, stops.power_cuts
     stops.judge(whole, tmp_path / "found")
-    stops.found = stops.found[::10]
+    stops.found = found[::10]
     again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: life.now_ms)
     stops.judge(again, tmp_path / "found")
