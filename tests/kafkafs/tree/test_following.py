@@ -17,6 +17,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
+from kafkafs.tree.notices import Waiter
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.log.append import append_batches
@@ -55,6 +56,13 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
     beside.mount()
     yield beside
     beside.tree.stop()
+
+
+class Woken(Waiter):
+    """Processes that wait in poll(2), and do not poll again when they are woken."""
+
+    def notify(self) -> None:
+        pass
 
 
 def fill(partition: BrokerPartition, segments: int = 4) -> None:
@@ -102,6 +110,20 @@ def test_a_tail_sees_each_record_once_over_rolls_retention_and_compaction(beside
         assert seen == written
     assert tree.file() is not node
     assert tree.read("t/0") == partition.text()
+
+
+def test_a_file_that_was_woken_and_closed_leaves_no_watch(beside: Beside) -> None:
+    """The kernel did not poll it again in between."""
+    tree, partition = beside.tree, beside.partition
+    watches = tree.fs.partitions.watches
+    handle = tree.open("t/0")
+    handle.poll(Woken())
+    partition.append(b"more")
+    assert watches.changed()
+    tree.fs.partitions.of(tree.log()).look()
+    handle.release()
+    partition.append(b"again")
+    assert not watches.changed()
 
 
 def test_a_name_leads_to_a_new_inode_once_the_past_has_changed(beside: Beside) -> None:
