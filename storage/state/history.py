@@ -204,7 +204,7 @@ class History:
         # The state when the file was written ahead of a change; None: nothing is ahead.
         self._ahead_of: Shift | None = None
         self.version = 0
-        # The number of segments at the last save.
+        # The number of segments at the last save; 0 if the file has a state that is given up.
         self.counted = 0
 
     @classmethod
@@ -402,6 +402,8 @@ class History:
 
         Does not wait.
         """
+        if self.is_ahead:
+            self.counted = 0
         self._ahead_of = None
 
     def _save(

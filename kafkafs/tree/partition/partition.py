@@ -175,6 +175,10 @@ class Partition:
             if prepared and not history.is_ahead:
                 # A base was set since.
                 self._write(prepared[-1])
+                if prepared[-1] not in self._prepared:
+                    # It has ended meanwhile.
+                    history.give_up_ahead()
+                    self.note_change()
             else:
                 segments = None
                 # The log may change before the history takes these.

@@ -237,6 +237,11 @@ def a_removal(log: Log) -> Callable[[], None]:
     return lambda: log.end_change(removed, ())
 
 
+def a_log_start(log: Log) -> Callable[[], None]:
+    log.prepare_replacement((), (), log_start=1)()
+    return lambda: log.end_change((), ())
+
+
 def a_swap(log: Log) -> Callable[[], None]:
     old, new = log.segments[:2], replacement(log)
     log.prepare_replacement(old, new)()
@@ -244,7 +249,7 @@ def a_swap(log: Log) -> Callable[[], None]:
     return lambda: take_back(log, old, new)
 
 
-@pytest.mark.parametrize("prepare", [a_removal, a_swap])
+@pytest.mark.parametrize("prepare", [a_removal, a_log_start, a_swap])
 def test_what_is_given_up_is_true_again_with_the_next_save(
     tree: Tree, disk: HistoryDisk, prepare: Callable[[Log], Callable[[], None]]
 ) -> None:
@@ -261,6 +266,27 @@ def test_what_is_given_up_is_true_again_with_the_next_save(
     tree.append("t/0", b"more\n")
     tree.fs.partitions.housekeeping()
     assert disk.written == 2
+
+
+def test_a_change_that_is_given_up_while_it_is_saved_is_not_saved_for_good(
+    tmp_path: Path, disk: HistoryDisk
+) -> None:
+    with a_tree(tmp_path / "data", files=disk) as tree:
+        filled(tree, is_read=False)
+        log = tree.log()
+        give_up = a_removal(log)
+        # Begins to count, so that the prepared change has to be written again.
+        tree.read("t/0")
+        disk.held = reached, go = threading.Event(), threading.Event()
+        saving = threading.Thread(target=housekeeping, args=(tree,))
+        saving.start()
+        assert reached.wait(HANG_S)
+        give_up()
+        go.set()
+        saving.join()
+        tree.fs.partitions.housekeeping()
+        assert f"nonce {log.history.nonce:016x}" in recorded_history(tree)
+        assert "base values 0 0 " in recorded_history(tree)
 
 
 def recorded_history(tree: Tree) -> str:
