@@ -89,6 +89,24 @@ class Like:
 
 
 @dataclass(frozen=True, slots=True)
+class Contains:
+    """The bytes contain one of the words, as `LC_ALL=C grep -F` finds them; null is no bytes.
+
+    `fold`: the case of ASCII letters does not count. `whole`: a word is no part of a longer one.
+    """
+
+    column: Text
+    words: tuple[bytes, ...]
+    fold: bool = False
+    whole: bool = False
+    header: bytes = b""
+    is_not: bool = False
+
+    def negated(self) -> Part:
+        return replace(self, is_not=not self.is_not)
+
+
+@dataclass(frozen=True, slots=True)
 class IsNull:
     """There are no bytes; `is_not`: there are."""
 
@@ -120,7 +138,7 @@ class AnyOf:
         return Every(tuple(part.negated() for part in self.parts))
 
 
-OfBytes: TypeAlias = Among | Ordered | Like | IsNull
+OfBytes: TypeAlias = Among | Ordered | Like | Contains | IsNull
 Part: TypeAlias = Within | OfBytes | Every | AnyOf
 
 ALWAYS: Part = Every(())
@@ -205,6 +223,9 @@ def _tree(part: Part) -> tuple[Any, ...]:
         return ("ordered", part.column, part.header, part.order, part.operand)
     if isinstance(part, Like):
         return ("like", part.column, part.header, part.is_not, part.fewest, *part.tokens)
+    if isinstance(part, Contains):
+        words = (word.lower() if part.fold else word for word in part.words)
+        return ("contains", part.column, part.header, part.is_not, part.fold, part.whole, *words)
     return ("null", part.column, part.header, part.is_not)
 
 

@@ -119,6 +119,8 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
     cdef Fault fault
     if count > rows.room - rows.count:
         return BAD_RECORDS_COUNT
+    if rows.predicate != NULL and not (<Predicate> rows.predicate).may_hold_in(at, end - at):
+        return NO_FAULT
     for number in range(count):
         fault = read_head(at, end - at, end - at, &head)
         if fault == NO_FAULT:

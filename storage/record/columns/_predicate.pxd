@@ -37,6 +37,8 @@ cdef struct Node:
     int32_t header  # the run with the header's name
     int64_t fewest  # characters of what is like a pattern
     bint is_not
+    bint fold  # in what contains words: the case of letters does not count
+    bint whole  # in what contains words: no part of a longer word
 
 
 cdef struct Run:
@@ -90,3 +92,4 @@ cdef class Predicate:
     cdef int32_t add_run(self, object data) except -1
     cdef bint holds(self, const Subject *subject) noexcept nogil
     cdef bint may_hold(self, const Limits *limits) noexcept nogil
+    cdef bint may_hold_in(self, const uint8_t *start, int64_t size) noexcept nogil

@@ -10,11 +10,14 @@ A predicate is a tree in tuples of Python, which `storage.condition` makes:
     ("like", column, header, is_not, fewest, token, …)
                                                   token: bytes, "_" a character, "%" any bytes;
                                                   `fewest`: the minimum of characters
+    ("contains", column, header, is_not, fold, whole, bytes, …)
+                                                  one of the bytes, as `LC_ALL=C grep -F` finds them
+                                                  (`fold`: -i, with bytes in lower case; `whole`: -w)
     ("null", column, header, is_not)
 
 Columns are "offset", "timestamp" (in ms) and "timestampType"; "key", "value" and "header". The
 value of a header is that of the record's last one with this name, and null where there is none.
-Null is in no comparison, whatever `is_not` says. A character is one of UTF-8, or as many malformed
+Null is in no comparison, whatever `is_not` says; "contains" takes null for no bytes. A character is one of UTF-8, or as many malformed
 bytes as become one U+FFFD in Java; but `fewest` are counted as Spark counts them, by what the first
 byte of each says.
 """
@@ -40,10 +43,16 @@ cdef extern from "storage/record/columns/search.h":
     const uint8_t *find "kafkafs_find"(
         const uint8_t *at, const uint8_t *end, const uint8_t *needle, int64_t size
     ) noexcept nogil
+    const uint8_t *find_folded "kafkafs_find_folded"(
+        const uint8_t *at, const uint8_t *end, const uint8_t *needle, int64_t size
+    ) noexcept nogil
+    bint is_of_word "kafkafs_is_of_word"(uint8_t byte) noexcept nogil
 
 
 cdef enum:
     DEEPEST = 200
+    # If bytes are compared with more than these, a batch is not searched for them first.
+    MOST_SEARCHED = 8
 
     EVERY = 0
     ANY
@@ -54,6 +63,7 @@ cdef enum:
     MORE
     MORE_OR_SAME
     LIKE
+    CONTAINS
     IS_NULL
 
     OFFSET = 0
@@ -68,7 +78,10 @@ cdef enum:
     ANY_BYTES = -2
 
 
-KINDS = {"every": EVERY, "any": ANY, "within": WITHIN, "among": AMONG, "like": LIKE, "null": IS_NULL}
+KINDS = {
+    "every": EVERY, "any": ANY, "within": WITHIN, "among": AMONG, "like": LIKE,
+    "contains": CONTAINS, "null": IS_NULL,
+}
 ORDERS = {"<": LESS, "<=": LESS_OR_SAME, ">": MORE, ">=": MORE_OR_SAME}
 COLUMNS = {
     "offset": OFFSET, "timestamp": TIMESTAMP, "timestampType": TIMESTAMP_TYPE,
@@ -99,6 +112,7 @@ cdef class Predicate:
         self.nodes = <Node *> grown(self.nodes, sizeof(Node) * (self.used + 1))
         self.used += 1
         node.column, node.header, node.is_not, node.count, node.fewest = 0, 0, False, 0, 0
+        node.fold = node.whole = False
         kind = part[0]
         node.kind = ORDERS[part[3]] if kind == "ordered" else KINDS[kind]
         if node.kind == EVERY or node.kind == ANY:
@@ -127,6 +141,8 @@ cdef class Predicate:
                 operands = part[4:]
                 if node.kind == LIKE:
                     node.fewest, operands = part[4], part[5:]
+                elif node.kind == CONTAINS:
+                    node.fold, node.whole, operands = part[4], part[5], part[6:]
                 for run in operands:
                     self.add_run(run)
                     node.count += 1
@@ -153,6 +169,12 @@ cdef class Predicate:
     cdef bint may_hold(self, const Limits *limits) noexcept nogil:
         """Whether the condition may be true for any record of a batch."""
         return is_possible(self.nodes, self.children, self.bounds, 0, limits)
+
+    cdef bint may_hold_in(self, const uint8_t *start, int64_t size) noexcept nogil:
+        """Whether the condition may be true for any record in these bytes of a plain batch."""
+        cdef Run bytes_
+        bytes_.start, bytes_.size = start, size
+        return is_findable(self.nodes, self.children, self.runs, 0, &bytes_)
 
 
 def matches(tuple part not None, key):
@@ -192,6 +214,8 @@ def kept(
     cdef Fault fault
     if held.size < HEADER_SIZE:
         raise ValueError(f"a batch of {held.size} bytes")
+    if not predicate.may_hold_in(held.start + HEADER_SIZE, held.size - HEADER_SIZE):
+        return None
     made = PyByteArray_FromStringAndSize(NULL, held.size)
     out = <uint8_t *> PyByteArray_AS_STRING(made)
     memcpy(out, held.start, HEADER_SIZE)
@@ -268,6 +292,8 @@ cdef bint evaluate(
         find_header(subject, &runs[node.header], &run)
     if node.kind == IS_NULL:
         return (run.size < 0) != node.is_not
+    if node.kind == CONTAINS:
+        return contains(node, &runs[node.first], &run) != node.is_not
     if run.size < 0:
         return False
     if node.kind == AMONG:
@@ -303,6 +329,75 @@ cdef bint is_possible(
     if node.column == TIMESTAMP:
         return meets(bounds, node, limits.first_timestamp, limits.last_timestamp)
     return meets(bounds, node, limits.timestamp_type, limits.timestamp_type)
+
+
+cdef bint is_findable(
+    const Node *nodes, const int32_t *children, const Run *runs, int32_t number, const Run *run
+) noexcept nogil:
+    """Whether the bytes of a batch have what a record must have if the condition holds for it."""
+    cdef const Node *node = &nodes[number]
+    cdef int32_t each
+    if node.kind == EVERY:
+        for each in range(node.first, node.first + node.count):
+            if not is_findable(nodes, children, runs, children[each], run):
+                return False
+        return True
+    if node.kind == ANY:
+        for each in range(node.first, node.first + node.count):
+            if is_findable(nodes, children, runs, children[each], run):
+                return True
+        return False
+    if node.is_not:
+        return True
+    if node.kind == LIKE:
+        for each in range(node.first, node.first + node.count):
+            if runs[each].size > 0 and not place_in(run, &runs[each], False):
+                return False
+        return True
+    if node.kind == CONTAINS or (node.kind == AMONG and node.count <= MOST_SEARCHED):
+        for each in range(node.first, node.first + node.count):
+            if place_in(run, &runs[each], node.fold):
+                return True
+        return False
+    return True
+
+
+cdef inline bint place_in(const Run *run, const Run *needle, bint fold) noexcept nogil:
+    """Whether the needle is anywhere in the bytes."""
+    cdef const uint8_t *end = run.start + run.size
+    if fold:
+        return find_folded(run.start, end, needle.start, needle.size) != NULL
+    return find(run.start, end, needle.start, needle.size) != NULL
+
+
+cdef bint contains(const Node *node, const Run *needles, const Run *run) noexcept nogil:
+    cdef const uint8_t *nothing = b""
+    cdef const uint8_t *start = run.start if run.size > 0 else nothing
+    cdef const uint8_t *end = start + max(run.size, 0)
+    cdef const uint8_t *at
+    cdef const Run *needle
+    cdef int32_t each
+    for each in range(node.count):
+        needle, at = &needles[each], start
+        while True:
+            if node.fold:
+                at = find_folded(at, end, needle.start, needle.size)
+            else:
+                at = find(at, end, needle.start, needle.size)
+            if at == NULL:
+                break
+            if not node.whole or (
+                (at == start or not is_of_word(at[-1]))
+                and (at + needle.size == end or not is_of_word(at[needle.size]))
+            ):
+                return True
+            if at == end:
+                break
+            # Go on behind the rest of this word: nothing in it begins a word.
+            at += 1
+            while at < end and is_of_word(at[-1]):
+                at += 1
+    return False
 
 
 cdef inline bint meets(

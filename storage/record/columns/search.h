@@ -1,7 +1,8 @@
-/* Finds bytes in bytes. */
+/* Finds bytes in bytes, and words. */
 
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -47,4 +48,59 @@ static inline const uint8_t *kafkafs_find(
             return at;
     }
     return NULL;
+}
+
+/* Returns the byte in lower case, as the C locale folds it. */
+static inline uint8_t kafkafs_folded(uint8_t byte)
+{
+    return byte >= 'A' && byte <= 'Z' ? (uint8_t) (byte | 0x20) : byte;
+}
+
+/* Finds as kafkafs_find does, but takes ASCII letters of either case for the same. The needle is in
+   lower case. */
+static inline const uint8_t *kafkafs_find_folded(
+    const uint8_t *at, const uint8_t *end, const uint8_t *needle, int64_t size)
+{
+    if (end - at < size)
+        return NULL;
+    if (size == 0)
+        return at;
+    const uint8_t head = needle[0], tail = needle[size - 1];
+#ifdef __SSE2__
+    /* The bit that makes a letter lower case; other bytes are compared as they are. */
+    const __m128i head_bit = _mm_set1_epi8(head >= 'a' && head <= 'z' ? 0x20 : 0);
+    const __m128i tail_bit = _mm_set1_epi8(tail >= 'a' && tail <= 'z' ? 0x20 : 0);
+    const __m128i first = _mm_set1_epi8((char) head);
+    const __m128i last = _mm_set1_epi8((char) tail);
+    for (; end - at >= size + 15; at += 16) {
+        __m128i here = _mm_or_si128(_mm_loadu_si128((const __m128i *) at), head_bit);
+        __m128i there = _mm_or_si128(
+            _mm_loadu_si128((const __m128i *) (at + size - 1)), tail_bit);
+        unsigned fits = (unsigned) _mm_movemask_epi8(
+            _mm_and_si128(_mm_cmpeq_epi8(here, first), _mm_cmpeq_epi8(there, last)));
+        for (; fits; fits &= fits - 1) {
+            const uint8_t *place = at + __builtin_ctz(fits);
+            int64_t same = 1;
+            while (same < size && kafkafs_folded(place[same]) == needle[same])
+                same++;
+            if (same >= size)
+                return place;
+        }
+    }
+#endif
+    for (; end - at >= size; at++) {
+        int64_t same = 0;
+        while (same < size && kafkafs_folded(at[same]) == needle[same])
+            same++;
+        if (same == size)
+            return at;
+    }
+    return NULL;
+}
+
+/* Returns whether the byte is a letter, a digit or _: a part of a word in the C locale. */
+static inline int kafkafs_is_of_word(uint8_t byte)
+{
+    const uint8_t folded = kafkafs_folded(byte);
+    return (folded >= 'a' && folded <= 'z') || (byte >= '0' && byte <= '9') || byte == '_';
 }
