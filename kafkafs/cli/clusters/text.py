@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from kafkafs.cli.clusters.pieces import Piece
-from kafkafs.cli.common.matching import rendered
+from kafka_client.cluster import TopicPartition
+from kafkafs.cli.clusters.pieces import ClusterReader, Piece, Span
+from kafkafs.cli.common.matching import Scan, rendered
 from kafkafs.views import TextView
 from kafkafs.views._measure import Cursor, unfilled
+from storage.condition.condition import Condition
 from storage.errors import CorruptRecord
 from storage.record.columns._predicate import Predicate, kept
 from storage.record.control import ABORT, parse_marker
@@ -29,12 +32,35 @@ def text_of(piece: Piece, view: TextView, predicate: Predicate = ALWAYS) -> Iter
     Errors: CorruptRecord.
     """
     out = unfilled(_TEXT_BYTES)
-    try:
+    with _naming_partition(piece):
         if predicate is ALWAYS and _is_shown_whole(piece):
             yield from _text_of_all(piece.fetched.records, view, out)
             return
         for batch in batches_of(piece, predicate):
             yield from rendered(view, batch, Cursor(HEADER_SIZE, len(batch), batch), out)
+
+
+def scan_of(
+    reader: ClusterReader, partition: TopicPartition, span: Span, condition: Condition
+) -> Scan:
+    """Search a span of a partition. Errors: CorruptRecord, ClientError, OSError."""
+    predicate = condition.of_partition(*partition).predicate()
+
+    def batches() -> Iterator[tuple[int, Buffer | None]]:
+        for piece in reader.pieces({partition: span}):
+            yield len(piece.fetched.records), None
+            with _naming_partition(piece):
+                for batch in batches_of(piece, predicate):
+                    yield 0, batch
+
+    return Scan(0, batches())
+
+
+@contextmanager
+def _naming_partition(piece: Piece) -> Iterator[None]:
+    """Name the partition in errors about its records."""
+    try:
+        yield
     except CorruptRecord as error:
         reason = f"{piece.fetched.partition}: {error.message}"
         raise CorruptRecord(reason, offset=error.offset) from None

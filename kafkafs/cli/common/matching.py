@@ -1,10 +1,10 @@
-"""Records for which a condition holds: the option `--where`, and their text for `kafkafs cat`."""
+"""Records for which a condition holds: the option `--where`, how they are found, and their text."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -44,38 +44,46 @@ def where_option(function: _F) -> _F:
     )(function)
 
 
-def matching_lines(
-    tree: FileSystem, topic: str, number: int, view: str, points: str, condition: Condition
-) -> Iterator[bytes]:
-    """The text of a partition's records between two points, `START..END`, batch by batch.
+class Scan(NamedTuple):
+    """A search for records. `total`: about as many bytes are read; 0: not known.
 
-    StorageError, OSError.
+    `batches` yields how many bytes were read, and a plain batch of records for which the condition
+    holds, or None. Errors: StorageError, OSError.
     """
+
+    total: int
+    batches: Iterator[tuple[int, Buffer | None]]
+
+
+def scan(
+    tree: FileSystem, topic: str, number: int, view: str, points: str, condition: Condition
+) -> Scan:
+    """Search a partition between two points, `START..END`. Errors: StorageError, OSError."""
     from kafkafs.tree.files.start_names import parse_start_name
     from kafkafs.tree.files.start_points import end_of, start_offset
     from kafkafs.tree.files.view_file import ViewFile
     from storage.record.columns._predicate import kept
-    from storage.split.narrow import narrowed
+    from storage.split.narrow import bytes_of, narrowed
 
     left = condition.of_partition(topic, number)
     if left.is_impossible:
-        return
+        return Scan(0, iter(()))
     node = find(tree, topic, *path_in_topic(view, str(number)))
     parsed = parse_start_name(f"{number}@{points}", time.time_ns() // 1_000_000)
     assert isinstance(node, ViewFile)
     assert parsed is not None
     partition, shown = node.partition, node.text
-    text_view = shown.view
-    assert text_view.is_text
     start = patiently(lambda: start_offset(partition, shown, parsed.start, strict=False))
     end = patiently(lambda: end_of(partition, shown, parsed.end)).offset
-    bound = shown.bound
-    predicate = left.predicate()
-    for first, behind in narrowed(partition.log, start, bound if end is None else end, left):
-        for batch, header in partition.log.reader.batches(first, behind):
-            some = kept(batch, predicate, first, behind, header.magic == 0)
-            if some is not None:
-                yield text_of(text_view, some)
+    log, predicate = partition.log, left.predicate()
+    ranges = narrowed(log, start, shown.bound if end is None else end, left)
+
+    def batches() -> Iterator[tuple[int, Buffer | None]]:
+        for first, behind in ranges:
+            for batch, header in log.reader.batches(first, behind):
+                yield header.size, kept(batch, predicate, first, behind, header.magic == 0)
+
+    return Scan(sum(bytes_of(log, first, behind) for first, behind in ranges), batches())
 
 
 def text_of(view: TextView, batch: Buffer) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import CLUSTER, partitions_at, resolve
+from kafkafs.cli.common.addresses import CLUSTER
 from kafkafs.cli.common.clusters import (
     Client,
     cluster_address,
@@ -23,7 +21,7 @@ from kafkafs.cli.common.clusters import (
 )
 from kafkafs.cli.common.decoding import Decoding, decode_options, topic_decoders, view_to_decode
 from kafkafs.cli.common.ending import end
-from kafkafs.cli.common.matching import matching_lines, where_option
+from kafkafs.cli.common.matching import scan, text_of, where_option
 from kafkafs.cli.common.mount_files import (
     READ_COMMITTED,
     MountFiles,
@@ -32,9 +30,9 @@ from kafkafs.cli.common.mount_files import (
     opened_tree,
     patiently,
 )
-from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import Output, binary_stdout
-from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
+from kafkafs.cli.common.ranges import resolve_ranges
+from kafkafs.cli.common.views import path_in_topic, view_option
 from kafkafs.cli.common.words import words_argument
 
 if TYPE_CHECKING:
@@ -126,21 +124,15 @@ def command(
         raise click.UsageError(
             "-f requires an address: kafka://HOST:PORT/TOPIC. To follow a mount: kafkafs tail -f"
         )
-    plain, points = _divided(words)
-    plain, view = taken_from_paths(plain)
+    address, view, found = resolve_ranges(words)
     if decoding is not None:
         view = view_to_decode(view)
-    address = resolve(plain)
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
     _check_view(view, where)
-    starts = points[-len(address.places) :]
-    found = [
-        (topic, number, point)
-        for place, point in zip(address.places, starts, strict=True)
-        for topic, number in partitions_at(address._replace(places=(place,)))
-    ]
     if where is not None or isolation != READ_COMMITTED:
+        from kafkafs.views import TEXT_VIEWS
+
         with (
             opened_tree(address.data_dir, isolation) as tree,
             _writer(decoding, MountFiles(tree).opened) as write,
@@ -149,8 +141,9 @@ def command(
                 if where is None:
                     _print_file(MountFiles(tree).opened, topic, number, view, point, write)
                     continue
-                for text in matching_lines(tree, topic, number, view, point, where):
-                    write(topic, text)
+                for _, batch in scan(tree, topic, number, view, point, where).batches:
+                    if batch is not None:
+                        write(topic, text_of(TEXT_VIEWS[view](), batch))
         return
     with opened_files(address) as files, _writer(decoding, files.opened) as write:
         for topic, number, point in found:
@@ -233,30 +226,3 @@ def _writer(decoding: Decoding | None, opened: Opened) -> Iterator[_Write]:
         return
     with topic_decoders(decoding, opened) as decoders, binary_stdout() as out:
         yield lambda topic, text: out.write(decoders.decoder_of(topic).feed(bytes(text)))
-
-
-def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words without @START..END, and the ranges. Errors: ClickException."""
-    from kafkafs.tree.files.start_names import parse_start_name
-
-    plain, points = [], []
-    for number, word in enumerate(words):
-        directory, slash, last = word.rpartition("/")
-        name, at, point = last.partition("@")
-        if not at or (number == 0 and _is_directory(word)):
-            plain.append(word)
-            points.append("start..end")
-            continue
-        if parse_start_name(f"0@{point}", time.time_ns() // 1_000_000) is None:
-            raise click.BadParameter(
-                f"{point!r} is not a valid start or range (START or START..END)"
-            )
-        plain.append(f"{directory}{slash}{name}")
-        points.append(point if ".." in point else f"{point}..end")
-    return plain, points
-
-
-def _is_directory(word: str) -> bool:
-    """Return whether a name with @ is that of a directory. Below a mount, there is none."""
-    mounted, path = mount_around(word)
-    return os.path.isdir(word) if mounted is None else path == mounted.path
