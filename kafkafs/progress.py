@@ -46,8 +46,9 @@ class Bar:
                 )
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Take the bar away, until the work has been slow again."""
         with self._lock:
+            self._show_at = time.monotonic() + PATIENCE_S
             if self._bar is not None:
                 self._bar.stop()
                 self._bar = None

@@ -64,6 +64,7 @@ _SECTIONS = (
         f"{__name__}.records",
         {
             "cat": "Print records.",
+            "grep": "Print the records that contain a word.",
             "tail": "Print the last lines of partitions. With -f, also print new lines.",
             "append": "Append lines or record batches from standard input.",
             "consume": "Read topics as a consumer, alone or in a group.",
@@ -120,10 +121,10 @@ _RENAMED = {
 
 # The names that other programs have for a command.
 _CALLED_SO_ELSEWHERE = {
-    "grep": "cat",
     "list": "ls",
     "retain": "prune",
     "rm": "delete",
+    "search": "grep",
     "status": "mounts",
 }
 

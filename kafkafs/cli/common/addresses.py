@@ -88,6 +88,7 @@ LOGS = "DATA|MOUNT [TOPIC[:PARTITION]]..."
 #: Stands for MOUNT in it, if a command accepts the address of a cluster, too.
 CLUSTER = "MOUNT|kafka://HOST:PORT"
 _ALLOW_EMPTY = "kafkafs.allow_empty"
+_FIRST_WORDS = "kafkafs.first_words"
 
 
 #: The option `--allow-empty`, for `checked_directory`; the command gets no parameter for it.
@@ -154,7 +155,13 @@ def checked_directory(
 
 def this_command(*words: str) -> str:
     """Return the line that runs this command with these words."""
-    return f"{click.get_current_context().command_path} {shlex.join(words)}"
+    context = click.get_current_context()
+    return f"{context.command_path} {shlex.join([*context.meta.get(_FIRST_WORDS, ()), *words])}"
+
+
+def note_first_words(*words: str) -> None:
+    """Record the words of the command line that `this_command` puts before the words for logs."""
+    click.get_current_context().meta[_FIRST_WORDS] = words
 
 
 def check_no_address(text: str) -> None:

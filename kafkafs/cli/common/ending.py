@@ -5,6 +5,8 @@
     2    the command line is wrong; nothing was done
     3    not done, or only in part; also if something was found
 
+`grep` has the statuses of grep(1), `dump` those of DumpLogSegments.
+
 A command raises `fail`, or lets an OSError or a StorageError pass: the group of all commands runs
 each command inside `ended_in_order`. Errors of standard output have its name as their path. If the
 reader of standard output exits, the command ends silently.

@@ -133,7 +133,8 @@ class Output:
     def report(self, reason: object, *, path: str | None = None) -> None:
         """Print why something was not done, each reason once, and note it for `--json`."""
         code = code_of(reason) if isinstance(reason, Exception) else "FAILED"
-        problem = Problem(path, None, code, str(reason))
+        place: tuple[str | None, int | None, str] = getattr(reason, "problem", (path, None, code))
+        problem = Problem(*place, str(reason))
         if problem not in self._problems:
             self._problems.append(problem)
             warn(reason, wrong=True)

@@ -128,16 +128,25 @@ class Logs(click.types.StringParamType):
     """DATA|MOUNT, or the words of an argument that begins with it or, for FILE, with `first`.
 
     `others`: the types of the other words; the last may be repeated. After MOUNT/TOPIC, only words
-    of the last type follow, and topics are paths, too.
+    of the last type follow, and topics are paths, too. `after`: the option without which a word of
+    another kind comes first.
     """
 
-    def __init__(self, *others: _Word, first: _Path = DIRECTORY) -> None:
+    def __init__(self, *others: _Word, first: _Path = DIRECTORY, after: str = "") -> None:
         self._types: tuple[click.types.StringParamType, ...] = (first, *(others or (click.STRING,)))
+        self._after = after
+
+    def words_before(self, ctx: click.Context) -> int:
+        """Return how many words of another kind come first."""
+        return int(bool(self._after) and not ctx.params.get(self._after))
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Item]:
         before = _before(ctx, param)
+        if len(before) < (others := self.words_before(ctx)):
+            return []
+        before = before[others:]
         chosen = self._types[min(len(before), len(self._types) - 1)]
         in_mount = _path_in_mount([*before, incomplete][0])
         if before and in_mount:
@@ -253,6 +262,8 @@ def _directory(ctx: click.Context) -> str:
     for parameter in ctx.command.params:
         if isinstance(parameter.type, Logs):
             value = ctx.params.get(parameter.name or "")
+            if isinstance(value, tuple):
+                value = value[parameter.type.words_before(ctx) :]
             first = value[0] if isinstance(value, tuple) and value else value
             if isinstance(first, str) and first:
                 return os.path.expanduser(first)

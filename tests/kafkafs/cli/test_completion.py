@@ -142,6 +142,8 @@ CASES = [
     (f"kafkafs mount -o mem{TAB}1G", "kafkafs mount -o memory=1G"),
     (f"kafkafs fetch data pay{TAB}{TAB}0:9", "kafkafs fetch data payments:0:0:9"),
     (f"kafkafs cat mnt pay{TAB}ord{TAB}", "kafkafs cat mnt payments orders"),
+    (f"kafkafs grep pay data pay{TAB}", "kafkafs grep pay data payments"),
+    (f"kafkafs grep -e pay mnt/pay{TAB}", "kafkafs grep -e pay mnt/payments/"),
     (f"kafkafs append --vi{TAB}kv{TAB}mnt pay{TAB}", "kafkafs append --view kv mnt payments"),
     (f"kafkafs create mnt new --part{TAB}2 min.cl{TAB}0.1", "kafkafs create mnt new "
      "--partitions 2 min.cleanable.dirty.ratio=0.1"),

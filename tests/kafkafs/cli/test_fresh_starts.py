@@ -26,6 +26,7 @@ LINES = [
     ("append data orders --view kv", ""),
     ("append data orders:0 --view batches", ""),
     ("cat data orders --view kv", "k\told\nk\tnew\nk\told\nk\tnew\n"),
+    ("grep -c old data", "2\n"),
     ("fetch data orders:0:earliest:1000", "4 messages, next offset 4\n"),
     ("ls data", "\norders           1        4 "),
     ("describe data orders", "orders          0          0        4 "),

@@ -43,6 +43,7 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "detach --dry-run": lambda data: [data],
     "detach --undo": lambda data: [data],
     "fetch": lambda data: [data, "orders:0:0:100"],
+    "grep": lambda data: ["order", data],
     "ls": lambda data: [data],
     "describe": lambda data: [data],
     "groups ls": lambda data: [data],
@@ -98,7 +99,10 @@ NOT_WHILE_MOUNTED = {
 }
 
 #: Those that accept the address of a cluster.
-ON_CLUSTERS = {"append", "cat", "describe", "ls"}
+ON_CLUSTERS = {"append", "cat", "describe", "grep", "ls"}
+
+#: The exit statuses of commands that have failed; the others have 3.
+FAILED = {"dump": 1, "grep": 2, "mount": os.EX_CONFIG}
 
 each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)
 
@@ -128,7 +132,7 @@ def refused(command: str, directory: str) -> str:
     """Why a command does not take a directory: one line."""
     done = run(command, *TAKE_A_DIRECTORY[command](directory))
     assert isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == 3, done.output
+    assert done.exit_code == FAILED.get(command, 3), done.output
     assert done.stdout == ""
     assert done.stderr.startswith(f"kafkafs: {directory}: "), done.stderr
     assert done.stderr.count("\n") == 1
@@ -162,7 +166,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def test_in_a_mount_but_no_log(mounted: Place, command: str) -> None:
     """… the line says what to type."""
     before = logs(mounted)
-    a_range = () if command == "cat" else ("orders/0@start",)
+    a_range = () if command in ("cat", "grep") else ("orders/0@start",)
     for name in ("orders/.raw/0", ".kafkafs", *a_range):
         topic = "" if name.startswith(".") else "/orders"
         line = refused(command, f"{mounted.path}/{name}")
@@ -412,7 +416,7 @@ def test_an_empty_name(command: str) -> None:
     """… of a variable that is not set, say, does not mean the working directory."""
     words = TAKE_A_DIRECTORY[command]("") if command in TAKE_A_DIRECTORY else [""]
     done = run(command, *words, *(["mnt"] if command == "mount" else []))
-    assert done.exit_code == ({"mount": os.EX_CONFIG, "dump": 1}.get(command, 3))
+    assert done.exit_code == FAILED.get(command, 3)
     assert done.stdout == ""
     what = "DATA is empty" if command == "mount" else "empty path"
     assert done.stderr == f"kafkafs: {what} (is a shell variable unset?)\n"

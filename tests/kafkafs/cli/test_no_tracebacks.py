@@ -14,7 +14,7 @@ import pytest
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.kafkafs.cli.mounting.test_mount_mistakes import fill
-from tests.kafkafs.cli.test_mistakes import TAKE_A_DIRECTORY, all_commands
+from tests.kafkafs.cli.test_mistakes import FAILED, TAKE_A_DIRECTORY, all_commands
 from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
@@ -79,11 +79,12 @@ def test_a_full_disk_behind_what_is_printed(tmp_path: Path) -> None:
             ),
             *(["cat", mnt, "orders"], ["cat", data, "orders", "--where", "offset >= 0"]),
             *(["tail", f"{mnt}/orders/0"], ["consume", f"{mnt}/orders"]),
+            *(["grep", "", data], ["grep", "-c", "", mnt, "orders"], ["grep", "", data, "--json"]),
             ["dump", f"{data}/orders-0/{0:020}.log"],
             ["wait", f"{mnt}/orders/.control/compaction"],
         ]
         for line, status, said in each(lines, ROOT, "/dev/full"):
-            assert (status, said) == (1 if line[0] == "dump" else 3, FULL), line
+            assert (status, said) == (FAILED.get(line[0], 3), FULL), line
         for line in lines:
             for shell, why in (
                 ('PYTHONUNBUFFERED=1 "$@" > /dev/full', FULL),
@@ -97,7 +98,7 @@ def test_a_full_disk_behind_what_is_printed(tmp_path: Path) -> None:
                     env={**os.environ, "PYTHONUNBUFFERED": ""},
                     timeout=HANG_S,
                 )
-                status = 1 if line[0] == "dump" else 3
+                status = FAILED.get(line[0], 3)
                 assert (done.returncode, done.stderr) == (status, why), line
     finally:
         place.end()
@@ -121,7 +122,7 @@ def test_a_working_directory_that_is_deleted(tmp_path: Path) -> None:
     lines = [words_of(name, ".") for name in TAKE_A_DIRECTORY if not name.startswith("spark")]
     lines += [[*name.split(), "."] for name in others]
     for line, status, said in each(lines, cwd):
-        assert status == (1 if line[0] == "dump" else 3), line
+        assert status == FAILED.get(line[0], 3), line
         if line[0] not in ("doctor", "top", "umount"):
             assert said == "kafkafs: the working directory was deleted\n", line
     data = tmp_path / "data"

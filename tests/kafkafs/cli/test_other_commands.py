@@ -57,6 +57,7 @@ def test_help_has_the_commands_in_groups() -> None:
         (["verfy", "data"], "there is no command 'verfy': did you mean 'verify'?"),
         (["unmont", "mnt"], "there is no command 'unmont': did you mean 'unmount'?"),
         (["rm", "mnt/t"], "there is no command 'rm': did you mean 'delete'?"),
+        (["search", "x", "mnt"], "there is no command 'search': did you mean 'grep'?"),
         (["retain", "mnt"], "there is no command 'retain': did you mean 'prune'?"),
         (["expire", "a b"], "there is no command 'expire'. Try: kafkafs prune 'a b'"),
         (["reindex"], "there is no command 'reindex'. Try: kafkafs repair --indexes"),
@@ -93,7 +94,17 @@ READING_WORDS = (
 def test_a_word_that_reads_is_not_answered_with_a_command_that_changes(word: str) -> None:
     done = CliRunner().invoke(main, [word, "data"])
     suggested = re.findall(r"did you mean '(\w+)'", done.stderr)
-    assert set(suggested) <= {"cat", "dump", "fetch", "ls", "mount", "mounts", "spark", "top"}
+    assert set(suggested) <= {
+        "cat",
+        "dump",
+        "fetch",
+        "grep",
+        "ls",
+        "mount",
+        "mounts",
+        "spark",
+        "top",
+    }
 
 
 #: Commands whose examples are written with their manual pages.

@@ -32,6 +32,8 @@ READERS = {
     "cat of a part": ["MNT/orders/0@-1"],
     "cat --view kv": ["MNT/orders/0"],
     "cat by a link": ["LINK/orders/0"],
+    "grep one": ["MNT"],
+    "grep two of a partition": ["MNT/orders/0"],
     "config": ["MNT/orders"],
     "compact --dry-run": ["MNT/users"],
     "prune --dry-run": ["MNT"],

@@ -38,6 +38,7 @@ COMMANDS: dict[str, list[str]] = {
     "groups": ["Metadata", "ListGroups", "FindCoordinator", "OffsetFetch", "ListOffsets"],
     "cat": ["Metadata", "ListOffsets", "Fetch"],
     "cat -f": ["Metadata", "ListOffsets", "Fetch"],
+    "grep v": ["Metadata", "ListOffsets", "Fetch"],
     "append": ["DescribeConfigs", "Metadata", "Produce"],
 }
 STEPS = [(command, api) for command, apis in COMMANDS.items() for api in apis]
@@ -200,6 +201,9 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_commands_print(broker: OneBroker) -> None:
     assert call(broker, "cat").stdout == lines()
     assert call(broker, "cat", "--where", "offset in (3, 17)").stdout == "v3\nv17\n"
+    assert call(broker, "grep -w v3").stdout == "v3\n"
+    assert call(broker, "grep -c v3").stdout == "11\n"
+    assert call(broker, "grep nothing").exit_code == 1
     table = "topic   partitions  records  cleanup_policy  retention\n"
     table += "secret           1       40               -  all\nt                1       40"
     assert call(broker, "ls").stdout.startswith(table)
@@ -308,6 +312,9 @@ def test_a_topic_that_may_not_be_read_is_reported_once(broker: OneBroker) -> Non
     done = CliRunner().invoke(main, ["cat", place, "secret", "secret:0@-3", "t@38"])
     assert (done.exit_code, done.stdout) == (3, "v38\nv39\n")
     assert done.stderr == "kafkafs: secret: TOPIC_AUTHORIZATION_FAILED\n"
+    done = CliRunner().invoke(main, ["grep", "v39", place])
+    assert (done.exit_code, done.stdout) == (2, "t:0:v39\n")
+    assert done.stderr == "kafkafs: secret: TOPIC_AUTHORIZATION_FAILED\n"
 
 
 def test_retention_that_overtakes_the_reader_is_reported(broker: OneBroker) -> None:
@@ -397,7 +404,7 @@ def test_a_broker_that_fails_ends_the_command(
     finally:
         ended.set()
     assert time.monotonic() - begun < HANG_S
-    assert (status, said.count("\n")) == (3, 1), said
+    assert (status, said.count("\n")) == (2 if command == "grep v" else 3, 1), said
     assert said.startswith("kafkafs: ")
     assert broker.asked().count("Produce") == (api == "Produce")
 
@@ -465,6 +472,7 @@ def test_a_line_that_is_refused(broker: OneBroker) -> None:
         (["cat", "-f", "kafka://b:1/t@..5"], "a range has no end"),
         (["cat", "-f", "{data}", "t"], "-f requires an address"),
         (["cat", "kafka://u:secret@b:1/t"], "credentials do not belong into an address"),
+        (["grep", "x", "kafka://b:1/t@x"], "not a valid start or range"),
         (["ls", "kafka://b:1/t@5"], "takes no @START..END"),
         (["ls", "--insecure", "{data}"], "--insecure requires an address"),
         (["groups", "kafka://b:1/t"], "without a topic"),

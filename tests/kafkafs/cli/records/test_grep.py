@@ -1,0 +1,270 @@
+"""`kafkafs grep`: the records that GNU grep finds in the same values."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kafkafs.cli import main
+from kafkafs.cli.common.matching import scan
+from kafkafs.cli.common.mount_files import opened_tree
+from kafkafs.tree.filesystem import FileSystem
+from storage import LogManager, Record, encode
+from storage.condition.condition import Condition, Contains
+from storage.log.append import append_batches
+from storage.record.batch import decode_plain
+from storage.record.plain import recompress
+from tests.fork_server import KAFKAFS
+from tests.kafkafs.cli.conftest import ROOT
+from tests.kafkafs.cli.records.test_cat_where import KINDS as LOGS
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, write_settings
+from tests.waits import HANG_S
+
+#: Values for all codecs: cut characters, addresses, parts of words, control characters, nothing.
+VALUES: list[bytes | None] = [
+    *(b"one two", b"ONE", b"onetwo one", b"two_one", b"a\none b", b"", None, b"\0one\xff"),
+    *(b"10.1.2.3 GET", b"9.10.1.2.3", b"10.1.2.34", b"10x1x2x3", "müller".encode(), b"m\xc3"),
+    *("一二三".encode(), "一二三".encode()[1:4], b"\xbc", b"-one-", b"one", b"\t\r one"),
+]
+
+
+def codecs(data: Path) -> None:
+    with opened(data) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        for codec in range(5):
+            records = [Record(n, NOW_MS, 0, b"k", value) for n, value in enumerate(VALUES)]
+            batch = recompress(encode(records), codec)
+            append_batches(log, bytearray(batch), now_ns=NOW_NS)
+
+
+def big(data: Path) -> None:
+    write_settings(data, message_max_bytes=64 << 20)
+    with opened(data) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        append(log, b"x" * (10 << 20) + b" one", b"one " * 1_000_000, b"two")
+
+
+KINDS: dict[str, Callable[[Path], object]] = {"codecs": codecs, "big": big, **LOGS}
+#: Options and words of grep.
+TABLE = [
+    *(("", "one"), ("i", "oNe"), ("w", "one"), ("iw", "ONE"), ("v", "one"), ("vw", "one")),
+    *(("", ""), ("w", ""), ("v", ""), ("", "one", "v"), ("w", "on", "one"), ("vi", "ONE", "V")),
+    *(("w", "10.1.2.3"), ("", "10.1.2.3"), ("w", "ller"), ("", "\udc82\udce4"), ("", "\udcff")),
+    *(("i", "MÜLLER"), ("w", "\t"), ("", "\r"), ("", "ok"), ("", "2"), ("", "x" * 1000)),
+]
+
+
+def grep(*words: object) -> Result:
+    return CliRunner().invoke(main, ["grep", *map(str, words)], prog_name="kafkafs")
+
+
+def printed(*words: object) -> str:
+    done = grep(*words)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout
+
+
+def stored(data: Path) -> list[Record]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        return list(manager.log("t", 0).reader.records())
+
+
+def by_grep(records: Sequence[Record], options: str, words: Sequence[str]) -> list[int]:
+    """The offsets of the records whose values GNU grep finds.
+
+    Its lines have another control character for a newline, as a value is found as a whole.
+    """
+    lines = ((record.value or b"").replace(b"\n", b"\1") + b"\n" for record in records)
+    done = subprocess.run(
+        ["grep", f"-aFn{options}", *(each for word in words for each in ("-e", word))],
+        input=b"".join(lines),
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C"},
+        timeout=HANG_S,
+    )
+    assert (done.returncode, done.stderr) == (0 if done.stdout else 1, b"")
+    found = done.stdout.split(b"\n")[:-1]
+    return [records[int(line.partition(b":")[0]) - 1].offset for line in found]
+
+
+def by_scan(tree: FileSystem, options: str, words: Sequence[str]) -> list[int]:
+    """The offsets of the records that the search of the command finds."""
+    given = tuple(map(os.fsencode, words))
+    part = Contains("value", given, "i" in options, "w" in options)
+    condition = Condition(part.negated() if "v" in options else part, "")
+    return [
+        record.offset
+        for _, batch in scan(tree, "t", 0, "values", "start..end", condition).batches
+        if batch is not None
+        for record in decode_plain(batch)
+    ]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_records_that_gnu_grep_finds(tmp_path: Path, kind: str) -> None:
+    KINDS[kind](tmp_path)
+    records = stored(tmp_path)
+    with opened_tree(str(tmp_path)) as tree:
+        for options, *words in TABLE:
+            assert by_scan(tree, options, words) == by_grep(records, options, words), words
+
+
+def random_word(draw: random.Random, values: Sequence[bytes]) -> str:
+    """A part of a value, or anything."""
+    if draw.random() < 0.8:
+        value = draw.choice(values)[:200]
+        at = draw.randrange(len(value) + 1)
+        word = value[at : at + draw.randrange(12)]
+    else:
+        word = draw.randbytes(draw.randrange(4))
+    # No argument of a program can have a zero byte.
+    return os.fsdecode(word.replace(b"\n", b"").replace(b"\0", b""))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"big", "long"}))
+def test_random_words(tmp_path: Path, kind: str) -> None:
+    KINDS[kind](tmp_path)
+    records = stored(tmp_path)
+    values = [record.value or b"" for record in records]
+    draw = random.Random(kind)
+    with opened_tree(str(tmp_path)) as tree:
+        for _ in range(2000):
+            words = [random_word(draw, values) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
+            options = "".join(each for each in "iwv" if draw.random() < 0.3)
+            found = by_scan(tree, options, words)
+            assert found == by_grep(records, options, words), (options, words)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two topics, one of them with two partitions, and one that Kafka uses."""
+    with LogManager.open(str(tmp_path)) as manager:
+        orders = manager.create_topic("orders", 2).partitions
+        records = [
+            Record(0, NOW_MS, 0, b"a", b"one"),
+            Record(1, NOW_MS, 0, b"b", b"two\none"),
+            Record(2, NOW_MS, 0, b"a", b"three"),
+        ]
+        append_batches(orders[0], bytearray(encode(records)), now_ns=NOW_NS)
+        append(orders[1], b"One", None)
+        append(manager.create_topic("web", 1).partitions[0], b"GET /one", b"one more")
+    shutil.copytree(tmp_path / "web-0", tmp_path / "__consumer_offsets-0")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("one DATA orders:0", "one\ntwo\none\n"),
+        ("-n one DATA orders:0", "0:one\n1:two\none\n"),
+        ("one DATA orders", "orders:0:one\norders:0:two\none\n"),
+        ("-h one DATA orders", "one\ntwo\none\n"),
+        ("-hi one DATA orders", "one\ntwo\none\nOne\n"),
+        ("-n /one DATA", "web:0:0:GET /one\n"),
+        ("-m 1 one DATA", "orders:0:one\nweb:0:GET /one\n"),
+        ("-m 1 one DATA web", "GET /one\n"),
+        ("-c one DATA orders", "orders:0:2\norders:1:0\n"),
+        ("-hc one DATA orders", "2\n0\n"),
+        ("-c -m 1 one DATA orders:0", "1\n"),
+        ("-l one DATA", "orders:0\nweb:0\n"),
+        ("-l one DATA web", "web:0\n"),
+        ("-v one DATA orders", "orders:0:three\norders:1:One\norders:1:\n"),
+        ("--key a -v one DATA orders:0", "three\n"),
+        ("--key a one DATA orders:0", "one\n"),
+        ("-e one -e t DATA orders:0", "one\ntwo\none\nthree\n"),
+        ("-e one -e t --and DATA orders:0", "two\none\n"),
+        ("-e one -e t --and -v DATA orders:0", "one\nthree\n"),
+        ("one DATA orders:0@1..2 web@-1", "orders:0:two\none\nweb:0:one more\n"),
+        ("--view kv one DATA orders:0@1..2", "b\ttwo\\none\n"),
+        ("--view kv -n one DATA orders:0", "0:a\tone\n1:b\ttwo\\none\n"),
+        ("-c one DATA __consumer_offsets", "2\n"),
+    ],
+)  # fmt: skip
+def test_output(data: Path, words: str, expected: str) -> None:
+    assert printed(*words.replace("DATA", str(data)).split()) == expected
+
+
+def test_statuses(data: Path) -> None:
+    for words, status, output, reason in (
+        ("nothing DATA", 1, "", ""),
+        ("-c nothing DATA web", 1, "0\n", ""),
+        ("-m 0 one DATA", 1, "", ""),
+        ("-v -e one -e One -e three DATA orders:0", 1, "", ""),
+        ("one DATA web orders:0 nope", 2, "", "there is no topic 'nope'"),
+        ("one DATA/orders-0", 2, "", f"a data directory: kafkafs grep one {data}\n"),
+        ("-e a -e b DATA/orders-0", 2, "", f"a data directory: kafkafs grep -e a -e b {data}\n"),
+        ("one", 2, "", "give a word and a directory"),
+        ("-e one", 2, "", "Missing argument"),
+        ("one DATA --view batches", 2, "", "not as --view batches"),
+        ("--insecure one DATA", 2, "", "--insecure requires an address"),
+        ("-m -1 one DATA", 2, "", "-1"),
+    ):
+        done = grep(*words.replace("DATA", str(data)).split())
+        assert (done.exit_code, done.stdout) == (status, output), words
+        assert reason.lower() in done.stderr.lower(), words
+        assert done.stderr.count("\n") == bool(reason), words
+    done = grep("one\ntwo", data)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "must not contain a newline" in done.stderr
+
+
+def test_damage_does_not_end_the_search_of_other_partitions(data: Path) -> None:
+    with LogManager.open(str(data)) as manager:
+        log = manager.log("orders", 0)
+        log.roll(NOW_MS)
+        append(log, b"one")
+    path = data / "orders-0" / f"{0:020}.log"
+    path.write_bytes(path.read_bytes().replace(b"three", b"THREE"))
+    for word, status, output in (("one", 2, "web:0:GET /one\nweb:0:one more\n"), ("x", 2, "")):
+        done = grep(word, data)
+        assert (done.exit_code, done.stdout) == (status, output)
+        assert done.stderr.startswith("kafkafs: offsets 0 to 2 are damaged: ")
+    done = grep("one", data, "--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (done.exit_code, problem["path"], problem["offset"]) == (2, str(path), 0)
+
+
+def test_words_that_no_command_line_has(tmp_path: Path) -> None:
+    big(tmp_path)
+    for word, count in (("\0", 0), ("x" * (1 << 20), 1), ("y" * (1 << 20), 0), ("one " * 9, 1)):
+        for option in ("-c", "-ci", "-cw"):
+            done = grep(option, word, tmp_path)
+            assert done.stdout == f"{count * (option != '-cw' or word[0] == 'o')}\n"
+
+
+@pytest.mark.programs
+def test_colours_on_a_terminal(data: Path) -> None:
+    for words, environment, expected in (
+        (
+            ["-n", "-i", "one", str(data), "orders"],
+            {},
+            "\x1b[35morders:0\x1b[36m:\x1b[m\x1b[32m0\x1b[36m:\x1b[m\x1b[01;31mone\x1b[m\n",
+        ),
+        (["-w", "/one", str(data), "web"], {}, "GET \x1b[01;31m/one\x1b[m\n"),
+        (["/one", str(data), "web"], {"NO_COLOR": "1"}, "GET /one\n"),
+        (["-v", "one", str(data), "orders:0"], {}, "three\n"),
+    ):
+        ours, terminal = pty.openpty()
+        done = subprocess.run(
+            [*KAFKAFS, "grep", *words],
+            stdout=terminal,
+            cwd=ROOT,
+            env={**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment},
+            timeout=HANG_S,
+        )
+        os.close(terminal)
+        assert done.returncode == 0
+        shown = os.read(ours, 4096).decode().replace("\r\n", "\n")
+        os.close(ours)
+        assert shown.startswith(expected), words
