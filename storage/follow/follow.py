@@ -10,14 +10,13 @@ and reports them to the listeners like a log of our own:
 
 A look costs two stats if nothing has changed. The directory's mtime shows changes of names, the
 active log's size and mtime changes of bytes. An mtime that is younger than `FRESH_NS` may hide
-another change at the same moment: the next look looks again. A segment is unchanged if its log has
-the same inode, size and mtime.
+another change at the same moment: the next look looks again.
 
-The writer may rename files after the follower has listed names and before it opens them. Then the
-look begins again; if that does not help, the next one does. While a cleaner's `.swap` files exist,
-old and new segments are mixed, and the look takes only segments after the active one. If the old
-segments cannot be read any more, the writer was stopped in the middle: then its swap counts as
-finished.
+After a change of names, the directory is loaded by the functions that open a partition
+(`LogLoader`), also the manifest. A segment whose log has the same inode, size and mtime is not
+loaded again, and the active segment is read on from its known end. A cleaner's decided swap counts
+as finished, whether the writer is finishing it or was stopped. If names change during the load,
+it begins again; if that does not help, the next look loads.
 
 The follower first reads appended batches, then changes of the head. A cleaner takes only decided
 records, and the markers that decide them are in the files before that. While the follower may not
@@ -39,21 +38,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from storage import paths
-from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
-from storage.files import Identity
+from storage.errors import CorruptRecord, SegmentGone
 from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
 from storage.recovery.partition import LogLoader
-from storage.recovery.segment import SegmentLoader, missing_segment
-from storage.recovery.swap import as_if_finished, replaced_range
-from storage.segment.reader import SegmentReader
+from storage.recovery.segment import reaches
 from storage.segment.segment import Segment
-from storage.state import manifest_file
-from storage.state.manifest_file import ManifestEntry
 from storage.state.producer_state import ProducerState
 
 # An mtime younger than this, in ns, may also be that of a later change.
@@ -65,19 +58,6 @@ _LISTED_AT_ONCE = 200
 _TRIES = 4
 
 _log = logging.getLogger(__name__)
-
-
-class Listing(NamedTuple):
-    """The logs of a partition's directory, by base offset, ascending.
-
-    `deleted`: those that wait for deletion. `is_mixed`: a cleaner is swapping some. `swapped`:
-    those whose files' names still end in `.swap`, though they count as swapped.
-    """
-
-    logs: Mapping[int, os.stat_result]
-    deleted: Mapping[int, os.stat_result]
-    is_mixed: bool
-    swapped: frozenset[int]
 
 
 class LogFollower:
@@ -95,12 +75,6 @@ class LogFollower:
         self._tail = LogTail(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
-        # The offsets that a cleaner is replacing now: from the first to below the second.
-        self._replaced = 0, 0
-        # The manifest's entries of segments that are missing or truncated, by base offset.
-        self._entries: dict[int, ManifestEntry] = {}
-        if log.losses:
-            self._entries = self._manifest_entries()
         if limit is not None:
             self._tail.truncate_view(limit())
         self._tail.mark_last()
@@ -145,46 +119,33 @@ class LogFollower:
 
         `stamp`: the directory's mtime.
         """
-        found = self._list(self._names())
-        self._replaced = 0, 0
-        if found.is_mixed:
-            # Segments that a cleaner replaces are below the limit. A writer that is killed now
-            # removes them as soon as it starts again: so unread parts are read now.
-            new = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
-            self._replaced = replaced_range(self.log.files, self.log.directory, new)
-            self._decide_below(self._replaced[1])
-            all_can = self._keep_readable(*self._replaced)
-            if not all_can or not self._go_on_while_mixed(found):
-                self._compare(self._list_as_if_finished(found))
-            return False
         for segment in self.log.segments:
-            if segment.log_path.endswith(paths.SWAP):
-                # The writer was stopped in a swap, and has finished it now.
+            if segment.suffix == paths.SWAP and not self._leads_to(segment):
+                # The writer has finished its swap.
                 segment.note_renamed_to("")
-        self._entries = self._lost_entries(found, stamp)
+                segment.forget_indexes()
+        found = self._load(self.log.active.base_offset + 1)
+        if any(each.lost and each not in self.log.segments for each in found.values()):
+            # The writer withdraws an entry of its manifest before it removes anything.
+            later = self.log.files.file_stat(self.log.directory).st_mtime_ns
+            if later != stamp or later + FRESH_NS >= self._clock_ns():
+                raise FileReplaced
         is_done = self._compare(found)
         if is_done and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
         return is_done
 
-    def _keep_readable(self, low: int = 0, high: int = 0) -> bool:
+    def _keep_readable(self) -> None:
         """Open the segments that the writer has renamed, before it removes them: the log still has
-        them, because their records cannot be shown yet, or the writer is not ready. Open also those
-        from `low` to below `high`.
-
-        Return whether all of the log can be read.
+        them, because their records cannot be shown yet, or the writer is not ready.
         """
-        all_can = True
         for segment in self.log.segments:
             if segment.fd >= 0:
                 # Keeps it open.
                 segment.recently_used = True
-            elif low <= segment.base_offset < high or not self._leads_to(segment):
-                try:
+            elif not self._leads_to(segment):
+                with contextlib.suppress(SegmentGone, OSError):
                     segment.open_log()
-                except (SegmentGone, OSError):
-                    all_can = False
-        return all_can
 
     def _leads_to(self, segment: Segment) -> bool:
         """Return whether a segment's name still belongs to its file."""
@@ -193,237 +154,156 @@ class LogFollower:
             return True
         return False
 
-    def _list(self, names: Iterable[str], swapped: frozenset[int] = frozenset()) -> Listing:
-        """Stat the logs among these names. Errors: FileNotFoundError if a cleaner has merged
-        several meanwhile; the merged one has the name of the first.
+    def _load(self, end: int) -> dict[int, Segment]:
+        """Return the directory's segments by base offset, ascending: unchanged ones of the log,
+        loaded ones below `end`, and later ones, which are neither read nor sealed.
+
+        Errors: FileReplaced if names of the log's segments change meanwhile.
         """
-        files, directory = self.log.files, self.log.directory
-        logs: dict[int, os.stat_result] = {}
-        deleted: dict[int, os.stat_result] = {}
-        is_mixed = False
-        for name in names:
-            base = paths.base_offset_of(name)
-            if base is None:
-                continue
-            path = os.path.join(directory, name)
-            if name.endswith(paths.LOG):
-                logs[base] = files.file_stat(path + paths.SWAP if base in swapped else path)
-            elif name == paths.file_name(base, paths.LOG + paths.DELETED):
-                with contextlib.suppress(FileNotFoundError):
-                    deleted[base] = files.file_stat(path)
-            is_mixed |= name.endswith(paths.LOG + paths.SWAP)
-        return Listing(logs, deleted, is_mixed, swapped)
+        active = self.log.active
+        known = {segment.base_offset: segment for segment in self.log.segments}
+
+        def find(base: int) -> Segment | None:
+            listed, segment = loader.partition.segment(base), known.get(base)
+            path = listed.log_path
+            if segment is not None and not segment.lost and self._is_unchanged(segment, path):
+                return segment
+            return None if base < end else self._identified(listed, path)
+
+        names = self._names()
+        loader = LogLoader(self._tail.files_of_log(self.log.log_start_offset), 0, find)
+        segments = {each.base_offset: each for each in loader.load_segments(names)}
+        for base, segment in segments.items():
+            old = known.get(base)
+            if segment is not old and segment.sealed:
+                # While the index has the listed name.
+                _ = segment.txn_index
+            if old is not None and old.lost and _is_same(old, segment):
+                segments[base] = old
+        is_kept = segments.get(active.base_offset) is active
+        for name in {*names}.symmetric_difference(self._names()):
+            base_offset = paths.base_offset_of(name)
+            if base_offset is not None and (base_offset <= active.base_offset or not is_kept):
+                raise FileReplaced
+        return segments
 
     def _names(self) -> list[str]:
         """Return all file names at one moment, sorted. Errors: FileReplaced if they are in flux."""
-        scan, directory = self.log.files.scan, self.log.directory
-        names = sorted(name for name, is_directory in scan(directory) if not is_directory)
-        if len(names) > _LISTED_AT_ONCE:
-            again = sorted(name for name, is_directory in scan(directory) if not is_directory)
-            if again != names:
-                raise FileReplaced
+
+        def scan() -> list[str]:
+            found = self.log.files.scan(self.log.directory)
+            return sorted(name for name, is_directory in found if not is_directory)
+
+        names = scan()
+        if len(names) > _LISTED_AT_ONCE and scan() != names:
+            raise FileReplaced
         return names
 
-    def _list_unmixed(self) -> Listing:
-        """Return the listing while no cleaner swaps. Errors: FileReplaced during a swap."""
-        found = self._list(self._names())
-        if found.is_mixed or not found.logs:
-            raise FileReplaced
-        return found
-
-    def _list_as_if_finished(self, found: Listing) -> Listing:
-        """Return the listing as if the writer, which was stopped in a swap, had finished it: the
-        replaced segments are removed already.
+    def _is_unchanged(self, segment: Segment, path: str) -> bool:
+        """Return whether a segment's log is at `path`, and unchanged; the active one may be
+        longer.
         """
-        names, swapped = as_if_finished(self.log.files, self.log.directory, self._names())
-        return self._list(sorted(names), swapped)._replace(deleted=found.deleted)
+        if segment.identity is None and not segment.sealed and not segment.size:
+            # When the log was opened, the writer had made the directory but not the segment.
+            self._identified(segment, path)
+        now = self.log.files.file_stat(path)
+        if not is_of(segment, now, self.log.files, path):
+            return False
+        return not segment.sealed or (now.st_size, now.st_mtime_ns) == _facts(segment)
 
-    # -- segments that the manifest lists and that are missing -----------------------------------
-
-    def _lost_entries(self, found: Listing, stamp: int) -> dict[int, ManifestEntry]:
-        """Return the manifest's entries of segments that are missing or truncated.
-
-        The writer withdraws an entry before it removes anything, and the manifest is read after the
-        names. Errors: FileReplaced if these may have changed since.
-        """
-        log = self.log
-        suspect = [
-            each
-            for each in log.segments[:-1]
-            if each.base_offset < max(found.logs, default=0)
-            and (
-                each.lost
-                or (now := found.logs.get(each.base_offset)) is None
-                or now.st_size < each.size
-            )
-        ]
-        if not suspect or not log.has_manifest:
-            return {}
-        listed = self._manifest_entries()
-        sizes = {base: stat.st_size for base, stat in found.logs.items()}
-        entries = {
-            segment.base_offset: entry
-            for segment in suspect
-            if (entry := listed.get(segment.base_offset)) is not None
-            and entry.size > sizes.get(segment.base_offset, 0)
-            and entry.next_offset > log.log_start_offset
-        }
-        if entries:
-            later = log.files.file_stat(log.directory).st_mtime_ns
-            if later != stamp or later + FRESH_NS >= self._clock_ns():
-                raise FileReplaced
-        return entries if manifest_file.fits(list(entries.values()), sizes) else {}
-
-    def _manifest_entries(self) -> dict[int, ManifestEntry]:
-        """Return the manifest's entries, by base offset; none if a broker has the directory now."""
-        files, directory = self.log.files, self.log.directory
-        if files.exists(os.path.join(os.path.dirname(directory), paths.META_PROPERTIES)):
-            return {}
-        try:
-            return {
-                entry.base_offset: entry for entry in manifest_file.read(files, directory).entries
-            }
-        except CorruptCheckpoint:
-            return {}
-
-    def _bases(self, found: Listing) -> list[int]:
-        """Return the base offsets of the log's segments, including missing ones."""
-        return sorted({*found.logs, *self._entries})
+    def _identified(self, segment: Segment, path: str) -> Segment:
+        """Give a segment that is not read yet the identity and mtime of its log at `path`."""
+        segment.identity = self.log.files.identity(path)
+        segment.mtime_ns = self.log.files.file_stat(path).st_mtime_ns
+        return segment
 
     # -- comparing -----------------------------------------------------------------------------
 
-    def _first_kept(self, found: Listing) -> int:
-        """Return the number of the segment from which on all are unchanged, with no other among
-        them; the number of segments if the last one has changed.
-        """
-        segments = self.log.segments
-        kept = len(segments)
-        bases = [base for base in self._bases(found) if base <= segments[-1].base_offset]
-        while kept and bases and bases.pop() == segments[kept - 1].base_offset:
-            if not self._is_kept(segments[kept - 1], found):
-                break
-            kept -= 1
-        return kept
-
-    def _go_on_while_mixed(self, found: Listing) -> bool:
-        """Take the segments after the active one, which no cleaner touches.
-
-        Return False if some of these were added and removed unread.
-        """
-        kept = self._first_kept(found)
-        self._update_visible_end(kept, found)
-        if kept == len(self.log.segments):
-            if self._is_written_over(found):
-                return True
-            if not self._continue_past_deleted_active(found, may_swap=False):
-                return all(base <= self.log.active.base_offset for base in found.logs)
-        self._roll_all(found)
-        return True
-
-    def _compare(self, found: Listing) -> bool:
+    def _compare(self, found: dict[int, Segment]) -> bool:
         """Let the log have the segments of a listing; return False if that has to be repeated."""
-        segments = self.log.segments
-        kept = self._first_kept(found)
-        self._update_visible_end(kept, found)
-        if kept == len(segments):
-            if not found.logs:
-                return True
-            if self._is_written_over(found) or not self._continue_past_deleted_active(
-                found, may_swap=True
-            ):
-                self._take_over(found)
-                return True
-            kept = self._first_kept(found)
-        if not self._can_hold(self.log.segments[:kept], found):
+        if not found:
+            return True
+        self._update_visible_end(found)
+        if not self._is_kept(self.log.active, found) and (
+            self._is_written_over(found) or not self._continue_past_deleted_active(found)
+        ):
+            self._take_over()
+            return True
+        changed = self._changed(found)
+        if _has_hidden_bytes(changed) and not self._can_hold(changed):
             # Before listeners are informed of anything after the hidden part.
-            self._change_head(kept, found)
-            kept = 0
+            self._change_head(found)
         try:
             self._read_on()
-            is_read = self._roll_all(found)
+            active = self.log.active.base_offset
+            later = [each for each in found.values() if each.base_offset > active]
+            is_read = all(self._roll(each) for each in later if not each.lost)
         except CorruptRecord:
-            self._change_head(kept, found)
+            self._change_head(found)
             raise
-        return self._change_head(kept, found) and is_read
+        return self._change_head(found) and is_read
 
-    def _update_visible_end(self, count: int, found: Listing) -> None:
-        """Raise the limit if some of the first `count` segments were replaced or removed.
+    @staticmethod
+    def _is_kept(segment: Segment, found: dict[int, Segment]) -> bool:
+        """Return whether the log keeps a segment."""
+        return found.get(segment.base_offset) is segment
+
+    def _changed(self, found: dict[int, Segment]) -> list[Segment]:
+        """Return the log's segments that were replaced or removed."""
+        return [each for each in self.log.segments if not self._is_kept(each, found)]
+
+    def _update_visible_end(self, found: dict[int, Segment]) -> None:
+        """Raise the limit if segments were replaced or removed.
 
         The writer removes or cleans only below the high watermark, which it records now and then.
         Except for a truncation, there is no other reason for a new file, even if all of it is
         hidden.
         """
-        if self._tail.limit is None or not count or self._is_written_over(found):
+        if self._tail.limit is None or self._is_written_over(found):
             return
-        for segment in self.log.segments[:count]:
-            if not self._is_kept(segment, found):
-                following = (base for base in found.logs if base > segment.base_offset)
-                self._decide_below(next(following, 0))
+        for segment in self._changed(found):
+            end = next((base for base in found if base > segment.base_offset), 0)
+            if end > self._tail.decided:
+                self._tail.decided = end
+                self._tail.seen = None
 
-    def _decide_below(self, offset: int) -> None:
-        """Note that the writer has removed or cleaned a part below `offset`, or is about to."""
-        if offset > self._tail.decided:
-            self._tail.decided = offset
-            self._tail.seen = None
-
-    def _change_head(self, count: int, found: Listing) -> bool:
-        """Replace the first `count` segments by those of a listing; return False if it has to
-        wait.
-        """
+    def _change_head(self, found: dict[int, Segment]) -> bool:
+        """Replace the segments that differ from a listing; return False if it has to wait."""
         segments = self.log.segments
-        head = [base for base in self._bases(found) if base < segments[count].base_offset]
-        old = segments[:count]
-        if head and self._has_hidden_bytes(old, found) and self._can_hold(old, found):
+        count = len(segments)
+        bases = [base for base in found if base <= segments[-1].base_offset]
+        while count and bases and found[bases[-1]] is segments[count - 1]:
+            count -= 1
+            bases.pop()
+        changed = [each for each in segments[:count] if not self._is_kept(each, found)]
+        if bases and _has_hidden_bytes(changed) and self._can_hold(changed):
             return False
-        if head or count:
-            end = segments[count].base_offset
-            self._replace_head(count, self._load_head(head, end, found, segments))
+        if bases or count:
+            self._replace_head(count, self._head(segments[count].base_offset, found))
         return True
 
-    def _has_hidden_bytes(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Return whether a replaced segment has bytes that are not stable yet.
+    def _head(self, end: int, found: dict[int, Segment]) -> list[Segment]:
+        """Return the segments of a listing below `end`; read those that were not read."""
+        head = {base: each for base, each in found.items() if base < end}
+        if not all(each.sealed for each in head.values()):
+            head = {base: each for base, each in self._load(end).items() if base < end}
+            found.update(head)
+        return list(head.values())
 
-        Readers were not shown those bytes; they get them from the old segment after the
-        transactions are decided.
-        """
-        return any(
-            segment.stable_size < segment.size and not self._is_kept(segment, found)
-            for segment in segments
-        )
-
-    def _can_hold(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Return whether replaced segments have no hidden bytes, or can still be read."""
-        if not self._has_hidden_bytes(segments, found):
-            return True
-        for segment in segments:
-            if self._is_kept(segment, found):
-                continue
-            if not segment.deleted:
-                segment.note_renamed_to(paths.DELETED)
-            try:
-                segment.open_log()
-            except (FileNotFoundError, SegmentGone):
-                return False
+    def _can_hold(self, changed: Sequence[Segment]) -> bool:
+        """Return whether replaced segments can still be read."""
+        try:
+            for segment in changed:
+                self._hold(segment)
+        except (FileNotFoundError, SegmentGone):
+            return False
         return True
 
-    def _is_kept(self, segment: Segment, found: Listing) -> bool:
-        """Return whether this segment's log is unchanged; the active one may be longer."""
-        now = found.logs.get(segment.base_offset)
-        is_listed = segment.base_offset in self._entries
-        if now is None:
-            return segment.is_lost and is_listed
-        if (segment.lost is not None) != is_listed:
-            return False
-        if segment.identity is None and not segment.sealed and not segment.size:
-            # When the log was opened, the writer had made the directory but not the segment.
-            segment.identity = self._identity(segment.log_path, now)
-        if not is_of(segment, now, self.log.files):
-            return False
-        facts = (now.st_size, now.st_mtime_ns)
-        return not segment.sealed or facts == _facts(segment)
-
-    def _identity(self, path: str, found: os.stat_result) -> Identity:
-        return found.st_dev, found.st_ino, self.log.files.born_ns(path)
+    def _hold(self, segment: Segment) -> None:
+        """Open a segment that was replaced or removed. Errors: SegmentGone, OSError."""
+        if not self._leads_to(segment):
+            segment.note_renamed_to(paths.DELETED)
+        segment.open_log()
 
     # -- the end of the log --------------------------------------------------------------------
 
@@ -434,7 +314,7 @@ class LogFollower:
         if tail == self._tail.seen:
             return
         if self._tail.is_cut(active, found):
-            self._take_over(self._list_unmixed())
+            self._take_over()
             return
         self._tail.drain()
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
@@ -451,18 +331,13 @@ class LogFollower:
         """Read the new bytes of the active segment. Errors: FileReplaced if it was truncated."""
         active = self.log.active
         if self._tail.is_cut(active, self._stat_of(active)):
-            self._take_over(self._list_unmixed())
+            self._take_over()
             raise FileReplaced
         self._tail.drain()
 
-    def _roll_all(self, found: Listing) -> bool:
-        """Add the segments after the active one; return False if that has unread bytes."""
-        active = self.log.active.base_offset
-        return all(self._roll(base, found) for base in found.logs if base > active)
-
-    def _roll(self, base: int, found: Listing) -> bool:
-        """Begin the segment `base`; return False if the previous one is not read to its end yet."""
-        log, active = self.log, self.log.active
+    def _roll(self, following: Segment) -> bool:
+        """Begin a segment; return False if the previous one is not read to its end yet."""
+        log, active, base = self.log, self.log.active, following.base_offset
         self._read_on()
         now = self._stat_of(active)
         if active.size != now.st_size:
@@ -473,64 +348,47 @@ class LogFollower:
         if base > active.next_offset and not (log.files.in_order or log.may_have_gaps):
             return False  # the records between have not appeared yet
         active.mtime_ns = now.st_mtime_ns
-        self._begin(base, found)
+        self._begin(following)
         active.forget_indexes()
         return True
 
-    def _begin(self, base: int, found: Listing, *, is_deleted: bool = False) -> None:
-        """Seal the active segment, and make the segment `base` the active one; it is not read yet.
-
-        `is_deleted`: its files wait for their deletion already.
-        """
+    def _begin(self, following: Segment) -> None:
+        """Seal the active segment, and make `following` the active one; it is not read yet."""
         log, active = self.log, self.log.active
-        following = Segment(log.files, log.directory, base, log.config, writable=False)
-        if base in found.swapped and not is_deleted:
-            following.note_renamed_to(paths.SWAP)
-        path = following.log_path + (paths.DELETED if is_deleted else "")
-        now = (found.deleted if is_deleted else found.logs)[base]
-        following.identity = self._identity(path, now)
-        following.mtime_ns = now.st_mtime_ns
-        active.next_offset = base
+        active.next_offset = following.base_offset
         active.sealed = True
-        log.sync_with_writer(segments=(*log.segments, following), log_end=base)
+        segments = (*log.segments, following)
+        log.sync_with_writer(segments=segments, log_end=following.base_offset)
         self._tail.begin_segment()
         for listener in log.listeners:
             listener.rolled(log, active, following)
-        if is_deleted:
-            following.note_renamed_to(paths.DELETED)
 
     # -- changes of the past ---------------------------------------------------------------------
 
-    def _is_written_over(self, found: Listing) -> bool:
+    def _is_written_over(self, found: dict[int, Segment]) -> bool:
         """Return whether a sealed segment's file has other bytes, as only a truncation does."""
         return any(
-            (now := found.logs.get(segment.base_offset)) is not None
-            and is_of(segment, now, self.log.files)
-            and not self._is_kept(segment, found)
-            for segment in self.log.segments
+            each.identity is not None
+            and (now := found.get(each.base_offset)) is not None
+            and now.identity == each.identity
+            for each in self._changed(found)
         )
 
-    def _continue_past_deleted_active(self, found: Listing, *, may_swap: bool) -> bool:
+    def _continue_past_deleted_active(self, found: dict[int, Segment]) -> bool:
         """Continue after an active segment that the writer has rolled, and then deleted or cleaned.
 
         The follower reads the segment's last batches, and segments that were added and removed
         since, from the files that wait for deletion; without those, from a cleaner's output. Return
-        False if no segment follows it, so that the log was truncated, or if `may_swap` would be
-        needed.
+        False if no segment follows it, so that the log was truncated.
         """
         log = self.log
         while not self._is_kept(log.active, found):
             active = log.active
             at = max(active.next_offset, active.base_offset + 1)
-            if max(found.logs, default=-1) < at:
-                now = found.logs.get(active.base_offset)
-                if now and not os.path.samestat(now, log.files.file_stat(active.log_path)):
-                    # It had its file when the names were listed: the next segments were added
-                    # since.
-                    raise FileReplaced
+            if max(found) < at:
                 return False
-            active.note_renamed_to(paths.DELETED)
             with contextlib.suppress(FileNotFoundError, SegmentGone):
+                self._hold(active)
                 if self._tail.is_cut(active, active.log_stat()):
                     return False
                 self._tail.drain()
@@ -538,54 +396,50 @@ class LogFollower:
                 if self._tail.limit is not None and active.size < active.log_stat().st_size:
                     raise FileReplaced
             at = max(active.next_offset, active.base_offset + 1)
-            if at in found.deleted:
-                self._begin(at, found, is_deleted=True)
+            if (path := self._path_of_deleted(at, found)) is not None:
+                deleted = Segment(log.files, log.directory, at, log.config, writable=False)
+                self._begin(self._identified(deleted, path))
                 continue
-            base = next((base for base in found.logs if base >= at), None)
+            base = next((base for base in found if base >= at and not found[base].lost), None)
             if base is None:
                 return False
-            if not self._is_cleaned(active.next_offset, base, found):
-                self._begin(base, found)
-            elif may_swap:
+            if self._is_cleaned(active.next_offset, base, found):
                 self._add_after_unread(base, found)
             else:
-                return False
+                self._begin(found[base])
         return True
 
-    def _add_after_unread(self, base: int, found: Listing) -> None:
+    def _path_of_deleted(self, base: int, found: dict[int, Segment]) -> str | None:
+        """Return the path of a segment's log that waits for deletion, or that a swap replaces."""
+        listed = found.get(base)
+        path = os.path.join(self.log.directory, paths.file_name(base, paths.LOG))
+        for each in (path + paths.DELETED, path):
+            if (listed is None or listed.log_path != each) and self.log.files.exists(each):
+                return each
+        return None
+
+    def _add_after_unread(self, base: int, found: dict[int, Segment]) -> None:
         """Begin the segment `base`, while cleaned segments before it have unread records.
 
         The cleaned segments replace the old ones before listeners are informed of later ones.
         """
         log, active = self.log, self.log.active
-        bases = [each for each in self._bases(found) if each < base]
-        new = self._load_head(bases, base, found, log.segments)
+        new = self._head(base, found)
         producers = self._tail.producers_of(new)
         count, read_to = len(log.segments), active.next_offset
-        self._begin(base, found)
+        self._begin(found[base])
         # Tells listeners the end of the part that was read.
         active.next_offset = read_to
         self._replace_head(count, new, producers)
 
-    def _is_cleaned(self, start: int, end: int, found: Listing) -> bool:
+    def _is_cleaned(self, start: int, end: int, found: dict[int, Segment]) -> bool:
         """Return whether a cleaned segment may have some of the offsets from `start` to below
         `end`.
 
         They were not read: a reader that continued at `end` would miss them.
         """
-        if start == end:
-            return False
-        low, high = self._replaced
-        if low <= start < high:
-            return True
-        before = max((base for base in found.logs if base < end), default=None)
-        if before is None:
-            return False
-        name = paths.file_name(before, paths.LOG)
-        if before in found.swapped:
-            name += paths.SWAP
-        _, following = replaced_range(self.log.files, self.log.directory, [name])
-        return following > start
+        before = max((base for base in found if base < end), default=None)
+        return before is not None and start < end and reaches(found[before], start)
 
     def _replace_head(
         self, count: int, new: Sequence[Segment], producers: ProducerState | None = None
@@ -598,6 +452,10 @@ class LogFollower:
         old = log.segments[:count]
         lost = [segment for segment in old if segment not in new]
         for segment in lost:
+            if self._leads_to(segment):
+                # If the writer was killed in a swap, it removes it as soon as it starts again.
+                with contextlib.suppress(SegmentGone, OSError):
+                    self._hold(segment)
             self._lose(segment)
         for listener in log.listeners:
             if new:
@@ -617,6 +475,9 @@ class LogFollower:
         if new and new[0].base_offset < first == log.log_start_offset:
             # It was loaded while a cleaner swapped its first segments.
             log.sync_with_writer(log_start=new[0].base_offset)
+        for segment in new:
+            if segment.lost and segment not in old:
+                _log.warning("%s", segment.loss)
         if new:
             for listener in log.listeners:
                 listener.swapped(log, old, new)
@@ -636,63 +497,23 @@ class LogFollower:
                 _give_up(segment)
         segment.note_renamed_to(paths.DELETED)
 
-    def _load_head(
-        self, bases: list[int], end: int, found: Listing, old: Sequence[Segment]
-    ) -> list[Segment]:
-        """Return the segments `bases`, up to `end`: unchanged ones from `old`, others loaded."""
-        if not bases:
-            return []
-        known = {segment.base_offset: segment for segment in old}
-        present = {
-            name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in found.swapped else name
-            for name, _ in self.log.files.scan(self.log.directory)
-        }
-        new: list[Segment] = []
-        for base, following in zip(bases, [*bases[1:], end], strict=True):
-            segment = known.get(base)
-            if segment is None or not self._is_kept(segment, found):
-                segment = self._load(base, following, present, found)
-                if not self._is_kept(segment, found):
-                    raise FileReplaced
-            new.append(segment)
-        return new
-
-    def _load(self, base: int, following: int, present: set[str], found: Listing) -> Segment:
-        """Load a segment, which may be shorter than its entry in the manifest."""
-        files = self._tail.files_of_log(found.swapped)
-        entry = self._entries.get(base)
-        segment: Segment
-        if entry is not None and base not in found.logs:
-            segment = missing_segment(files, entry)
-        else:
-            segment = SegmentLoader(files, base, following, present).load().segment
-            if entry is not None and segment.size < entry.size:
-                SegmentReader(segment).mark_end_missing(entry.size)
-        if segment.lost:
-            _log.warning("%s", segment.loss)
-        return segment
-
-    def _take_over(self, found: Listing) -> None:
+    def _take_over(self) -> None:
         """Load the end of the log again, as far as it has changed."""
         log = self.log
+        names = self._names()
         recovered = LogLoader(self._tail.files_of_log(), 0).load()
         fresh = recovered.segments
-        if not all(self._is_kept(segment, found) for segment in fresh):
+        if self._names() != names:
             raise FileReplaced
         old = log.segments
         same = 0
-        while (
-            same < min(len(old), len(fresh)) - 1
-            and old[same].base_offset == fresh[same].base_offset
-            and self._is_kept(old[same], found)
-        ):
+        while same < min(len(old), len(fresh)) - 1 and _is_same(old[same], fresh[same]):
             same += 1
         offset, size = self._tail.end_of_same(old[same], fresh[same])
         self._tail.decided = min(self._tail.decided, offset)
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
-            now = found.logs.get(segment.base_offset)
-            if now is None or not is_of(segment, now, self.log.files):
+            if not self._leads_to(segment):
                 segment.note_renamed_to(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
@@ -723,6 +544,21 @@ class LogFollower:
 def _facts(segment: Segment) -> tuple[int, int]:
     """Return the size and mtime of a sealed segment's log."""
     return segment.size - segment.lost_bytes, segment.mtime_ns
+
+
+def _is_same(old: Segment, new: Segment) -> bool:
+    """Return whether two sealed segments have the same file, and lack the same bytes of it."""
+    is_same = (old.base_offset, old.identity) == (new.base_offset, new.identity)
+    return is_same and _facts(old) == _facts(new) and old.lost_bytes == new.lost_bytes
+
+
+def _has_hidden_bytes(changed: Sequence[Segment]) -> bool:
+    """Return whether a replaced segment has bytes that are not stable yet.
+
+    Readers were not shown those bytes; they get them from the old segment after the transactions
+    are decided.
+    """
+    return any(segment.stable_size < segment.size for segment in changed)
 
 
 def _give_up(segment: Segment) -> None:

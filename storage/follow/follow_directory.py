@@ -111,11 +111,6 @@ class DirectoryFollower:
         follower = self._followers.get(log)
         return follower is not None and follower.look()
 
-    def look_at_groups(self) -> None:
-        """Look at the logs with committed offsets."""
-        for log in self._manager.groups.logs:
-            self.look(log)
-
     def intact(self, log: Log) -> bool:
         """Return `LogFollower.intact` of one log. Thread-safe."""
         follower = self._followers.get(log)

@@ -256,22 +256,27 @@ class LogTail:
         names = {name for name, _ in self.log.files.scan(self.log.directory)}
         return replay(self.files_of_log(), [Loaded(each) for each in segments], names)[0]
 
-    def files_of_log(self, swapped: frozenset[int] = frozenset()) -> PartitionFiles:
-        """Return the files for loading segments; `swapped`: see `PartitionFiles`. Their writer is
-        running: it trusts indexes.
+    def files_of_log(self, log_start: int = 0) -> PartitionFiles:
+        """Return the files for loading segments. Their writer is running: it trusts indexes.
+
+        `log_start`: the manifest's entries below it do not count. A broker updates no manifest.
         """
         log = self.log
+        broker = os.path.join(os.path.dirname(log.directory), paths.META_PROPERTIES)
+        has_manifest = log.has_manifest and not log.files.exists(broker)
         promises = Promises(
             clean=True,
-            manifest_below=paths.MAX_OFFSET if log.has_manifest else None,
+            log_start=log_start,
+            manifest_below=paths.MAX_OFFSET if has_manifest else None,
             may_have_gaps=log.may_have_gaps,
         )
-        where = log.files, log.directory, log.config
-        return PartitionFiles(*where, promises, writable=False, swapped=swapped)
+        return PartitionFiles(log.files, log.directory, log.config, promises, writable=False)
 
 
-def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
-    """Return whether the file with the stat `found`, at the segment's name, is the segment's."""
+def is_of(segment: Segment, found: os.stat_result, files: Files, path: str | None = None) -> bool:
+    """Return whether the file with the stat `found`, at `path` or the segment's name, is the
+    segment's.
+    """
     identity = segment.identity
     if identity is None or identity[:2] != (found.st_dev, found.st_ino):
         return False
@@ -279,7 +284,7 @@ def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
     if segment.fd >= 0:
         return True
     try:
-        return files.born_ns(segment.log_path) == identity[2]
+        return files.born_ns(path or segment.log_path) == identity[2]
     except FileNotFoundError:
         return False
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from storage import paths
@@ -82,11 +82,17 @@ class LogLoader:
     """Loads one partition's directory.
 
     `names`: of the files; `bases`: the base offsets of the segments; `entries`: the valid ones of
-    the manifest.
+    the manifest. `known`: called with a base offset, returns the segment if it need not be loaded.
     """
 
-    def __init__(self, partition: PartitionFiles, now_ms: int) -> None:
+    def __init__(
+        self,
+        partition: PartitionFiles,
+        now_ms: int,
+        known: Callable[[int], Segment | None] = lambda base: None,
+    ) -> None:
         self.partition = partition
+        self.known = known
         self.files, self.directory = partition.files, partition.directory
         self.writable = partition.writable
         self.now_ms = now_ms
@@ -118,23 +124,7 @@ class LogLoader:
             return self._load_old()
         if self.writable and not (self.names or bad):
             return self._begin()
-        if paths.UNSYNCED in self.names:
-            self.promises = replace(self.promises, unsynced=True)
-        # First, second and third pass: finish or undo an interrupted swap.
-        self._finish_swaps()
-        self._leave_out_half_rolled()
-        for name in bad:
-            path = os.path.join(self.directory, name)
-            self._set_aside(name, f"{path}: not a regular file; it is rebuilt from the log")
-        # The manifest lists segments that must exist.
-        self._read_manifest()
-        missing = self._missing()
-        if self.writable:
-            known = {*self.bases, *(entry.base_offset for entry in missing)}
-            self.names = drop_orphan_indexes(self.files, self.directory, self.names, known)
-        # Fourth pass: load the segments, up to the first that ends the log.
-        loaded = self._load_segments()
-        loaded = self._with_losses(loaded, missing)
+        loaded = self._load_all(bad)
         if loaded and loaded[-1].segment.next_offset < self.promises.log_start:
             self._take_out(loaded)
             loaded = []
@@ -153,6 +143,30 @@ class LogLoader:
         for item in loaded:
             finish_index(self.files, item)
         return result
+
+    def load_segments(self, names: list[str]) -> list[Segment]:
+        """Load the segments of a directory with these files, and nothing else. Errors: OSError."""
+        self.names = names
+        return [item.segment for item in self._load_all([])]
+
+    def _load_all(self, bad: list[str]) -> list[Loaded]:
+        """Load the segments of the directory; `bad`: see `_files_of`."""
+        if paths.UNSYNCED in self.names:
+            self.promises = replace(self.promises, unsynced=True)
+        # First, second and third pass: finish or undo an interrupted swap.
+        self._finish_swaps()
+        self._leave_out_half_rolled()
+        for name in bad:
+            path = os.path.join(self.directory, name)
+            self._set_aside(name, f"{path}: not a regular file; it is rebuilt from the log")
+        # The manifest lists segments that must exist.
+        self._read_manifest()
+        missing = self._missing()
+        if self.writable:
+            known = {*self.bases, *(entry.base_offset for entry in missing)}
+            self.names = drop_orphan_indexes(self.files, self.directory, self.names, known)
+        # Fourth pass: load the segments, up to the first that ends the log.
+        return self._with_losses(self._load_segments(), missing)
 
     def _begin(self) -> Recovered:
         """Begin the log of a directory without files."""
@@ -195,8 +209,8 @@ class LogLoader:
         """
         left = self.bases[:1]
         for base in self.bases[1:]:
-            segment, before = self.partition.segment(base), self.partition.segment(left[-1])
-            if not is_empty(segment) or not reaches(before, base):
+            segment = self.partition.segment(base)
+            if not is_empty(segment) or not reaches(self.partition.segment(left[-1]), base):
                 left.append(base)
             elif self.writable:
                 segment.discard()
@@ -278,7 +292,7 @@ class LogLoader:
                 self.result.faults.append(segment.loss)
                 made.append(Loaded(segment))
         made.sort(key=lambda item: item.segment.base_offset)
-        sealed = {item.segment.base_offset: item for item in made[:-1]}
+        sealed = {item.segment.base_offset: item for item in made[:-1] if item.segment.sealed}
         sizes = {base: item.segment.size for base, item in sealed.items()}
         for entry in manifest_file.short(self.entries, sizes):
             item = sealed[entry.base_offset]
@@ -321,6 +335,8 @@ class LogLoader:
 
         def load_one(pair: tuple[int, int | None]) -> Loaded:
             base, following = pair
+            if (known := self.known(base)) is not None:
+                return Loaded(known)
             entry = listed.get(base)
             if following is None or entry is None:
                 return SegmentLoader(self.partition, base, following, present).load()

@@ -295,8 +295,8 @@ class Segment:
             self.fd = fd = Descriptor(self.disk, self.log_path, flags)
             return fd
         # Another process may just have renamed or replaced it.
-        named = self.log_path.removesuffix(paths.SWAP)
-        for path in dict.fromkeys((self.log_path, named, named + paths.DELETED)):
+        named = self.log_path.removesuffix(self.suffix)
+        for path in (self.log_path, named, named + paths.DELETED):
             with contextlib.suppress(FileNotFoundError):
                 fd = Descriptor(self.disk, path, os.O_RDONLY)
                 if self.disk.identity(fd) == self.identity:

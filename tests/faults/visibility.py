@@ -789,8 +789,8 @@ FAULTS = [
     Fault(
         "follow-inode-numbers-given-again",
         "storage/follow/follow_tail.py",
-        "        return files.born_ns(segment.log_path) == identity[2]",
-        "        return files.born_ns(segment.log_path) >= 0",
+        "        return files.born_ns(path or segment.log_path) == identity[2]",
+        "        return files.born_ns(path or segment.log_path) >= 0",
         "Another file of the same inode number is taken for the one that was read.",
         (FOLLOW,),
     ),
@@ -818,6 +818,23 @@ FAULTS = [
         "        if last > limit or size <= LOG_OVERHEAD:",
         "A record at the high watermark is shown.",
         (FOLLOW, "tests/storage/follow/test_follow_directory.py"),
+    ),
+    Fault(
+        "follow-names-that-change-during-a-load",
+        "storage/follow/follow.py",
+        "            if base_offset is not None and (base_offset <= active.base_offset or not"
+        " is_kept):\n",
+        "            if base_offset is not None and base_offset < 0 < is_kept:\n",
+        "A segment that is rolled and cleaned during a look is taken for a truncated log.",
+        (FOLLOW,),
+    ),
+    Fault(
+        "follow-lost-segment-is-begun",
+        "storage/follow/follow.py",
+        "            is_read = all(self._roll(each) for each in later if not each.lost)\n",
+        "            is_read = all(self._roll(each) for each in later)\n",
+        "Nothing is shown behind a segment that was lost before it was seen.",
+        ("tests/storage/test_follow_manifest.py",),
     ),
     Fault(
         "follow-aborted-not-observed",

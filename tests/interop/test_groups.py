@@ -243,7 +243,8 @@ def test_a_brokers_groups(served: Broker) -> None:
         theirs = described(broker)
         assert theirs["exactly-once", "orders", 0] == (11, 40, 29)
         follower.look_for_partitions()
-        follower.look_at_groups()
+        for log in manager.groups.logs:
+            follower.look(log)
         assert shown(manager) == theirs
 
         group = group_of(manager, "simple")

@@ -91,6 +91,21 @@ def test_a_file_vanishes(tmp_path: Path, writer: LogManager, gone: list[int], ea
             go_on(writer)
 
 
+def test_a_file_vanishes_that_was_not_seen(tmp_path: Path, writer: LogManager) -> None:
+    """It was made since the last look, and is in the list of the segments."""
+    log = writer.log("t", 0)
+    with reading(tmp_path) as reader:
+        for _ in range(3):
+            go_on(writer)
+        log.flush()
+        writer.checkpoint()
+        log_file(tmp_path, log.segments[-3].base_offset).unlink()
+        for n in range(3):
+            assert reader.look() == [*LINES, b"more", None, b"more", *[b"more"] * n]
+            assert len(reader.log.losses) == 1
+            go_on(writer)
+
+
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("left", [0, 40, 80])
 def test_a_file_is_cut(tmp_path: Path, writer: LogManager, left: int, early: bool) -> None:

@@ -160,11 +160,14 @@ class _Stopped(Exception):  # noqa: N818 - nothing is wrong
     """The writer was killed."""
 
 
-def test_what_is_aborted_stays_so_wherever_a_cleaner_is_with_its_names(tmp_path: Path) -> None:
-    """While the log is opened a cleaner comes as far as its ``step``-th change and is killed; the
-    broker that starts then finishes the swap.
+@pytest.mark.parametrize("is_open", [False, True])
+def test_what_is_aborted_stays_so_wherever_a_cleaner_is_with_its_names(
+    tmp_path: Path, is_open: bool
+) -> None:
+    """While the log is opened, or looked at, a cleaner comes as far as its ``step``-th change and
+    is killed; the broker that starts then finishes the swap.
     """
-    first = 6  # the first rename of an old file
+    first = 1 if is_open else 6  # the first rename of an old file
     number, step, steps = 0, first, 0
     while True:
         broker = BrokerDirectory(tmp_path / f"{number} {step}")
@@ -183,11 +186,16 @@ def test_what_is_aborted_stays_so_wherever_a_cleaner_is_with_its_names(tmp_path:
                 partition.clean(1, lambda offset, value: True)  # noqa: B023
 
         files = Between(number)
-        files.begin(clean)
+        if not is_open:
+            files.begin(clean)
         with LogManager.open(
             str(broker.data), read_only=True, files=files, keeps_faulty=True
         ) as manager:
             follower = DirectoryFollower(manager)
+            if is_open:
+                (partition.directory / "other").touch()
+                files.begin(clean)
+                follower.look(manager.log("t", 0))
             files.end()
             follower.look_for_partitions()
             assert manager.topics.faulty == []

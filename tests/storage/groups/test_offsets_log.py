@@ -120,6 +120,11 @@ def test_whole_or_in_steps(tmp_path: Path, seed: int) -> None:
         assert found(often) == found(sometimes) == found(OffsetsLog(log, 1)) == expected
 
 
+def look_at_groups(manager: LogManager, follower: DirectoryFollower) -> None:
+    for log in manager.groups.logs:
+        follower.look(log)
+
+
 def test_what_a_cleaner_takes_before_it_was_read_is_gone(tmp_path: Path) -> None:
     """Of a directory that another process writes, too."""
     write_settings(tmp_path, offsets_topic_num_partitions=1)
@@ -140,7 +145,7 @@ def test_what_a_cleaner_takes_before_it_was_read_is_gone(tmp_path: Path) -> None
                 LogCleaner(manager).clean_all(offsets, Task())
                 now_ms += 2 * 86_400_000
             assert [each.key for each in offsets.records()] == [commit_key("stays", "orders", 0)]
-            follower.look_at_groups()
+            look_at_groups(other, follower)
             assert other.groups.names() == ["stays"]
             assert manager.groups.names() == ["stays"]
 
@@ -154,11 +159,11 @@ def test_a_directory_that_another_process_writes_is_followed(tmp_path: Path) -> 
             assert other.groups.names() == []
             manager.groups.commit("g", "orders", {0: Committed(1)})
             follower.look_for_partitions()
-            follower.look_at_groups()
+            look_at_groups(other, follower)
             assert positions(other, "g") == {("orders", 0): 1}
             manager.groups.commit("g", "orders", {0: Committed(2)})
-            follower.look_at_groups()
+            look_at_groups(other, follower)
             assert positions(other, "g") == {("orders", 0): 2}
             manager.groups.forget("g")
-            follower.look_at_groups()
+            look_at_groups(other, follower)
             assert other.groups.names() == []
