@@ -23,6 +23,7 @@ from collections.abc import Callable
 from storage import paths
 from storage.directory.open import find_partitions
 from storage.directory.partition import add_log, load_partition, retry_while_writer_renames
+from storage.directory.topics import TopicPartition
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow.follow import FRESH_NS, LogFollower
 from storage.log.log import Log
@@ -33,8 +34,6 @@ _log = logging.getLogger(__name__)
 
 # Attempts to load a partition that is rewritten before it can be followed.
 _TRIES = 5
-
-_Item = tuple[str, int]
 
 
 class DirectoryFollower:
@@ -58,7 +57,7 @@ class DirectoryFollower:
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
         self._log_starts = _Offsets(manager, paths.LOG_STARTS)
         # The partitions whose log start may have to move.
-        self._starting: set[_Item] = set()
+        self._starting: set[TopicPartition] = set()
         for log in list(manager.logs()):
             if self._begin(log):
                 # This process may have more logs than it may open files.
@@ -126,7 +125,7 @@ class DirectoryFollower:
         if stamp == self._names_seen:
             return []
         found = find_partitions(manager).partitions
-        there = {item: self._identity(self._path(item)) for item in found}
+        there = {item: self._identity(manager.partition_path(item)) for item in found}
         manager.topics.forget_faults(there)
         for log in list(manager.logs()):
             if there.get((log.topic, log.partition)) != self._directories.get(log):
@@ -142,10 +141,7 @@ class DirectoryFollower:
             self._names_seen = stamp
         return appeared
 
-    def _path(self, item: _Item) -> str:
-        return os.path.join(self._manager.path, paths.partition_directory(*item))
-
-    def _appear(self, item: _Item) -> Log | None:
+    def _appear(self, item: TopicPartition) -> Log | None:
         """Load a new partition and follow it; return None if that has to wait."""
         for _ in range(_TRIES):
             log = self._load(item)
@@ -153,9 +149,9 @@ class DirectoryFollower:
                 return log
         return None
 
-    def _load(self, item: _Item) -> Log | None:
+    def _load(self, item: TopicPartition) -> Log | None:
         manager = self._manager
-        directory = self._path(item)
+        directory = manager.partition_path(item)
         has_metadata = self._files.exists(os.path.join(directory, paths.PARTITION_METADATA))
         try:
             log = retry_while_writer_renames(
@@ -225,7 +221,7 @@ class _Offsets:
         self._files = manager.files
         self._path = os.path.join(manager.path, name)
         self._seen: tuple[int, int] | None = None
-        self.offsets: dict[_Item, int] = {}
+        self.offsets: dict[TopicPartition, int] = {}
 
     def look(self) -> bool:
         """Read the file if it has changed; return whether it has. Errors: OSError."""
