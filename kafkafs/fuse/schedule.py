@@ -11,6 +11,9 @@ for one of them at most. A failed duty gets its next turn (`storage.background`)
 cleaning failed pauses, longer each time, since cleaning may read all of it; a job by `.control`
 cleans it at once.
 
+**Repacking** looks every few seconds for sealed segments of topics with `kafkafs.repack`, and joins
+their batches (`storage.compaction.repack`), one log after the other.
+
 The **checker** reads what was appended every kafkafs.check.interval.ms, and begins a pass over all
 sealed segments as long after the last one (`storage.verify.log_checker`). Staged files that nobody
 asks for expire (`storage.owner.staged_orphans`, as often as retention), adoptions that a full disk
@@ -23,6 +26,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -32,9 +36,12 @@ from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, JobKind, JobState, JobWork
 from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.repack import due, repack_all
 from storage.directory.retain import plan_retention
+from storage.errors import TaskCancelled
 from storage.log.log import Log
 from storage.manager import Topic
+from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
 
@@ -42,9 +49,11 @@ from storage.verify.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER
 LEAST_S = 0.01
 #: How often to look for open adoptions, in seconds.
 SETTLE_S = 1.0
+#: How often to look for sealed segments to repack, in seconds.
+REPACK_S = 5.0
 #: How long to pause after a turn that failed altogether, in seconds.
 RETRY_S = 15.0
-#: The pauses of a log that could not be cleaned, in seconds: the first and the longest one.
+#: The pauses of a log that could not be cleaned or repacked, in seconds: the first and the longest.
 CLEAN_AGAIN_S = 15.0, 600.0
 #: The command that `.control` shows for jobs of the clock.
 COMMAND = "run"
@@ -59,12 +68,16 @@ class Schedule:
 
     def __init__(self, tree: FileSystem, workers: JobThreads) -> None:
         self._mount = tree.mount
+        self._partitions = tree.partitions
         self._owner_requests = tree.owner_requests
         self._workers = workers
         self._manager = self._mount.manager
         self._broker = self._manager.settings.broker
         self._duties = self._manager.duties
         self._cleans_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
+        self._repacks_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
+        # The segments of logs that have nothing left to repack.
+        self._repacked: WeakKeyDictionary[Log, tuple[Segment, ...]] = WeakKeyDictionary()
         # The faults of logs' retention policies at the last look.
         self._faults: dict[Log, str] = {}
 
@@ -82,6 +95,7 @@ class Schedule:
             begin(self._turns, "removal of positions", positions_s, self._positions)
             if broker.log_cleaner_enable:
                 begin(self._turns, "compaction", 0, self._compaction)
+            begin(self._turns, "repacking", first_s, self._repacking)
             newest = self._check_of("newest", checker.run_newest, NEWEST_BYTES_PER_SECOND)
             begin(self._turns, "check of newest segments", check_s, newest)
             sealed = self._check_of("sealed", checker.run_sealed, SEALED_BYTES_PER_SECOND)
@@ -171,6 +185,39 @@ class Schedule:
         elif job.state is JobState.DONE:
             self._cleans_again.succeeded(log)
         return job.state is JobState.DONE and cleaner.first_dirty(log) != before
+
+    # -- repacking -----------------------------------------------------------------------------
+
+    async def _repacking(self) -> float:
+        rate = compaction.bytes_per_second(self._mount)
+        for log in list(self._manager.logs()):
+            # (A broker's topic keeps the broker's batches.)
+            if self._manager.settings.is_brokers_topic(log.topic) or not log.may_be_repacked:
+                continue
+            is_done = self._repacked.get(log) is log.segments
+            if not (log.closed or is_done or self._repacks_again.waits(log)):
+                await self._workers.background("repacking", partial(self._repack, log), rate)
+        return REPACK_S
+
+    def _repack(self, log: Log, task: Task) -> None:
+        """Repack the segments of a log that are due. Runs on a worker thread."""
+        partition = task.on_log_thread(partial(self._partitions.of, log))
+        try:
+            # First it reads the history, once.
+            partition.nonce()
+            repack_all(log, self._manager.clock_ms(), task)
+        except TaskCancelled:
+            raise
+        except Exception:
+            task.on_log_thread(partial(self._repacks_again.failed, log))
+            raise
+        task.on_log_thread(partial(self._note_repacked, log))
+
+    def _note_repacked(self, log: Log) -> None:
+        self._repacks_again.succeeded(log)
+        # Segments with open transactions are not due yet.
+        if not due(log) and log.segments[-1].base_offset <= log.last_stable_offset:
+            self._repacked[log] = log.segments
 
     # -- checks --------------------------------------------------------------------------------
 

@@ -89,6 +89,11 @@ class TextReader:
         self._plain: Buffer | None = None
         self._key: Key | None = None
 
+    @property
+    def segment(self) -> Segment:
+        """The segment that it reads."""
+        return self._lines.segment
+
     def copy(self) -> TextReader:
         """Another reader at the same byte of text."""
         other = TextReader(self._lines, self._cursor.copy(), self.skip, self._batch, self._damages)
@@ -332,6 +337,11 @@ class BytesReader:
     def __init__(self, segment: Segment, position: int) -> None:
         self._reader = SegmentReader(segment)
         self._position = position
+
+    @property
+    def segment(self) -> Segment:
+        """The segment that it reads."""
+        return self._reader.segment
 
     def copy(self) -> BytesReader:
         """Another reader at the same byte."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
@@ -44,6 +44,18 @@ from storage.task import Task
 
 WINDOW_BYTES = 1 << 20
 """Bytes of a log that are read at a time, and about as many of the new one are written at once."""
+
+
+class Pass(Protocol):
+    """Takes the batches of a log, one after the other, until it is `finished`."""
+
+    finished: bool
+
+    def run(self, data: memoryview, at: int, end: int) -> int:
+        """Take batches from `data[at:end]`; return the position of the first that it leaves."""
+
+    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+        """Take one batch, as it is stored and in plain form; `header` is the stored one."""
 
 
 def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
@@ -298,9 +310,6 @@ class KeepPass:
             "rewritten": self._rewritten + keeper.tombstones_kept,
             "bytes_after": self._bytes_kept,
         }
-
-
-Pass = MapPass | KeepPass
 
 
 def check_record_sizes(plain: bytearray, header: BatchHeader, most_bytes: int) -> None:

@@ -9,7 +9,7 @@ Not here: writing the new segments (`group_writer`), a swap at a restart (`swap`
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from storage import paths
@@ -30,11 +30,7 @@ def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
 
 
 def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
-    """Let the new segments take the place of the old ones (`LocalLog.replaceSegments`).
-
-    After an error before `replace` nothing has changed, and the new files are deleted; after a
-    later one the log has the new segments, and a restart finds them.
-    """
+    """Let the cleaned segments take the place of the old ones; as `publish_by`."""
 
     def replace() -> None:
         # (`LogManager.updateTopicConfig` aborts a cleaning then.)
@@ -42,6 +38,21 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
             raise TaskCancelled("cleanup.policy no longer includes compact")
         log.replace(old, new, log.monotonic_ms())
 
+    publish_by(replace, log, old, new, task)
+
+
+def publish_by(
+    replace: Callable[[], None],
+    log: Log,
+    old: Sequence[Segment],
+    new: Sequence[Segment],
+    task: Task,
+) -> None:
+    """Let the new segments take the place of the old ones (`LocalLog.replaceSegments`).
+
+    `replace`: changes the log, on its thread. After an error before it nothing has changed, and the
+    new files are deleted; after a later one the log has the new segments, and a restart finds them.
+    """
     try:
         log.manifest.withdraw(old)
         # After a crash the next start carries the swap out (`swap`).

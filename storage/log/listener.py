@@ -73,6 +73,23 @@ class LogListener(Generic[L]):
         is then before the next one's base, and `new` has the rest of it.
         """
 
+    def preparing_repack(self, log: L, old: Segment, new: Segment) -> Callable[[], None] | None:
+        """`new`, the same records in other batches, is about to replace `old`; both can be read.
+
+        Return a function for another thread that waits for the disk, or None. It raises
+        StorageError or OSError if the change must not happen.
+        """
+        return None
+
+    def repacking(self, log: L, old: Segment, new: Segment) -> None:
+        """`new`, the same records in other batches, replaces `old` when this returns.
+
+        Errors: StorageError, OSError; nothing has changed, and the change must not happen now.
+        """
+
+    def repacked(self, log: L, old: Segment, new: Segment) -> None:
+        """`new` has replaced `old`, which can be read until it is removed."""
+
     def log_start_moved(self, log: L) -> None:
         """The log start has moved up inside a segment: records before it are no longer shown."""
 

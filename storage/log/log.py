@@ -157,6 +157,11 @@ class Log(LogState):
         return self.tiered is None and self.config.may_be_cleaned
 
     @property
+    def may_be_repacked(self) -> bool:
+        """Whether the batches of sealed segments may be joined; False for a tiered topic."""
+        return self.tiered is None and self.config.may_be_repacked
+
+    @property
     def history(self) -> History:
         """The partition's history, read at its first use by one thread at a time."""
         return self._history or self.load_history()
@@ -604,6 +609,25 @@ class Log(LogState):
         self.may_have_gaps = True
         for listener in self.listeners:
             listener.swapped(self, old, new)
+
+    def repack(self, old: Segment, new: Segment, now_ms: int) -> None:
+        """Replace a sealed segment by `new`, the same records in other batches, as `replace` does.
+
+        `History.begin_repack` was called before.
+        """
+        self.check_writable()
+        number = self.segments.index(old)
+        assert number < len(self.segments) - 1, "the active segment is not replaced"
+        self.history.check_repack()
+        for listener in self.listeners:
+            listener.repacking(self, old, new)
+        # In this order another thread finds every aborted transaction at any moment.
+        self.release_later((old,), now_ms)
+        self.segments = (*self.segments[:number], new, *self.segments[number + 1 :])
+        self.manifest.reinstate((old,))
+        self.history.end_repack(is_done=True)
+        for listener in self.listeners:
+            listener.repacked(self, old, new)
 
     def finish_replacement(self, new: Segment) -> None:
         """Rename a replacement's files to the log's names; the old ones' renames are durable."""

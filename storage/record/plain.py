@@ -24,6 +24,7 @@ from storage.errors import CorruptRecord
 from storage.record._plain import convert_run, convert_set, plain_v2, seal
 from storage.record.compression import (
     BEST_RATIOS,
+    CODECS,
     GZIP,
     MAX_DECOMPRESSED_BYTES,
     compress,
@@ -193,6 +194,19 @@ def _with_codec(made: bytearray, codec: int, level: int | None = None) -> bytes:
         made[FLAGS_POSITION] |= codec
     seal(made)
     return bytes(made)
+
+
+def compressed(made: bytearray, codec: int, level: int | None = None) -> bytes:
+    """Return an uncompressed v2 batch with `codec`, or unchanged if that makes it no smaller. The
+    stored form is decompressed and compared. Errors: CorruptRecord.
+    """
+    stored = _with_codec(made.copy(), codec, level)
+    if len(stored) >= len(made):
+        return bytes(made)
+    again, _ = plain(stored, 0, len(stored))
+    if again[HEADER_SIZE:] != memoryview(made)[HEADER_SIZE:]:
+        raise CorruptRecord(f"{CODECS[codec]}: a batch differs after its compression", position=0)
+    return stored
 
 
 def to_v2(

@@ -392,6 +392,14 @@ class LogConfig:
         "`retention.bytes`.",
         "kafkafs.retention.policy",
     )
+    kafkafs_repack: str = _setting(
+        "off",
+        _one_of("off", "zstd", "lz4", "gzip", "snappy"),
+        "With `zstd`, `lz4`, `gzip` or `snappy`, small batches of a closed segment are joined into "
+        "compressed ones of up to 256 KiB of plain bytes. The text of all files stays as it is. "
+        "Only for topics that kafkafs has created, with `cleanup.policy=delete`.",
+        "kafkafs.repack",
+    )
     unknown: tuple[str, ...] = ()
     """Names of deciding settings that are not known: while there are any, nothing is deleted by age
     or size, and nothing compacted. Not itself a setting.
@@ -406,6 +414,12 @@ class LogConfig:
     def may_be_cleaned(self) -> bool:
         """Whether a cleaner may remove records; False while a deciding setting is unknown."""
         return self.is_compacted and not self.unknown
+
+    @property
+    def may_be_repacked(self) -> bool:
+        """Whether the batches of sealed segments may be joined."""
+        is_deleted = self.cleanup_policy == ("delete",)
+        return self.kafkafs_repack != "off" and is_deleted and not self.unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

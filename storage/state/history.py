@@ -21,6 +21,9 @@ A partition directory holds one small text file, `kafkafs.history` (Kafka ignore
     shown-above 1234 1240
                          `.follow` has shown records above the first offset, which was the recovery
                          point, at least up to the second one, which was the log end
+    batches 77aa…        once a segment was repacked: a part of the nonce of files of stored bytes
+    repacked-below 31    each segment below this offset was repacked, or needs it not
+    repacked 0 900 300   a segment's base offset, and its bytes before and after it was repacked
 
 Most of it is a fingerprint of the segments. A log only grows at its end, so the fingerprint still
 matches a longer log. If it does not match, a broker or an offline tool has rewritten something, or
@@ -43,6 +46,12 @@ of the log's head has to move the base after the rewritten part. A second line o
 names a later segment of the same numbering, in case another program deletes the first. The base
 survives a new nonce: it is valid as long as the segments from there on are the same.
 
+**A repacked segment** has the same records in other batches (`storage.compaction.repack`), so it is
+no change of the past. Its size changes, and no CRC of a file can be the old and the new one at the
+moment of the swap. So before the swap the line `repacked` is durable: a segment of the size after
+it counts with the size before it. The next complete write counts the present sizes, without that
+line.
+
 For a read-only directory the file is kept *aside*, in a directory of the reader's own. It is a
 cache there: if it cannot be written, the next reader draws another nonce.
 
@@ -55,6 +64,7 @@ Not here: the content of an inode (`kafkafs.tree.partition.generations`), measur
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -68,6 +78,7 @@ from storage.files import Files
 from storage.record.header import BatchHeader
 from storage.segment.reader import SegmentReader
 from storage.state.history_file import (
+    REPACKED,
     SHOWN_ABOVE,
     BaseLine,
     HistoryContent,
@@ -206,6 +217,17 @@ class History:
         self.version = 0
         # The number of segments at the last save; 0 if the file has a state that is given up.
         self.counted = 0
+        # See `HistoryContent`.
+        self._batches_nonce = 0
+        self.repacked_below = 0
+        # The lines `repacked`: the sizes that count in the written fingerprints.
+        self._repacked: dict[tuple[int, int], int] = {}
+        # The sizes of segments that were repacked, by their former ones.
+        self._sizes: dict[tuple[int, int], int] = {}
+        # The segment that is being repacked: base offset, bytes before and after; the new part of
+        # the nonce; the number of announced changes when it was written.
+        self._repacking: tuple[int, int, int, int, int] | None = None
+        self._announced = 0
 
     @classmethod
     def load(
@@ -245,6 +267,9 @@ class History:
             # Apparent damage may be a batch that is being written.
             writable, cut = True, False
         history._lines = recorded.text
+        history._repacked = dict(recorded.repacked)
+        history._batches_nonce = recorded.batches_nonce
+        history.repacked_below = recorded.repacked_below
         here = history._place()
         moved = {name for name, value in here.items() if recorded.facts.get(name) != [value]}
         is_rebooted = not clean and "boot" in moved
@@ -293,6 +318,11 @@ class History:
     @property
     def nonce(self) -> int:
         return self.now.nonce
+
+    @property
+    def batches_nonce(self) -> int:
+        """The nonce of files that show stored bytes: it changes, too, if a segment is repacked."""
+        return self.now.nonce ^ self._batches_nonce
 
     @property
     def follow_nonce(self) -> int:
@@ -389,8 +419,51 @@ class History:
             if self.version != version or self.now is not before:
                 return False
             self.version += 1
+            self._announced += 1
             self._save(past, segments, last, before)
             return True
+
+    # -- repacking -----------------------------------------------------------------------------
+
+    def begin_repack(self, segments: Sequence[Segment], old: Segment, new: Segment) -> None:
+        """Write that `new` is about to replace `old`, one of all `segments`, durably.
+
+        Call `end_repack` afterwards, unless a restart may carry it out. Errors: OSError,
+        BlockingIOError while the history is written ahead of a change.
+        """
+        assert self._writable
+        with self._lock:
+            if self.is_ahead or self._repacking is not None:
+                raise BlockingIOError(errno.EAGAIN, "a change of the log is being carried out")
+            self.version += 1
+            now = self.now
+            reader = SegmentReader(segments[-1])
+            last = reader.look_again(reader.last_batch)
+            base = old.base_offset
+            self._repacking = (base, old.size, new.size, new_nonce(), self._announced)
+            try:
+                self._save(now, segments, last)
+            except BaseException:
+                self._repacking = None
+                raise
+
+    def check_repack(self) -> None:
+        """Check that no change was announced since `begin_repack`. Errors: BlockingIOError."""
+        assert self._repacking is not None
+        if self._repacking[-1] != self._announced:
+            raise BlockingIOError(errno.EAGAIN, "a change of the log is being carried out")
+
+    def end_repack(self, *, is_done: bool) -> None:
+        """Note that the log has the new segment, or will not get it. Does not wait."""
+        if self._repacking is None:
+            return
+        base, before, after, nonce, _ = self._repacking
+        if is_done:
+            self._sizes[base, before] = after
+            self._batches_nonce = nonce
+            # The next periodic save writes the present sizes.
+            self.counted = 0
+        self._repacking = None
 
     @property
     def is_ahead(self) -> bool:
@@ -427,6 +500,13 @@ class History:
     ) -> None:
         shown = segments[visible_from(segments, past.log_start) :]
         flushed_end = self._flushed_end()
+        # In this order: the log thread may end a repack meanwhile.
+        repacking = self._repacking
+        sizes, repacked = dict(self._sizes), {}
+        if repacking is not None and repacking[:2] not in sizes:
+            # The segments may have the old one or the new one.
+            base, size_before, size_after, *_ = repacking
+            sizes[base, size_after] = repacked[base, size_after] = size_before
         lines = [
             "version 0",
             f"nonce {past.nonce:016x}",
@@ -434,7 +514,7 @@ class History:
             f"first {shown[0].base_offset}",
             f"start {max(past.log_start, shown[0].base_offset)}",
             f"stable {self._stable_end()}",
-            f"sealed {count_and_crc(shown[:-1])}",
+            f"sealed {count_and_crc(shown[:-1], sizes)}",
         ]
         if last is not None:
             position, header = last
@@ -444,11 +524,12 @@ class History:
             for offset, at in places:
                 sealed = segments[number_of(segments, offset) : -1]
                 flushed = flushed_of(sealed, flushed_end)
-                fingerprints = f"{count_and_crc(sealed)} {count_and_crc(flushed)}"
+                fingerprints = f"{count_and_crc(sealed, sizes)} {count_and_crc(flushed, sizes)}"
                 lines.append(f"base {view} {offset} {at} {fingerprints}")
         for view, places in past.passed.items():
             lines += [f"passed {view} {offset} {at}" for offset, at in places]
         self._lines = "".join(f"{line}\n" for line in lines)
+        self._repacked = repacked
         self._store()
         self._saved_bases = (past.bases,) if before is None else (before.bases, past.bases)
         self._ahead_of = before
@@ -465,6 +546,14 @@ class History:
                 self._is_marked = False
         self._may_be_marked = self._may_be_marked or is_marked
         lines = self._lines + "".join(f"{name} {value}\n" for name, value in self._place().items())
+        repacking = self._repacking
+        batches_nonce = self._batches_nonce if repacking is None else repacking[3]
+        if batches_nonce:
+            lines += f"batches {batches_nonce:016x}\n"
+        if self.repacked_below:
+            lines += f"repacked-below {self.repacked_below}\n"
+        for (base, after), before in self._repacked.items():
+            lines += f"{REPACKED} {base} {before} {after}\n"
         if is_marked:
             lines += f"{SHOWN_ABOVE} {flushed_end} {shown_end}\n"
         path = os.path.join(self._directory, FILE_NAME)

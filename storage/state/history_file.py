@@ -8,7 +8,7 @@ Not here: the time of writing, and the consequences of a mismatch.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 SHOWN_ABOVE = "shown-above"
 """The line that is present while `.follow` has shown records that may not be flushed."""
+REPACKED = "repacked"
+"""The name of a line for each segment that was repacked since the fingerprints were made."""
+
+Sizes = Mapping[tuple[int, int], int]
+"""(base offset, bytes) of a segment -> its bytes before, or after, it was repacked."""
 
 
 class BaseLine(NamedTuple):
@@ -43,13 +48,15 @@ class BaseLine(NamedTuple):
 class HistoryContent:
     """A file's content; empty without one.
 
-    `text`: its lines except `shown-above` and those about the boot and the mount.
+    `text`: its lines except `shown-above`, those about the boot and the mount, and `repacked`.
+    `repacked`: the former sizes of segments, by the present ones.
     """
 
     text: str = ""
     facts: dict[str, list[str]] = field(default_factory=dict)
     bases: dict[str, list[BaseLine]] = field(default_factory=dict)
     passed: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    repacked: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> HistoryContent:
@@ -57,7 +64,7 @@ class HistoryContent:
         recorded = cls()
         for line in text.splitlines():
             name, *values = line.split(" ")
-            if name not in (SHOWN_ABOVE, "boot", "mount"):
+            if name not in (SHOWN_ABOVE, "boot", "mount", REPACKED, "batches", "repacked-below"):
                 recorded.text += f"{line}\n"
             if name == "base":
                 offset, position, sealed, flushed = (int(values[at]) for at in (1, 2, 3, 5))
@@ -67,6 +74,11 @@ class HistoryContent:
             elif name == "passed":
                 place = (int(values[1]), int(values[2]))
                 recorded.passed.setdefault(values[0], []).append(place)
+            elif name == REPACKED:
+                first, before, after = map(int, values)
+                if not 0 <= after < before:
+                    raise ValueError(line)
+                recorded.repacked[first, after] = before
             else:
                 recorded.facts[name] = values
         recorded._check()
@@ -85,6 +97,7 @@ class HistoryContent:
         if SHOWN_ABOVE in facts:
             base, end = facts[SHOWN_ABOVE]
             numbers += [int(base), int(end)]
+        numbers += [self.batches_nonce, self.repacked_below]
         if min(numbers) < 0 or max(self.nonce, self.follow_nonce) >= 1 << 64:
             raise ValueError(facts)
 
@@ -110,6 +123,16 @@ class HistoryContent:
     def log_start(self) -> int:
         return int(self.facts["start"][0])
 
+    @property
+    def batches_nonce(self) -> int:
+        """The part of the nonce that only files of stored bytes have; 0: the log never had one."""
+        return int(self.facts["batches"][0], 16) if "batches" in self.facts else 0
+
+    @property
+    def repacked_below(self) -> int:
+        """The offset below which each segment was repacked, or needs it not."""
+        return int(self.facts["repacked-below"][0]) if "repacked-below" in self.facts else 0
+
     def fits(self, segments: Sequence[Segment], log_start: int) -> bool:
         """Return whether the segments are those of the fingerprint, or have only grown since."""
         facts = self.facts
@@ -121,7 +144,9 @@ class HistoryContent:
         count, crc = int(facts["sealed"][0]), int(facts["sealed"][1], 16)
         if int(facts["first"][0]) != segments[0].base_offset or count >= len(segments):
             return False
-        return sealed_crc(segments[:count]) == crc and self._has_last(segments[count])
+        return sealed_crc(segments[:count], self.repacked) == crc and self._has_last(
+            segments[count]
+        )
 
     def still_holds(
         self, line: BaseLine, segments: Sequence[Segment], *, only_flushed: bool
@@ -133,11 +158,15 @@ class HistoryContent:
         if not has_segment(segments, line.offset):
             return False
         from_base = segments[number_of(segments, line.offset) :]
-        if only_flushed and sealed_crc(from_base[: line.flushed]) != line.flushed_crc:
+        if (
+            only_flushed
+            and sealed_crc(from_base[: line.flushed], self.repacked) != line.flushed_crc
+        ):
             return False
         if only_flushed and not self._is_last_flushed:
             return True
-        if line.sealed >= len(from_base) or sealed_crc(from_base[: line.sealed]) != line.crc:
+        sealed = from_base[: line.sealed]
+        if line.sealed >= len(from_base) or sealed_crc(sealed, self.repacked) != line.crc:
             return False
         return self._has_last(from_base[line.sealed])
 
@@ -175,10 +204,18 @@ def has_segment(segments: Sequence[Segment], offset: int) -> bool:
     return number < len(segments) and segments[number].base_offset == offset
 
 
-def sealed_crc(segments: Sequence[Segment]) -> int:
-    """Return a CRC over base offsets and sizes."""
-    text = "".join(f"{segment.base_offset} {segment.size}\n" for segment in segments)
+def sealed_crc(segments: Sequence[Segment], sizes: Sizes) -> int:
+    """Return a CRC over base offsets and sizes; `sizes`: those that count instead."""
+    text = "".join(f"{each.base_offset} {_size(each, sizes)}\n" for each in segments)
     return crc32c(text.encode())
+
+
+def _size(segment: Segment, sizes: Sizes) -> int:
+    base, size = segment.base_offset, segment.size
+    # It may have been repacked more than once. All steps go in one direction.
+    while (base, size) in sizes:
+        size = sizes[base, size]
+    return size
 
 
 def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]:
@@ -186,9 +223,9 @@ def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]
     return sealed[: bisect_right(sealed, flushed_end, key=lambda segment: segment.next_offset)]
 
 
-def count_and_crc(segments: Sequence[Segment]) -> str:
+def count_and_crc(segments: Sequence[Segment], sizes: Sizes) -> str:
     """Return a fingerprint as the file has it."""
-    return f"{len(segments)} {sealed_crc(segments):08x}"
+    return f"{len(segments)} {sealed_crc(segments, sizes):08x}"
 
 
 def head(segments: Sequence[Segment]) -> bytes:

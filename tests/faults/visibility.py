@@ -30,7 +30,52 @@ CACHING = "tests/mount/contract/test_caching.py"
 REGISTRY_TOPIC = "tests/kafkafs/schemas/test_registry_topic.py"
 DECODED_LINES = "tests/kafkafs/schemas/test_lines.py"
 
+REPACK = "tests/storage/compaction/test_repack.py"
+TREE_REPACK = "tests/kafkafs/tree/partition/test_repack.py"
+REPACK_CRASH = "tests/crash/test_repack_crash.py"
+
 FAULTS = [
+    # -- repacking -----------------------------------------------------------------------------
+    Fault(
+        "repacked-size-not-written-before-the-swap",
+        "storage/state/history.py",
+        "            sizes[base, size_after] = repacked[base, size_after] = size_before\n",
+        "            sizes[base, size_after] = size_before\n",
+        "After a kill in the middle of a swap every file is new, and shippers begin again.",
+        (REPACK_CRASH,),
+    ),
+    Fault(
+        "reader-stays-in-the-segment-that-was-repacked",
+        "kafkafs/tree/partition/partition_text.py",
+        "            if extent.segment is reader.segment:\n",
+        "            if extent.segment is not None:\n",
+        "An open file fails with ESTALE when the old files of a repacked segment are deleted.",
+        (TREE_REPACK,),
+    ),
+    Fault(
+        "stored-bytes-change-under-their-inode",
+        "storage/state/history.py",
+        "            self._batches_nonce = nonce\n",
+        "            self._batches_nonce = self._batches_nonce or 0 * nonce\n",
+        "A file of stored bytes shows other bytes at the same positions.",
+        (TREE_REPACK,),
+    ),
+    Fault(
+        "append-times-joined",
+        "storage/compaction/repack.py",
+        "append_time, header.max_timestamp if append_time else 0",
+        "append_time, 0",
+        "Records get the append time of others.",
+        (REPACK,),
+    ),
+    Fault(
+        "producers-joined",
+        "storage/compaction/repack.py",
+        "header.magic != MAGIC or header.producer_id != -1",
+        "header.magic != MAGIC or header.producer_id < -1",
+        "Batches lose their sequences, and a repeated batch is appended twice.",
+        (REPACK,),
+    ),
     # -- transactions --------------------------------------------------------------------------
     Fault(
         "last-stable-offset-one-too-far",
@@ -658,8 +703,8 @@ FAULTS = [
     Fault(
         "history-sizes-not-compared",
         "storage/state/history_file.py",
-        '    text = "".join(f"{segment.base_offset} {segment.size}\\n" for segment in segments)',
-        '    text = "".join(f"{segment.base_offset}\\n" for segment in segments)',
+        '    text = "".join(f"{each.base_offset} {_size(each, sizes)}\\n" for each in segments)',
+        '    text = "".join(f"{each.base_offset}\\n" for each in segments)',
         "A segment that another program has rewritten counts as the same.",
         (HISTORY,),
     ),

@@ -12,6 +12,7 @@ import pytest
 
 from storage import Log, LogManager, Record, encode
 from storage.adopt.staged import AdoptRequest, StagedName
+from storage.compaction.repack import repack_all
 from storage.errors import TaskCancelled
 from storage.log.append import abort_transaction
 from storage.task import Task
@@ -33,6 +34,7 @@ TOPICS = (
     *COPIED,
     "late",
     "append-time",
+    "repacked",
     "mounted",
     "transactions",
     "adopted",
@@ -73,6 +75,10 @@ def write_ours(data: Path) -> dict[str, list[Record]]:
             record._replace(timestamp=T, timestamp_type=1)
             for record in write(log, [mixed(20, seed=n) for n in range(3)])
         ]
+        log = manager.create_topic("repacked", 1).partitions[0]
+        manager.change_topic_settings("repacked", {"kafkafs.repack": "zstd"})
+        expected["repacked"] = write(log, [mixed(1 + n % 5, T + 10 * n, seed=n) for n in range(49)])
+        assert len(repack_all(log, T, Task())) == 7
         expected["adopted"] = write_adopted(manager)
     return expected
 

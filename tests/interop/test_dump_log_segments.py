@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager, Record, encode
+from storage.compaction.repack import repack_all
 from storage.log.append import append_batches
+from storage.task import Task
 from tests.interop.kafka_tools import Dumped, batches, complaints, dump_log_segments, records
 from tests.storage.logs import NOW_MS, opened
 from tests.storage.producers import Producer
@@ -156,6 +158,17 @@ def test_while_it_grows(tmp_path: Path) -> None:
         )
         assert complaints(errors) == []
         assert listed.count("position: ") > 20
+
+
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "gzip", "zstd"])
+def test_repacked(tmp_path: Path, codec: str) -> None:
+    with opened(tmp_path) as manager:
+        written = fill(manager, 8, 200, kafkafs_repack=codec, index_interval_bytes=500)
+        log = manager.log("t", 0)
+        log.roll(NOW_MS)
+        assert len(repack_all(log, NOW_MS, Task())) > 1
+    assert judge(tmp_path / "t-0") == written
+    verify_only(tmp_path / "t-0")
 
 
 def kill(data: Path, seed: int, **settings: object) -> list[Dumped]:

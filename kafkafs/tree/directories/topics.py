@@ -138,7 +138,8 @@ def view_file(place: TopicPlace, partition: Partition) -> ViewFile:
     if not may_wait():
         partition.follow()
     text = partition.text(place.view)
-    nonce = partition.nonce()
+    partition.nonce()
+    nonce = text.nonce
     inode = ViewFile.number(partition, place.view, nonce)
     known = place.mount.inodes.find(inode) or ViewFile(inode, partition, text, nonce)
     assert isinstance(known, ViewFile)

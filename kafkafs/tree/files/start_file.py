@@ -465,7 +465,8 @@ class StartNames:
         """The node of what a parsed name means now."""
         mount = self._partitions.mount
         text = partition.text(view)
-        nonce = partition.nonce()
+        partition.nonce()
+        nonce = text.nonce
         strict = mount.options.out_of_range == "error"
         try:
             first = of_group(self._partitions, partition, parsed.start)

@@ -264,7 +264,7 @@ class ViewFile(Node):
         return size == 0 and self.partition.log.is_new
 
     def has_lost_name(self) -> bool:
-        return self.partition.log.history.nonce != self._nonce
+        return self.text.nonce != self._nonce
 
     def remembered(self) -> None:
         self.partition.remember(self)

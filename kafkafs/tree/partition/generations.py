@@ -115,6 +115,12 @@ class Timeline:
         self.unpositioned = (*extents, *self.unpositioned[count:])
         return kept
 
+    def exchange(self, old: Extent, new: Extent) -> None:
+        """Put `new`, which has the same text, in the place of `old`: no generation changes."""
+        starts, positioned = self.positioned
+        self.positioned = starts, tuple(new if each is old else each for each in positioned)
+        self.unpositioned = tuple(new if each is old else each for each in self.unpositioned)
+
 
 class Generation:
     """The text that one inode shows. `nonce` is the history's nonce of that time.

@@ -17,6 +17,7 @@ a size from an append whose answer the kernel may not have taken (`writing`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -639,6 +640,38 @@ class Partition:
             lambda text: text.swapped(before, segments[:count]),
             is_done=True,
         )
+
+    def preparing_repack(self, old: Segment, new: Segment) -> Callable[[], None]:
+        """The work, for a worker thread, before `new` replaces `old` with the same records."""
+        # The main view's line index is saved beside the new segment in any case.
+        self.text(self.mount.views[0])
+        texts = tuple(self.texts.values())
+
+        def write() -> None:
+            self.nonce()
+            if self._prepared:
+                raise BlockingIOError(errno.EAGAIN, "a change of the log is being carried out")
+            for text in texts:
+                text.measure_repacked(new)
+
+        return write
+
+    def repacking(self, old: Segment, new: Segment) -> None:
+        """`new` replaces `old` when this returns. Errors: StorageError, OSError; it must not."""
+        for text in self.texts.values():
+            text.check_repacked(old, new)
+        self._end_ranges()
+
+    def repacked(self, old: Segment, new: Segment) -> None:
+        """The log has the new segment, which is smaller."""
+        self.note_change()
+        self._drop_attributes()
+        with self.lock:
+            self._sealed_blocks = None
+            for text in self.texts.values():
+                text.repacked(old, new)
+        self._keep_text()
+        self._drop_names()
 
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: later opens see another past."""

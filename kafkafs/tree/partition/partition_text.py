@@ -122,6 +122,8 @@ class PartitionText:
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
         self._pending: list[_Pending] = []
+        # The measured extent of a segment that is about to replace another with the same records.
+        self._measured: tuple[Segment, Extent] | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -506,8 +508,9 @@ class PartitionText:
 
     @property
     def nonce(self) -> int:
-        """The history's nonce, which changes together with the timeline."""
-        return self.log.history.nonce
+        """The history's nonce of this view, which changes together with the timeline."""
+        history = self.log.history
+        return history.nonce if self.view.is_text else history.batches_nonce
 
     def attach(self, generation: Generation) -> bool:
         """As `Generation.attach`, in any thread."""
@@ -583,6 +586,51 @@ class PartitionText:
         extents = self.timeline.extents
         found = extents[number_of(extents, segment.base_offset)]
         return found if found.segment is segment else None
+
+    # -- repacking -----------------------------------------------------------------------------
+
+    def measure_repacked(self, new: Segment) -> None:
+        """Measure a segment that is about to replace another with the same records. Runs on a
+        worker thread; errors as `measure`.
+        """
+        if self.view.is_text:
+            extent = self._extent(new)
+            extent.measure()
+            self._measured = new, extent
+
+    def check_repacked(self, old: Segment, new: Segment) -> None:
+        """Check that the text of `new` is measured and as long as that of `old`, if any reader may
+        know where it lies. Errors: CorruptRecord, BlockingIOError.
+        """
+        if not self.view.is_text:
+            return
+        extent = self.extent_of(old)
+        measured = self._measured
+        if extent is None or measured is None or measured[0] is not new:
+            raise BlockingIOError(errno.EAGAIN, "the new segment is not indexed yet")
+        if extent in self.timeline.positioned[1] and not extent.complete:
+            raise BlockingIOError(errno.EAGAIN, "the old segment is not indexed yet")
+        is_known = extent.complete
+        found, wanted = measured[1], extent
+        if is_known and (found.text_length, found.records) != (wanted.text_length, wanted.records):
+            raise CorruptRecord("the repacked segment has another text", path=new.log_path)
+
+    def repacked(self, old: Segment, new: Segment) -> None:
+        """`new` has replaced `old`. The view of bytes changes, each other one shows the same. Under
+        the lock.
+        """
+        segments = self.log.segments
+        number = segments.index(new)
+        if not self.view.is_text:
+            self._keep_later(self._replace_head(number + 1, segments[: number + 1]))
+            return
+        extent = self.timeline.extents[number]
+        assert extent.segment is old
+        assert self._measured is not None
+        self.timeline.exchange(extent, self._measured[1])
+        self._measured = None
+        extent.leave()
+        self._left[old] = extent
 
     # -- changes of the past, under the lock -----------------------------------------------------
 
@@ -801,6 +849,13 @@ def render_text(
     while True:
         try:
             done = reader.fill(out, done)
+        except SegmentGone:
+            extent, start = generation.locate(origin + done)
+            if extent.segment is reader.segment:
+                raise
+            # The segment was repacked since the reader was made: the new one has the same text.
+            reader = reader_at(extent, origin + done - start)
+            continue
         except Damaged as error:
             if extent is None or error.done > done or not error.is_news:
                 raise

@@ -142,6 +142,15 @@ class Partitions(LogListener[Log]):
     def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         self.of(log).swapped(old, new)
 
+    def preparing_repack(self, log: Log, old: Segment, new: Segment) -> Callable[[], None] | None:
+        return self.of(log).preparing_repack(old, new)
+
+    def repacking(self, log: Log, old: Segment, new: Segment) -> None:
+        self.of(log).repacking(old, new)
+
+    def repacked(self, log: Log, old: Segment, new: Segment) -> None:
+        self.of(log).repacked(old, new)
+
     def log_start_moved(self, log: Log) -> None:
         self.of(log).log_start_moved()
 

@@ -100,6 +100,10 @@ class Rewrite:
 
         Returns why positions restart, or an empty text.
         """
+        if not self.new:
+            # Segments may have been repacked since, and new ones begun.
+            gone = self.old[-1].base_offset if self.old else -1
+            self.segments = tuple(each for each in self._log.segments if each.base_offset > gone)
         history = self._log.history
         until = time.monotonic() + self._patience_s
         last = self._last_batch()

@@ -184,6 +184,29 @@ def test_without_the_cleaner_they_get_it_with_the_others(tmp_path: Path) -> None
     in_world(tmp_path / "data", test, log_cleaner_enable="false")
 
 
+def test_sealed_segments_are_repacked_again_and_again(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.topic("a", kafkafs_repack="zstd")
+
+        def fill() -> int:
+            for _ in range(20):
+                append(log, b"the same words in each line", timestamp_ms=world.now_ms())
+            log.roll(world.now_ms())
+            return log.segments[-2].size
+
+        sizes = [fill()]
+        await world.pass_s(31)
+        await comes(lambda: log.segments[0].size < sizes[0])
+        for number in range(1, 3):
+            sizes.append(fill())
+            await world.pass_s(6)
+            await comes(lambda number=number: log.segments[number].size < sizes[number])  # type: ignore[misc]
+        assert values(log) == [b"the same words in each line"] * 60
+        assert not world.said
+
+    in_world(tmp_path / "data", test)
+
+
 def test_a_policy_that_fails_is_named_once_and_nobody_else_suffers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

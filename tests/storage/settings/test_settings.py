@@ -64,6 +64,7 @@ TABLE = {
     "local.retention.ms": ("-2", "log.local.retention.ms"),
     "local.retention.bytes": ("-2", "log.local.retention.bytes"),
     "kafkafs.retention.policy": ("kafka", "kafkafs.retention.policy"),
+    "kafkafs.repack": ("off", "kafkafs.repack"),
 }
 
 
@@ -310,6 +311,7 @@ def test_what_is_set_on_a_topic_that_is_not_there(tmp_path: Path) -> None:
         ("local.retention.ms", "-2", "-3"),
         ("local.retention.bytes", "-2", "-3"),
         ("kafkafs.retention.policy", "kafka:x", ":x"),
+        ("kafkafs.repack", "off zstd lz4 gzip snappy", "uncompressed"),
         ("no.such.setting", "", "1"),
     ],
 )

@@ -1,0 +1,306 @@
+"""Joins the small batches of a sealed segment into larger ones (`kafkafs.repack`).
+
+A log that is written line by line has a batch for each line, which no codec makes smaller. A
+repacked segment has the same records at the same offsets. Neighbours are joined, up to 256 KiB of
+plain bytes and `max.message.bytes`, if they are v2 batches of one leader epoch and timestamp type,
+without a producer, a transaction, control records or a delete horizon; with LogAppendTime they must
+have the same append time. Every other batch, and one that is joined with none, is copied. So a
+repacked segment has nothing to join.
+
+The new segment replaces the old one under its own base offset (`replacing`), with the old mtime.
+Its text is the same, so this is no change of the past (`state.history`). If it is not smaller, or
+does not fit into one segment, the old one stays.
+
+Threads: `repack` runs on a worker thread. It reads under a lease, and changes the log through
+`task.on_log_thread` only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storage import paths
+from storage.compaction._join import Joiner
+from storage.compaction.group_writer import GroupWriter
+from storage.compaction.passes import WINDOW_BYTES, walk
+from storage.compaction.replacing import publish_by
+from storage.errors import CorruptRecord, StorageError, TaskCancelled
+from storage.log.log import Log
+from storage.record.compression import codec_number
+from storage.record.header import (
+    APPEND_TIME_BIT,
+    CODEC_BITS,
+    MAGIC,
+    BatchHeader,
+    parse_header,
+)
+from storage.record.plain import compressed
+from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
+from storage.segment.writer import BatchEntry
+from storage.settings.config import LogConfig
+from storage.task import Task
+
+PLAIN_BYTES = 256 << 10
+"""The most plain bytes of a joined batch."""
+
+_LEVELS = {
+    "gzip": "compression_gzip_level",
+    "lz4": "compression_lz4_level",
+    "zstd": "compression_zstd_level",
+}
+
+
+class Repacked(NamedTuple):
+    """Bytes of a segment's log before and after."""
+
+    bytes_before: int
+    bytes_after: int
+
+
+class JoinPass:
+    """Writes the batches of a segment, joined, with a `GroupWriter`.
+
+    `joined`: batches that became part of another one. `finished`: the new segment is as large as
+    the old one, so the rest is left out.
+    """
+
+    def __init__(self, writer: GroupWriter, config: LogConfig, old: Segment) -> None:
+        self.finished = False
+        self.joined = 0
+        self._writer = writer
+        self._old_size = old.size
+        # Of transactions with markers in the segment, by marker.
+        self._aborted = list(old.aborted)
+        self._codec = codec_number(config.kafkafs_repack)
+        level = _LEVELS.get(config.kafkafs_repack)
+        self._level = None if level is None else getattr(config, level)
+        self._joiner = Joiner(min(PLAIN_BYTES, config.max_message_bytes))
+        # The kind of the batches in the joiner, and the stored form of the only one.
+        self._kind: tuple[int, int, int] | None = None
+        self._stored = b""
+        self._out = bytearray()
+        self._entries: list[BatchEntry] = []
+
+    def run(self, data: memoryview, at: int, end: int) -> int:
+        """Take no run of batches: `take_batch` takes each."""
+        return at
+
+    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+        """Take one batch, as it is stored and in plain form. Errors: CorruptRecord."""
+        kind = _kind(header)
+        if kind is not None and kind == self._kind and self._joiner.add(plain):
+            return
+        self._end_batch()
+        if kind is None:
+            self._put(bytes(stored), header)
+        else:
+            self._joiner.add(plain)
+            self._kind, self._stored = kind, bytes(stored)
+        if len(self._out) >= WINDOW_BYTES:
+            self._write()
+
+    def end(self) -> None:
+        """Write the rest. Errors: OSError, CorruptRecord."""
+        self._end_batch()
+        self._write()
+
+    def _end_batch(self) -> None:
+        if self._kind is None:
+            return
+        count, stored = self._joiner.count, self._stored
+        made = self._joiner.take()
+        if count > 1:
+            self.joined += count - 1
+            stored = compressed(made, self._codec, self._level)
+        self._put(stored, parse_header(stored))
+        self._kind = None
+
+    def _put(self, stored: bytes, header: BatchHeader) -> None:
+        entry = (len(self._out), len(stored), header.last_offset, header.max_timestamp)
+        self._entries.append(entry)
+        self._out += stored
+
+    def _write(self) -> None:
+        if not self._entries:
+            return
+        last = self._entries[-1][2]
+        count = sum(entry.last_offset <= last for entry in self._aborted)
+        aborted, self._aborted = self._aborted[:count], self._aborted[count:]
+        self._writer.append(self._out, self._entries, aborted)
+        self.finished = sum(each.size for each in self._writer.segments) >= self._old_size
+        self._out, self._entries = bytearray(), []
+
+
+def _kind(header: BatchHeader) -> tuple[int, int, int] | None:
+    """Return what batches must have in common to be joined; None: it is joined with none."""
+    if header.magic != MAGIC or header.producer_id != -1 or header.records_count <= 0:
+        return None
+    if header.attributes & ~(CODEC_BITS | APPEND_TIME_BIT) or header.last_offset_delta < 0:
+        return None
+    append_time = header.attributes & APPEND_TIME_BIT
+    return header.leader_epoch, append_time, header.max_timestamp if append_time else 0
+
+
+def due(log: Log) -> list[Segment]:
+    """Return the segments of a log that nobody has tried to repack, in order.
+
+    Their records are all decided: they lie below the last stable offset. The first call reads the
+    history.
+    """
+    if log.closed or log.read_only or not log.may_be_repacked:
+        return []
+    below, stable = log.history.repacked_below, log.last_stable_offset
+    return [
+        segment
+        for segment, following in itertools.pairwise(log.segments)
+        if segment.base_offset >= below and following.base_offset <= stable
+    ]
+
+
+def repack_all(log: Log, now_ms: int, task: Task) -> list[Repacked]:
+    """Repack each segment that is `due`, the oldest first; a damaged one stays as it is. Errors:
+    those of `repack` but CorruptRecord; the remaining segments are due the next time.
+    """
+    done: list[Repacked] = []
+    for segment in task.on_log_thread(lambda: due(log)):
+        try:
+            outcome = None if segment.damages else repack(log, segment, now_ms, task)
+        except CorruptRecord:
+            if not segment.damages:
+                raise
+            outcome = None
+        if outcome is not None:
+            done.append(outcome)
+        log.history.repacked_below = segment.base_offset + 1
+    return done
+
+
+def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | None:
+    """Repack a sealed segment of a log; None: it stays as it is, because that is no gain.
+
+    `now_ms`: wall time. Errors: TaskCancelled, also if the settings or the log have changed
+    meanwhile; CorruptRecord if it is damaged, BlockingIOError if another change is being made:
+    try again later; OSError, StorageError. The log has the old segment then, unless only the names
+    of the new one's files are not final yet.
+    """
+    with _held(log, segment, task):
+        try:
+            _check_room(log, segment)
+            new = _joined(log, segment, now_ms, task)
+            if new is None:
+                return None
+            try:
+                _prepare(log, segment, new, task)
+            except BaseException:
+                new.discard()
+                raise
+            _replace(log, segment, new, task)
+        except TaskCancelled:
+            raise
+        except (StorageError, OSError) as error:
+            if log.closed:
+                raise TaskCancelled("the topic has been deleted") from error
+            if isinstance(error, CorruptRecord):
+                SegmentReader(segment).check_again(0, segment.size)
+            raise
+    return Repacked(segment.size, new.size)
+
+
+@contextlib.contextmanager
+def _held(log: Log, segment: Segment, task: Task) -> Iterator[None]:
+    """Exclude cleaners and retention from the log, and lease the segment."""
+
+    def begin() -> None:
+        _check_may(log)
+        if log.cleaning or segment not in log.segments[:-1]:
+            raise TaskCancelled("the log is being changed")
+        segment.lease()
+        log.cleaning = True
+
+    def end() -> None:
+        log.cleaning = False
+        segment.release()
+
+    task.on_log_thread(begin)
+    try:
+        yield
+    finally:
+        task.on_log_thread(end)
+
+
+def _check_may(log: Log) -> None:
+    """Check that the log may be repacked. Errors: TaskCancelled."""
+    if log.closed or log.read_only or not log.may_be_repacked:
+        raise TaskCancelled("the settings of the topic no longer allow it")
+
+
+def _check_room(log: Log, segment: Segment) -> None:
+    """Check that the new segment takes no room from appends. Errors: OSError (ENOSPC)."""
+    log.files.check_room()
+    space = log.files.space(log.directory)
+    # (A file system without a limit reports no blocks.)
+    if space.f_blocks and space.f_bavail * space.f_frsize < 2 * segment.size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), segment.log_path)
+
+
+def _joined(log: Log, old: Segment, now_ms: int, task: Task) -> Segment | None:
+    """Write a segment with the joined batches, durably; None: it would be no gain."""
+    following = log.segments[log.segments.index(old) + 1].base_offset
+    task.begin("repacking", old.size)
+    writer = GroupWriter(
+        *(log.files, log.directory, old.base_offset, log.config), now_ms=now_ms, pace=task.pace
+    )
+    try:
+        joining = JoinPass(writer, log.config, old)
+        walk(old, 0, joining, task)
+        joining.end()
+        if joining.joined and len(writer.segments) == 1 and not joining.finished:
+            writer.end(min(old.next_offset, following), old.mtime_ns)
+            return writer.segments[0]
+    except BaseException:
+        for each in writer.segments:
+            each.discard()
+        raise
+    for each in writer.segments:
+        each.discard()
+    return None
+
+
+def _prepare(log: Log, old: Segment, new: Segment, task: Task) -> None:
+    """Make all durable that a restart needs, whether it finds the old segment or the new one."""
+    task.begin("replacing", 0)
+    log.flush(task.on_log_thread)
+    prepare = task.on_log_thread(
+        lambda: [listener.preparing_repack(log, old, new) for listener in log.listeners]
+    )
+    for write in prepare:
+        if write is not None:
+            write()
+    log.files.sync_directory(log.directory)
+    segments = task.on_log_thread(lambda: log.segments)
+    active = segments[-1]
+    active.lease()
+    try:
+        log.history.begin_repack(segments, old, new)
+    finally:
+        active.release()
+
+
+def _replace(log: Log, old: Segment, new: Segment, task: Task) -> None:
+    def replace() -> None:
+        _check_may(log)
+        log.repack(old, new, log.monotonic_ms())
+
+    try:
+        publish_by(replace, log, (old,), (new,), task)
+    except BaseException:
+        # While its names say so, a restart carries it out.
+        if new.suffix != paths.SWAP:
+            log.history.end_repack(is_done=False)
+        raise

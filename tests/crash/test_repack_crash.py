@@ -1,0 +1,148 @@
+"""A crash at every file operation while segments are repacked.
+
+Wherever it stops, the log has the same records, and every name but those of stored bytes leads to
+the same inode with the same text: a shipper goes on at its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from storage import LogManager, Record, encode
+from storage.compaction.repack import Repacked, repack_all
+from storage.files import Files
+from storage.task import Task
+from storage.verify.verify import verify
+from tests.crash.moments import Found, Stops, Unsynced
+from tests.kafkafs.trees import Tree, in_thread
+from tests.storage.logs import NOW_MS, NOW_NS
+
+FOLLOWED = ("t/.follow/0", "t/.ship/0")
+KEPT = (*FOLLOWED, "t/0", "t/.kv/0", "t/.jsonl/0", "t/0@1..6", "t/.jsonl/0@start")
+
+
+class Stage(NamedTuple):
+    """The number of appended records, and of those that were flushed."""
+
+    records: int = 0
+    flushed: int = 0
+
+
+class Life:
+    """What is run, and what was to be known at each of its stages."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.stage = Stage()
+        self.inodes: dict[str, int] = {}
+        data.mkdir()
+        with LogManager.open(str(data)) as manager:
+            manager.create_topic("t", 1)
+            manager.change_topic_settings("t", {"segment.index.bytes": "4096"})
+            manager.change_topic_settings("t", {"kafkafs.repack": "zstd"})
+        self.mount(Files())
+        for _ in range(2):
+            self.segment()
+        self.inodes = inodes_of(self.tree)
+        self.tree.stop()
+
+    def mount(self, files: Files) -> None:
+        self.tree = Tree(self.data, files=files)
+
+    def expected(self) -> tuple[object, ...]:
+        return (self.stage,)
+
+    def segment(self) -> None:
+        """Four records more, a batch each, and a new segment."""
+        log = self.tree.log()
+        for _ in range(4):
+            number = log.log_end_offset
+            record = Record(0, NOW_MS + number, 0, b"k%d" % number, value_of(number))
+            log.append(bytearray(encode([record])), now_ns=NOW_NS)
+            self.stage = self.stage._replace(records=number + 1)
+        self.tree.roll()
+
+    def flush(self) -> None:
+        self.tree.log().flush()
+        self.stage = self.stage._replace(flushed=self.stage.records)
+        self.tree.fs.partitions.housekeeping()
+
+    def repack(self, count: int) -> None:
+        log = self.tree.log()
+        self.flush()
+        done = in_thread(lambda: repack_all(log, NOW_MS, Task()))
+        assert len(done) == count
+        assert all(isinstance(each, Repacked) for each in done)
+
+    def run(self, files: Files) -> None:
+        self.mount(files)
+        assert inodes_of(self.tree) == self.inodes
+        self.repack(2)
+        self.segment()
+        self.repack(1)
+        assert inodes_of(self.tree) == self.inodes
+        self.tree.fs.partitions.housekeeping()
+        self.tree.delete_files()
+        self.tree.stop()
+        self.stage = self.stage._replace(flushed=self.stage.records)
+
+    def check(self, path: Path, found: Found) -> None:
+        (stage,) = found.expected
+        assert isinstance(stage, Stage)
+        if not found.lost:
+            assert verify(str(path)).faults == []
+        tree = Tree(path, files=Unsynced())
+        log = tree.log()
+        end = log.log_end_offset
+        assert end >= (stage.flushed if found.lost else stage.records)
+        records = [(r.offset, r.timestamp, r.key, r.value) for r in log.records()]
+        assert records == [(n, NOW_MS + n, b"k%d" % n, value_of(n)) for n in range(end)]
+        # In another boot only shippers go on.
+        names = FOLLOWED if found.lost else KEPT
+        assert inodes_of(tree, names) == {name: self.inodes[name] for name in names}
+        text = b"".join(value_of(number) + b"\n" for number in range(end))
+        assert tree.read("t/0") == text
+        assert tree.read("t/.follow/0") == text
+        for position in range(0, len(text), 97):
+            assert tree.read("t/.follow/0", position) == text[position:]
+        assert b"".join(log.read(o, 1 << 20) for o in bases(tree)) == tree.read("t/.batches/0")
+        left = [each.name for each in (path / "t-0").iterdir()]
+        assert not [n for n in left if n.endswith((".cleaned", ".swap", ".deleted"))]
+        tree.stop()
+
+
+def bases(tree: Tree) -> list[int]:
+    return [each.base_offset for each in tree.log().segments if each.size]
+
+
+def value_of(number: int) -> bytes:
+    return b"%d " % number + b"the same words in each line " * 4
+
+
+def inodes_of(tree: Tree, names: Sequence[str] = KEPT) -> dict[str, int]:
+    return {name: tree.node(name).inode for name in names}
+
+
+def run(data: Path, seeds: tuple[int, ...]) -> tuple[Life, Stops]:
+    life = Life(data)
+    stops = Stops(data, seeds=seeds, expected=life.expected)
+    life.run(stops.disk)
+    stops.end()
+    assert any(".swap" in moment for moment in stops.moments)
+    return life, stops
+
+
+def test_a_kill_at_every_operation(tmp_path: Path) -> None:
+    life, stops = run(tmp_path / "data", ())
+    stops.judge(life.check, tmp_path / "found")
+
+
+def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life, stops = run(tmp_path / "data", (0, 2))
+    stops.found = [found for found in stops.found if found.lost]
+    monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
+    stops.judge(life.check, tmp_path / "found")

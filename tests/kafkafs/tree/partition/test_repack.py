@@ -1,0 +1,290 @@
+"""A repacked segment under a tree: the same names, inodes, positions and text for every reader."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.files.view_file import ViewFile
+from kafkafs.tree.handles import Handle
+from storage import LogManager, Record, encode
+from storage.compaction.repack import repack_all
+from storage.directory.retain import delete_records, retain
+from storage.segment.segment import Segment
+from storage.task import Task
+from tests.kafkafs.trees import Tree, a_tree, in_thread, read
+from tests.storage.logs import NOW_MS, NOW_NS
+
+SAME = (
+    *("t/0", "t/.kv/0", "t/.jsonl/0", "t/.follow/0", "t/.ship/0", "t/.snapshot/0", "t/0@5..17"),
+    *("t/.jsonl/0@3", "t/0@-4", "t/.jsonl/.snapshot/0"),
+)
+CHANGED = ("t/.batches/0", "t/.batches/0@5..17", "t/.raw/0/00000000000000000000.log")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as made:
+        made.mkdir("t")
+        made.manager.change_topic_settings("t", {"kafkafs.repack": "zstd"})
+        yield made
+
+
+def fill(tree: Tree, segments: int = 3) -> None:
+    for _ in range(segments):
+        for _ in range(10):
+            number = tree.log().log_end_offset
+            value = b"%d the same words in each line, again and again" % number
+            record = Record(0, NOW_MS + number, 0, b"k%d" % (number % 3), value)
+            tree.log().append(bytearray(encode([record])), now_ns=NOW_NS)
+        tree.roll()
+
+
+def repack(tree: Tree, count: int) -> None:
+    done = in_thread(lambda: repack_all(tree.log(), NOW_MS, Task()))
+    assert len(done) == count
+
+
+def shown(tree: Tree, names: tuple[str, ...]) -> dict[str, tuple[int, int, bytes]]:
+    """The inode, size and text of each name."""
+    found = {}
+    for name in names:
+        node = tree.node(name)
+        found[name] = (node.inode, tree.attributes(node).size, tree.read(node))
+    return found
+
+
+def test_all_names_but_those_of_stored_bytes_stay(tree: Tree) -> None:
+    fill(tree)
+    tree.log().flush()
+    same, changed = shown(tree, SAME), shown(tree, CHANGED)
+    blocks = tree.file().partition.blocks()
+    tree.notices.clear()
+    repack(tree, 3)
+    assert tree.log().segments[0].size < 1000
+    assert shown(tree, SAME) == same
+    assert tree.file().partition.blocks() <= blocks
+    for name, (inode, _, data) in shown(tree, CHANGED).items():
+        assert inode != changed[name][0]
+        assert data != changed[name][2]
+    # stat shows the blocks of the new files.
+    assert tree.file("t/0").inode in tree.notices.attributes
+    assert tree.notices.names > 0
+    tree.delete_files()
+    assert shown(tree, SAME) == same
+
+
+def test_it_is_the_same_after_a_remount(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.manager.change_topic_settings("t", {"kafkafs.repack": "lz4"})
+        fill(tree)
+        tree.log().flush()
+        same, changed = shown(tree, SAME), shown(tree, CHANGED[:2])
+        repack(tree, 3)
+        batches = shown(tree, CHANGED[:2])
+    with a_tree(tmp_path / "data") as tree:
+        assert shown(tree, SAME) == same
+        assert shown(tree, CHANGED[:2]) == batches != changed
+        # Nothing is left to do.
+        before = tree.log().segments
+        repack(tree, 0)
+        assert tree.log().segments == before
+
+
+def test_open_files_go_on_in_the_middle_of_a_repacked_segment(tree: Tree) -> None:
+    fill(tree)
+    handles = {name: tree.open(name) for name in SAME}
+    texts = {name: tree.read(name) for name in SAME}
+    half = {name: len(text) // 2 + 7 for name, text in texts.items()}
+    for name, handle in handles.items():
+        # Readers stand within a segment, and look nothing up.
+        assert read(handle, 0, half[name]) == texts[name][: half[name]]
+    repack(tree, 3)
+    tree.delete_files()
+    for name, handle in handles.items():
+        assert read(handle, half[name]) == texts[name][half[name] :]
+        assert read(handle) == texts[name]
+        handle.release()
+
+
+def test_a_tail_of_stored_batches_goes_on_at_the_end(tree: Tree) -> None:
+    fill(tree)
+    handle = tree.open("t/.batches/0")
+    old = read(handle)
+    repack(tree, 3)
+    # New batches follow the old bytes.
+    assert read(handle) == old
+    fill(tree, 1)
+    end = tree.log().segments[3].size
+    assert read(handle, len(old)) == tree.log().read(30, 1 << 20)
+    assert len(read(handle, len(old))) == end
+    tree.delete_files()
+    assert len(read(handle, len(old))) == end
+    handle.release()
+
+
+def test_what_was_read_before_is_never_read_as_newlines(tree: Tree) -> None:
+    """A shipper that was stopped for three seals reads each line once."""
+    fill(tree, 1)
+    tree.log().flush()
+    text = tree.read("t/.follow/0")
+    position = len(text) // 2
+    for _ in range(3):
+        fill(tree, 1)
+        repack(tree, 2 if tree.log().segments[0].size > 1000 else 1)
+        tree.delete_files()
+    text = tree.read("t/0")
+    assert tree.read("t/.follow/0", position) == text[position:]
+
+
+def test_a_change_of_the_past_comes_before_or_after_it(tree: Tree) -> None:
+    fill(tree)
+    log = tree.log()
+    handle = tree.open("t/0")
+    text = read(handle)
+    in_thread(lambda: delete_records(tree.manager, log, 5, Task()))
+    repack(tree, 3)
+    in_thread(lambda: delete_records(tree.manager, log, 15, Task()))
+    assert read(handle) == text
+    lines = text.splitlines(keepends=True)
+    assert tree.read("t/0") == b"".join(lines[15:])
+    tree.delete_files()
+    assert read(handle) == text
+    handle.release()
+
+
+def test_a_text_that_a_reader_begins_to_use_meanwhile_delays_it(tree: Tree) -> None:
+    fill(tree, 1)
+    log = tree.log()
+    partition = tree.fs.partitions.of(log)
+    original = partition.preparing_repack
+
+    def late(*arguments: object) -> object:
+        write = original(*arguments)  # type: ignore[arg-type]
+        assert isinstance(tree.file("t/.jsonl/0"), ViewFile)
+        return write
+
+    partition.preparing_repack = late  # type: ignore[method-assign, assignment]
+    with pytest.raises(BlockingIOError):
+        repack(tree, 1)
+    before = log.segments
+    partition.preparing_repack = original  # type: ignore[method-assign]
+    repack(tree, 1)
+    assert log.segments != before
+
+
+def test_a_change_that_is_announced_in_the_middle_delays_it(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tree)
+    log = tree.log()
+    text, inode = tree.read("t/.follow/0"), tree.file("t/.follow/0").inode
+    withdraw = log.manifest.withdraw
+
+    def meanwhile(segments: Sequence[Segment]) -> None:
+        if segments:
+            in_thread(lambda: delete_records(tree.manager, log, 5, Task()))
+        withdraw(segments)
+
+    monkeypatch.setattr(log.manifest, "withdraw", meanwhile)
+    old = log.segments
+    with pytest.raises(BlockingIOError):
+        repack(tree, 1)
+    monkeypatch.undo()
+    assert log.segments == old
+    assert not log.cleaning
+    repack(tree, 3)
+    first = len(b"".join(text.splitlines(keepends=True)[:5]))
+    assert tree.file("t/.follow/0").inode == inode
+    assert tree.read("t/.follow/0", first) == text[first:]
+
+
+class Shown:
+    """A tree whose past changes in every way, and what it must show."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.tree = Tree(data)
+        self.lines: list[bytes] = []
+        self.start = 0
+        self.inode = self.tree.file("t/.follow/0").inode
+        self.tree.read("t/.follow/0")
+
+    def append(self) -> None:
+        number = len(self.lines)
+        self.lines.append(b"%d the same words in each line, again and again\n" % number)
+        record = Record(0, NOW_MS + number, 0, None, self.lines[-1][:-1])
+        self.tree.log().append(bytearray(encode([record])), now_ns=NOW_NS)
+
+    def roll(self) -> None:
+        self.tree.roll()
+
+    def flush(self) -> None:
+        self.tree.log().flush()
+
+    def repack(self) -> None:
+        in_thread(lambda: repack_all(self.tree.log(), NOW_MS, Task()))
+
+    def delete_records(self) -> None:
+        log = self.tree.log()
+        self.start = min(self.start + 3, log.log_end_offset)
+        in_thread(lambda: delete_records(self.tree.manager, log, self.start, Task()))
+
+    def retain(self) -> None:
+        in_thread(lambda: retain(self.tree.manager, [self.tree.log()], Task()))
+
+    def delete_files(self) -> None:
+        self.tree.delete_files()
+
+    def housekeeping(self) -> None:
+        self.tree.fs.partitions.housekeeping()
+
+    def remount(self) -> None:
+        self.tree.stop()
+        self.tree = Tree(self.data)
+
+    def kill(self) -> None:
+        self.tree.manager.abandon()
+        self.tree = Tree(self.data)
+
+    def check(self) -> None:
+        text = b"".join(self.lines)
+        first = len(b"".join(self.lines[: self.start]))
+        assert self.tree.read("t/0") == text[first:]
+        assert self.tree.file("t/.follow/0").inode == self.inode
+        assert self.tree.attributes(self.tree.file("t/.follow/0")).size == len(text)
+        assert self.tree.read("t/.follow/0", first) == text[first:]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_positions_stay_whatever_else_changes(tmp_path: Path, seed: int) -> None:
+    with LogManager.open(str(tmp_path)) as manager:
+        manager.create_topic("t", 1)
+        manager.change_topic_settings("t", {"kafkafs.repack": "zstd"})
+    shown = Shown(tmp_path)
+    rng = random.Random(seed)
+    rare = [shown.delete_records, shown.retain, shown.remount, shown.kill, shown.housekeeping]
+    handles: list[tuple[Handle, int, int]] = []
+    for _ in range(120):
+        step = rng.choice(
+            [*[shown.append] * 6, shown.roll, shown.repack, shown.delete_files, *rare]
+        )
+        if step in (shown.remount, shown.kill):
+            handles.clear()
+        step()
+        if rng.random() < 0.2:
+            shown.check()
+            handles.append((shown.tree.open("t/0"), shown.start, len(shown.lines)))
+        for handle, start, end in handles[-3:]:
+            if start == shown.start:
+                first = len(b"".join(shown.lines[start:end]))
+                assert read(handle, first) == b"".join(shown.lines[end:])
+                assert (
+                    read(handle, first // 2, 50) == b"".join(shown.lines[start:])[first // 2 :][:50]
+                )
+    shown.check()
+    shown.tree.stop()

@@ -1,0 +1,346 @@
+"""Repacking: which batches are joined, and a log that has the same records afterwards."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager, Record, encode
+from storage.compaction._join import Joiner
+from storage.compaction.repack import PLAIN_BYTES, Repacked, due, repack, repack_all
+from storage.errors import CorruptRecord, TaskCancelled
+from storage.files import Files
+from storage.log.append import append_batches
+from storage.record.batch import decode
+from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import APPEND_TIME_BIT, TRANSACTIONAL_BIT, BatchHeader
+from storage.record.plain import plain, recompress
+from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
+from storage.task import Task
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+
+HEADERS = (("a", b"1"), ("b", None))
+
+
+def stored(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
+    reader = SegmentReader(segment)
+    return [(header, reader.read(at, header.size)) for at, header in reader.batches()]
+
+
+def records_of(log: Log) -> list[tuple[Record, int, int, int]]:
+    """Each record that is stored, with its batch's epoch, producer and flags but the codec."""
+    return [
+        (record, header.leader_epoch, header.producer_id, header.attributes & ~7)
+        for segment in log.segments
+        for header, data in stored(segment)
+        for record in decode(data)
+    ]
+
+
+def new_log(manager: LogManager, codec: str = "zstd", **settings: object) -> Log:
+    manager.create_topic("t", 1)
+    manager.change_topic_settings("t", {"kafkafs.repack": codec})
+    for name, value in settings.items():
+        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
+    return manager.log("t", 0)
+
+
+def line(number: int) -> bytes:
+    return b"%d the same words in each line " % number * 3
+
+
+def fill(log: Log, count: int = 50) -> None:
+    for number in range(count):
+        append(log, line(number), timestamp_ms=NOW_MS + number)
+    log.roll(NOW_MS)
+
+
+def repacked(log: Log) -> list[Repacked]:
+    return repack_all(log, NOW_MS, Task())
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4", "gzip", "snappy"])
+def test_lines_become_one_batch_of_the_codec(tmp_path: Path, codec: str) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, codec)
+        fill(log)
+        old = log.segments[0]
+        os.utime(old.log_path, ns=(1, 1_600_000_000_000_000_000))
+        old.is_dated = False
+        old.date(0)
+        before = records_of(log)
+        (outcome,) = repacked(log)
+        new = log.segments[0]
+        ((header, _),) = stored(new)
+        assert header.records_count == 50
+        assert ("none", "gzip", "snappy", "lz4", "zstd")[header.codec] == codec
+        assert records_of(log) == before
+        assert outcome == (old.size, new.size)
+        assert new.size < old.size / 3
+        assert (new.base_offset, new.next_offset) == (old.base_offset, old.next_offset)
+        assert new.largest_timestamp == old.largest_timestamp == NOW_MS + 49
+        assert os.stat(new.log_path).st_mtime_ns == new.mtime_ns == 1_600_000_000_000_000_000
+        assert repacked(log) == []
+        assert log.segments[0] is new
+
+
+def put(log: Log, *records: Record, codec: int = 0, epoch: int | None = None, **more: int) -> None:
+    base = log.log_end_offset
+    moved = [record._replace(offset=base + n) for n, record in enumerate(records)]
+    data = recompress(encode(moved, leader_epoch=epoch or 0, **more), codec)
+    append_batches(log, data, now_ns=NOW_NS)
+
+
+def record(value: bytes | None = b"v" * 100, timestamp: int = NOW_MS, **more: object) -> Record:
+    return Record(0, timestamp, 0, None, value, **more)  # type: ignore[arg-type]
+
+
+def test_what_may_not_be_joined_is_copied_byte_for_byte(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, record())
+        put(log, record(None), record(headers=HEADERS), codec=4)
+        put(log, record(timestamp=-1))
+        put(log, record(), producer_id=7, producer_epoch=0, base_sequence=0)
+        put(log, record(), producer_id=7, producer_epoch=0, base_sequence=1)
+        tx = {"attributes": TRANSACTIONAL_BIT, "producer_id": 8, "producer_epoch": 0}
+        put(log, record(), base_sequence=0, **tx)
+        append_batches(log, encode_marker(COMMIT, 8, 0, 0, 0, NOW_MS, 0), now_ns=NOW_NS)
+        put(log, record(), base_sequence=1, **tx)
+        append_batches(log, encode_marker(ABORT, 8, 0, 0, 0, NOW_MS, 0), now_ns=NOW_NS)
+        put(log, record())
+        put(log, record(), codec=1)
+        log.roll(NOW_MS)
+        before, old = records_of(log), stored(log.segments[0])
+        shown, aborted = list(log.records()), log.segments[0].aborted
+        assert len(aborted) == 1
+        assert len(repacked(log)) == 1
+        assert records_of(log) == before
+        assert list(log.records()) == shown
+        assert log.segments[0].aborted == aborted
+        new = stored(log.segments[0])
+        assert [header.records_count for header, _ in new] == [4, 1, 1, 1, 1, 1, 1, 2]
+        assert [data for _, data in new[1:7]] == [data for _, data in old[3:9]]
+        assert log.producers == log.producers
+
+
+def test_epochs_and_append_times_are_kept_apart(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, message_timestamp_type="LogAppendTime")
+        for at in (0, 0, 1, 1, 1):
+            now = NOW_NS + at * 1_000_000
+            log.append(bytearray(encode([record(), record(timestamp=5)])), now_ns=now)
+        manager.change_topic_settings("t", {"message.timestamp.type": "CreateTime"})
+        for _ in range(2):
+            put(log, record())
+        log.roll(NOW_MS)
+        before = records_of(log)
+        assert len(repacked(log)) == 1
+        assert records_of(log) == before
+        counts = [header.records_count for header, _ in stored(log.segments[0])]
+        assert counts == [4, 6, 2]
+        times = [header.attributes & APPEND_TIME_BIT for header, _ in stored(log.segments[0])]
+        assert times == [8, 8, 0]
+
+
+def test_a_batch_is_as_large_as_is_allowed(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for number in range(100):
+            append(log, b"%d " % number * 4000, timestamp_ms=NOW_MS + number * 1000)
+        append(log, b"x" * (PLAIN_BYTES + 1))
+        append(log, b"x" * (PLAIN_BYTES + 1))
+        log.roll(NOW_MS)
+        before = records_of(log)
+        assert len(repacked(log)) == 1
+        assert records_of(log) == before
+        sizes = [len(plain(data, 0, len(data))[0]) for _, data in stored(log.segments[0])]
+        assert max(sizes[:-2]) <= PLAIN_BYTES < min(sizes[-2:])
+        assert all(a + b > PLAIN_BYTES for a, b in itertools.pairwise(sizes))
+        # There is nothing more to join.
+        log.history.repacked_below = 0
+        assert repacked(log) == []
+
+
+def test_max_message_bytes_limits_a_batch_even_if_its_bytes_cannot_be_compressed(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, max_message_bytes=2000)
+        for _ in range(20):
+            append(log, os.urandom(300))
+        log.roll(NOW_MS)
+        before = records_of(log)
+        assert len(repacked(log)) == 1
+        assert records_of(log) == before
+        assert all(500 < header.size <= 2000 for header, _ in stored(log.segments[0]))
+
+
+def test_only_decided_sealed_segments_of_allowed_logs_are_due(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        fill(log, 5)
+        put(
+            *(log, record()),
+            attributes=TRANSACTIONAL_BIT,
+            producer_id=8,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        log.roll(NOW_MS)
+        fill(log, 5)
+        assert due(log) == [log.segments[0]]
+        append_batches(log, encode_marker(COMMIT, 8, 0, 0, 0, NOW_MS, 0), now_ns=NOW_NS)
+        assert due(log) == list(log.segments[:3])
+        for name, value in (
+            ("kafkafs.repack", "off"),
+            ("cleanup.policy", "compact"),
+            ("cleanup.policy", "compact,delete"),
+            ("cleanup.policy", "none"),
+        ):
+            manager.change_topic_settings("t", {"kafkafs.repack": "zstd", name: value})
+            assert due(log) == []
+            with pytest.raises(TaskCancelled):
+                repack(log, log.segments[0], NOW_MS, Task())
+            manager.change_topic_settings("t", {"cleanup.policy": "delete"})
+
+
+def test_what_is_no_gain_stays(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, os.urandom(300_000))
+        append(log, os.urandom(300_000))
+        log.roll(NOW_MS)
+        old = log.segments
+        assert repacked(log) == []
+        assert log.segments == old
+        assert due(log) == []
+
+
+class Full(Files):
+    """A disk without room for new logs."""
+
+    is_full = False
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().pwrite(fd, data, position)
+
+
+def test_without_room_the_segment_stays(tmp_path: Path) -> None:
+    files = Full()
+    with opened(tmp_path, files) as manager:
+        log = new_log(manager)
+        fill(log)
+        log.flush()
+        old, before = log.segments, values(log)
+        files.is_full = True
+        with pytest.raises(OSError, match="No space"):
+            repacked(log)
+        files.is_full = False
+        assert (log.segments, values(log), log.cleaning) == (old, before, False)
+        assert not [name for name in os.listdir(log.directory) if ".cleaned" in name]
+        assert len(repacked(log)) == 1
+
+
+class Small(Files):
+    """A disk with little room."""
+
+    free = 0
+
+    def space(self, path: str) -> os.statvfs_result:
+        found = list(super().space(path))
+        found[4] = self.free // found[1]
+        return os.statvfs_result(found)
+
+
+def test_appends_keep_the_room_that_they_need(tmp_path: Path) -> None:
+    files = Small()
+    with opened(tmp_path, files) as manager:
+        log = new_log(manager)
+        append(log, *[os.urandom(1000) for _ in range(30)])
+        fill(log)
+        files.free = log.segments[0].size
+        with pytest.raises(OSError, match="No space"):
+            repacked(log)
+        files.free = 1 << 30
+        assert len(repacked(log)) == 1
+
+
+def test_a_damaged_segment_stays_and_the_others_are_repacked(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path))
+    log = new_log(manager)
+    for _ in range(3):
+        fill(log)
+    damaged = log.segments[1]
+    log.flush()
+    with open(damaged.log_path, "r+b") as file:
+        file.seek(damaged.size // 2)
+        file.write(b"?????")
+    assert len(repacked(log)) == 2
+    assert log.segments[1] is damaged
+    assert damaged.damages
+    assert due(log) == []
+    manager.abandon()
+
+
+def test_a_setting_that_changes_meanwhile_stops_it(tmp_path: Path) -> None:
+    class Changing(Task):
+        def begin(self, phase: str, total: int) -> None:
+            if phase == "replacing":
+                manager.change_topic_settings("t", {"kafkafs.repack": "off"})
+            super().begin(phase, total)
+
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        fill(log)
+        old = log.segments
+        with pytest.raises(TaskCancelled):
+            repack(log, old[0], NOW_MS, Changing())
+        assert log.segments == old
+        assert not [name for name in os.listdir(log.directory) if name.endswith(".swap")]
+
+
+def joined(batches: Sequence[bytes], limit: int = 1 << 20) -> list[Record]:
+    joiner = Joiner(limit)
+    for batch in batches:
+        assert joiner.add(plain(batch, 0, len(batch))[0])
+    assert joiner.count == len(batches)
+    return decode(joiner.take())
+
+
+def test_joining_keeps_extreme_numbers() -> None:
+    first = [Record(5, 1 << 62, 0, b"k", None), Record(9, -(1 << 62), 0, None, b"", HEADERS)]
+    second = [
+        Record(5 + (1 << 31) - 2, -1, 0, None, b"x" * 300),
+        Record(4 + (1 << 31), 0, 0, b"", b""),
+    ]
+    assert joined([encode(first), encode(second)]) == first + second
+
+
+def test_offsets_that_do_not_fit_one_batch_are_not_joined() -> None:
+    joiner = Joiner(1 << 20)
+    assert joiner.add(plain(data := encode([Record(5, 0, 0, None, b"")]), 0, len(data))[0])
+    far = encode([Record(5 + (1 << 31), 0, 0, None, b"")])
+    assert not joiner.add(plain(far, 0, len(far))[0])
+    before = encode([Record(4, 0, 0, None, b"")])
+    assert not joiner.add(plain(before, 0, len(before))[0])
+    assert decode(joiner.take()) == [Record(5, 0, 0, None, b"")]
+
+
+def test_a_malformed_record_changes_nothing() -> None:
+    joiner = Joiner(1 << 20)
+    good = encode([Record(0, 0, 0, None, b"good")])
+    joiner.add(plain(good, 0, len(good))[0])
+    bad = bytearray(plain(data := encode([Record(1, 0, 0, None, b"bad")]), 0, len(data))[0])
+    bad[61] = 126
+    with pytest.raises(CorruptRecord):
+        joiner.add(bad)
+    assert joiner.take() == good
