@@ -28,6 +28,9 @@ import threading
 from storage.files import Files, Kind
 from tests.crash.disk_model import PAGE, DirectoryModel, Draw, FileModel, Model
 
+_NOT_NORMAL = {"", os.curdir, os.pardir}
+"""A path that has one of these parts is not normal."""
+
 
 class Crashed(BaseException):
     """The simulated machine stopped."""
@@ -164,6 +167,8 @@ class SimulatedDisk(Files):
     def _enter(self, operation: str, path: str) -> _Fault | None:
         """Before any operation; the fault of a ``pwrite`` that writes a part before it fails."""
         self._alive()
+        if not self._delays and not self._faults:
+            return None
         with self._mutex:
             delay = next((d for d in self._delays if d.concerns(operation, path)), None)
             if delay is not None:
@@ -194,17 +199,24 @@ class SimulatedDisk(Files):
         if self._crash_at is not None and number >= self._crash_at:
             self.crashed = True
             return True
-        self.journal.append(f"{number} {what} {os.path.relpath(path, self.root)}")
+        self.journal.append(f"{number} {what} {self._relative(path)}")
         return False
 
     def _mutate(self, what: str, path: str) -> None:
         if self._is_last(what, path):
             raise Crashed
 
+    def _relative(self, path: str) -> str:
+        """Return `os.path.relpath(path, self.root)`."""
+        name = path.removeprefix(self.root + os.sep)
+        # Most paths are normal already; `relpath` takes long.
+        if name != path and _NOT_NORMAL.isdisjoint(name.split(os.sep)):
+            return name
+        return os.path.relpath(path, self.root)
+
     def _locate(self, path: str) -> tuple[DirectoryModel, str] | None:
         """The directory that holds a name; None outside of ``root``, and for it."""
-        relative = os.path.relpath(os.path.abspath(path), self.root)
-        parts = relative.split(os.sep)
+        parts = self._relative(path).split(os.sep)
         if parts[0] in (os.pardir, os.curdir):
             return None
         directory = self._tree

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -62,7 +61,7 @@ class Moments(SimulatedDisk):
 
     def _is_last(self, what: str, path: str) -> bool:
         if self.armed:
-            self._visit(f"{what} {os.path.relpath(path, self.root)}")
+            self._visit(f"{what} {self._relative(path)}")
         return super()._is_last(what, path)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
@@ -70,7 +69,7 @@ class Moments(SimulatedDisk):
             model = self._model(fd)
             before = copy.deepcopy(model.__dict__)
             model.write(position, bytes(data[: len(data) // 2]))
-            self._visit(f"half of pwrite {position} {os.path.relpath(self._path(fd), self.root)}")
+            self._visit(f"half of pwrite {position} {self._relative(self._path(fd))}")
             model.__dict__ = before
         super().pwrite(fd, data, position)
 
