@@ -225,7 +225,7 @@ class Open:
         self._judge = judge
         self._mount = mount
         self._name = name
-        self.shown = b""
+        self.shown = bytearray()
         self.is_lost = False
         self._fd = os.open(mount / path, os.O_RDONLY)
 
@@ -367,16 +367,20 @@ class Reading:
             if offset not in got[topic]:
                 self._judge.say(f"{self._what} {topic}: offset {offset} shown though aborted")
         for topic in TOPICS:
-            for view, text_of in TEXTS.items():
-                path = self._mount / topic / view / "0"
+            different: list[Path] = []
 
-                def same() -> bool:
-                    records = answer(lambda: consume(broker, topic, committed=self._committed))  # noqa: B023
-                    return self._read(path) == text_of(records)  # noqa: B023
+            def same() -> bool:
+                records = answer(lambda: consume(broker, topic, committed=self._committed))  # noqa: B023
+                paths = {self._mount / topic / view / "0": view for view in TEXTS}  # noqa: B023
+                different[:] = [  # noqa: B023
+                    path for path, view in paths.items() if self._read(path) != TEXTS[view](records)
+                ]
+                return not different  # noqa: B023
 
-                # The broker may be cleaning still.
-                if not self._wait(same):
-                    self._judge.say(f"{path} of {self._what}: not what a consumer gets")
+            # The broker may be cleaning still.
+            if not self._wait(same):
+                names = ", ".join(map(str, different))
+                self._judge.say(f"{names} of {self._what}: not what a consumer gets")
 
     def followed(self, got: dict[str, dict[int, Record]]) -> None:
         """What is open has shown what a consumer has got that has read all the time."""
@@ -400,7 +404,7 @@ class Reading:
 
 
 def _difference(file: Open, expected: bytes) -> str:
-    shown = file.shown.splitlines()
+    shown = bytes(file.shown).splitlines()
     wanted = expected.splitlines()
     missing = Counter(wanted) - Counter(shown)
     more = Counter(shown) - Counter(wanted)
