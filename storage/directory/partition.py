@@ -23,7 +23,7 @@ from dataclasses import replace
 from storage import paths
 from storage.directory.data_directory import DataDirectory
 from storage.directory.topics import Topic, TopicPartition
-from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone, StorageError
+from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
 from storage.files import Files
 from storage.log.log import Log
 from storage.log.rescue import decided, finish
@@ -34,7 +34,7 @@ from storage.recovery.promises import PartitionFiles, Promises
 from storage.recovery.segment import header_at
 from storage.segment.reader import SegmentReader
 from storage.state import checkpoint_file, history, manifest_file
-from storage.state.deletion_file import DeletedPartition, Deletion
+from storage.state.deletion_file import Deletion
 
 _log = logging.getLogger(__name__)
 
@@ -174,20 +174,20 @@ def _await_swap(directory: DataDirectory, path: str) -> None:
 
 
 def load_undeleted(directory: DataDirectory, deletion: Deletion) -> Topic:
-    """Load the partitions of an undeleted topic as after a crash, and add them to the topic.
+    """Load the partitions of an undeleted topic as after a crash; then add the topic with them.
 
     A partition that cannot be loaded is a fault of the topic.
     """
-    topic = directory.topics.appear(deletion.topic, deletion.id)
+    loaded: list[Log] = []
+    faults: dict[int, Exception] = {}
 
-    def is_foreign(each: DeletedPartition) -> bool:
-        path = directory.partition_path((deletion.topic, each.number))
-        with contextlib.suppress(StorageError, OSError):
-            return read_topic_id(directory.files, path) != deletion.id
-        return True
+    def give_up(number: int, log: Log | None, error: Exception) -> None:
+        if log is not None:
+            log.abandon()
+            directory.forget_unflushed(log)
+        faults[number] = error
 
-    # The first partition gives the topic its id.
-    for each in sorted(deletion.partitions, key=is_foreign):
+    for each in deletion.partitions:
         item = deletion.topic, each.number
         point, start = each.recovery_point, each.log_start
         if each.cleaned is not None:
@@ -200,13 +200,19 @@ def load_undeleted(directory: DataDirectory, deletion: Deletion) -> Topic:
             note_lost_end(directory, log, point or 0)
             if not log.topic_id:
                 _find_topic_id(directory, log, deletion.id)
-            add_log(directory, log)
+            loaded.append(log)
         except Exception as error:
-            if log is not None:
-                log.abandon()
-                directory.forget_unflushed(log)
-            directory.topics.set_fault(item, error)
-            _log.warning("%s", topic.faults[each.number])
+            give_up(each.number, log, error)
+    topic = directory.topics.appear(deletion.topic, deletion.id)
+    # The first partition gives the topic its id.
+    for log in sorted(loaded, key=lambda log: log.topic_id != deletion.id):
+        try:
+            add_log(directory, log)
+        except CorruptCheckpoint as error:
+            give_up(log.partition, log, error)
+    for number, fault in faults.items():
+        directory.topics.set_fault((deletion.topic, number), fault)
+        _log.warning("%s", topic.faults[number])
     return topic
 
 

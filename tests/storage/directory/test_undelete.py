@@ -10,7 +10,7 @@ import pytest
 
 from storage import LogManager, paths
 from storage.errors import LogClosed, SegmentGone, TopicExists, UnknownTopicOrPartition
-from storage.files import Files
+from storage.files import Files, Kind
 from storage.state import deletion_file
 from storage.state.checkpoint_file import (
     new_topic_id,
@@ -319,6 +319,26 @@ def test_only_what_was_cleaned_may_have_gaps(tmp_path: Path) -> None:
         manager.delete_topic("orders")
         manager.undelete_topic("orders", new)
         assert [log.may_have_gaps for log in manager.logs()] == [False, False]
+
+
+def test_it_is_not_shown_before_all_its_partitions_are_loaded(tmp_path: Path) -> None:
+    shown: list[bool] = []
+
+    class Watched(Files):
+        """Sees whether the topic is shown while a partition of it is loaded."""
+
+        def listing(self, path: str) -> list[tuple[str, Kind]]:
+            if path.endswith("orders-2"):
+                shown.append("orders" in manager.topics)
+            return super().listing(path)
+
+    with opened(tmp_path, files=Watched()) as manager:
+        make(manager)
+        manager.delete_topic("orders")
+        shown.clear()
+        manager.undelete_topic("orders")
+        check_whole(manager)
+    assert not shown[0]
 
 
 def test_a_partition_with_a_fault_comes_back_with_it(tmp_path: Path) -> None:
