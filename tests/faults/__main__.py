@@ -120,9 +120,14 @@ def run_matrix(faults: Sequence[Fault], jobs: int) -> int:
 
 
 def run_reach(faults: Sequence[Fault], options: Sequence[str], parts: Sequence[str]) -> int:
+    """Record what the gate reaches; with `parts`, print what these reach."""
     with copies(1) as (copy,):
-        reach.REACHED.write_text(reach.reach(faults, copy, options, parts))
-        shutil.copy(copy.root / reach.TIMES.relative_to(ROOT), reach.TIMES)
+        text = reach.reach(faults, copy, options, parts)
+        if parts:
+            print(text, end="")
+        else:
+            reach.REACHED.write_text(text)
+            shutil.copy(copy.root / reach.TIMES.relative_to(ROOT), reach.TIMES)
     return 0
 
 
@@ -138,7 +143,7 @@ def main() -> int:
     runs.add_argument("--tests", nargs="+", default=[], help="these instead of each fault's own")
     runs.add_argument("--matrix", action="store_true", help="find out which layers see each fault")
     reaches = commands.add_parser("reach", help="record which test files reach the faults")
-    reaches.add_argument("parts", nargs="*", metavar="PART", help="files or folders of tests")
+    reaches.add_argument("parts", nargs="*", metavar="PART", help="print what these tests reach")
     reaches.add_argument("-n", dest="processes", default="4", help="processes of pytest")
     samples = commands.add_parser("sample", help="list the faults that a seed makes")
     for each in (runs, reaches, samples):

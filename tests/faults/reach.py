@@ -7,13 +7,14 @@ tests with the names of its files.
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.faults import recorder
 from tests.faults.copies import Copy
-from tests.faults.fault import ROOT, Fault
+from tests.faults.fault import ROOT, Fault, Misfit
 from tests.faults.functions import Function, changed, is_compiled
 
 REACHED = ROOT / "tests/faults/reach.txt"
@@ -58,7 +59,10 @@ def _import_into(file: str, text: str) -> str:
 
 
 def reach(faults: Iterable[Fault], copy: Copy, options: Sequence[str], parts: Sequence[str]) -> str:
-    """Run the tests of these parts, or all of the gate; return what `REACHED` is to say."""
+    """Run the tests of these parts, or all of the gate; return the text for `REACHED`.
+
+    Errors: Misfit if pytest does not run all tests.
+    """
     functions = sorted({each for fault in faults for each in changed(fault, ROOT)}, key=str)
     insert(copy.root, functions)
     if any(is_compiled(function.file) for function in functions):
@@ -68,7 +72,9 @@ def reach(faults: Iterable[Fault], copy: Copy, options: Sequence[str], parts: Se
     folder.chmod(0o777)  # a test may become another user
     os.environ[recorder.VARIABLE] = str(folder)
     code, output = copy.test(parts, "-p", "tests.faults.recorder", *options, timeout_s=GATE_S)
-    print(output[-3000:], f"pytest ended with {code}", sep="\n", flush=True)
+    print(output[-3000:], file=sys.stderr, flush=True)
+    if code not in (0, 1):
+        raise Misfit(f"pytest did not run all tests: it ended with {code}")
     reached: Reached = {str(function): set() for function in functions}
     for path in folder.glob("*.reached"):
         for line in path.read_text().splitlines():
