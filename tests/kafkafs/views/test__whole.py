@@ -20,6 +20,7 @@ from tests.kafkafs.views.calls import T, length_of, parsed, text_of
 from tests.kafkafs.views.test_json_lines import json_logs, text_by_twin
 from tests.kafkafs.views.test_key_value import key_value_logs, key_value_text
 from tests.made_logs import cuts, damaged
+from tests.storage.record.test_batch import REJECTED
 
 KEY_VALUE, JSON_LINES = key_value_view(), json_lines_view()
 each_view = pytest.mark.parametrize("view", [KEY_VALUE, JSON_LINES], ids=["kv", "jsonl"])
@@ -99,6 +100,13 @@ def test_damaged_fields_are_an_error(view: TextView) -> None:
     row[8] = 40
     with pytest.raises(CorruptRecord):
         text_of(view, oracle.put_batch(bytes(row), 1))
+
+
+@each_view
+@pytest.mark.parametrize("reason", [reason for reason in REJECTED if "header" in reason])
+def test_headers_that_do_not_fill_their_record_are_an_error(view: TextView, reason: str) -> None:
+    with pytest.raises(CorruptRecord):
+        length_of(view, REJECTED[reason])
 
 
 @pytest.mark.parametrize(("view", "line"), [(KEY_VALUE, b"\n"), (JSON_LINES, b"{}\n")])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.condition import intervals
@@ -78,6 +78,7 @@ runs = st.binary(max_size=8) | st.lists(
 
 
 @given(pattern=texts, run=runs)
+@example(pattern="%a_b%", run=b"aaab")
 def test_like_is_as_a_regular_expression_over_characters(pattern: str, run: bytes) -> None:
     """Malformed bytes are as many characters as Java makes of them; text has no such character."""
     signs = {"%": ".*", "_": "."}

@@ -56,6 +56,8 @@ def part(text: str) -> Part:
             "key not between 'a' and 'b'",
             AnyOf((Ordered("key", "<", b"a"), Ordered("key", ">", b"b"))),
         ),
+        ("not key < 'a'", Ordered("key", ">=", b"a")),
+        ("not key > 'a'", Ordered("key", "<=", b"a")),
         ("header('n') is null", IsNull("header", b"n")),
         ("not (header('n') is null)", IsNull("header", b"n", is_not=True)),
         ("topic like 'a%_b'", Like("topic", (b"a", "%", "_", b"b"))),

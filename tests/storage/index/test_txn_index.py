@@ -86,6 +86,12 @@ def test_what_was_left_incomplete_is_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == encode([entry(3), entry(6)])
 
 
+def test_entries_count_while_their_offsets_rise(tmp_path: Path) -> None:
+    (tmp_path / "x.txnindex").write_bytes(encode([entry(3), entry(9), entry(6), entry(12)]))
+    made = index(tmp_path, writable=False)
+    assert (made.entries, made.is_sound) == ((entry(3), entry(9)), False)
+
+
 def test_truncate_and_replace(tmp_path: Path) -> None:
     made = index(tmp_path)
     path = tmp_path / "x.txnindex"

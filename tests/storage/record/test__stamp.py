@@ -6,9 +6,15 @@ from hypothesis import strategies as st
 
 from storage import Record, encode
 from storage.errors import CorruptRecord, InvalidRecord
+from storage.record._plain import seal
 from storage.record._stamp import stamp_transaction, survey_staged
 from storage.record.batch import decode
-from storage.record.header import TRANSACTIONAL_BIT, parse_header
+from storage.record.header import (
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    TRANSACTIONAL_BIT,
+    parse_header,
+)
 from storage.record.plain import recompress
 from tests.guard_page import before_guard_page
 
@@ -64,6 +70,16 @@ def test_batches_get_a_producer_and_sequences_and_keep_all_else(
         sequence = (sequence + header.records_count) % 2**31
         at += header.size
     assert after == sequence
+
+
+@pytest.mark.parametrize("bit", [TRANSACTIONAL_BIT, CONTROL_BIT, DELETE_HORIZON_BIT])
+def test_only_plain_data_is_accepted(bit: int) -> None:
+    batch = bytearray(encode([Record(0, 5, 0, None, b"v")]))
+    batch[22] |= bit  # the lower byte of the attributes
+    seal(batch)
+    for check in (survey_staged, lambda data: stamp_transaction(data, 1, 0, 0)):
+        with pytest.raises(InvalidRecord, match="is a control batch"):
+            check(batch)
 
 
 @given(BATCHES, st.data())

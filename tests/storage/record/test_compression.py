@@ -334,6 +334,18 @@ for limit in (1 << 20, 32 << 20):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_snappy_chunk_that_claims_much_takes_no_memory() -> None:
+    stream = XERIAL + b"\0\0\0\3\1\0a" + b"\0\0\0\6\x80\x80\x80\x80\x04a"  # of 1 GiB
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecord, match="6 bytes cannot decompress to"):
+            decompress(SNAPPY, stream, limit=1 << 31)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 128 << 10
+
+
 # -- many small pieces ---------------------------------------------------------------------------
 
 

@@ -157,17 +157,20 @@ def test_what_is_above_the_high_watermark_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected"),
+    ("policy", "unknown", "expected"),
     [
-        (("delete",), [0, 10, 20]),
-        (("delete", "compact"), [0, 10, 20]),
-        (("compact",), [0]),
-        ((), [0]),
+        (("delete",), (), [0, 10, 20]),
+        (("delete", "compact"), (), [0, 10, 20]),
+        (("compact",), (), [0]),
+        ((), (), [0]),
+        (("delete",), ("retention.ms",), [0]),
     ],
 )
-def test_what_cleanup_policy_asks_for(policy: tuple[str, ...], expected: list[int]) -> None:
+def test_what_cleanup_policy_asks_for(
+    policy: tuple[str, ...], unknown: tuple[str, ...], expected: list[int]
+) -> None:
     log = facts(100, 100, 100, 100, ages_ms=[9, 9, 9, 0], start=15)
-    config = LogConfig(cleanup_policy=policy, retention_ms=5, retention_bytes=250)
+    config = LogConfig(cleanup_policy=policy, unknown=unknown, retention_ms=5, retention_bytes=250)
     assert going(log, config) == expected
 
 

@@ -92,6 +92,12 @@ def test_an_entry_that_is_wrong(events: list[Event], data: st.DataObject) -> Non
         assert "there is no ABORT marker of producer 9" in faults(log)
 
 
+def test_a_transaction_begins_at_its_first_batch() -> None:
+    log = segments([(1, "data"), (1, "data"), (1, "abort")])
+    log[0][1][0] = log[0][1][0]._replace(first_offset=1)
+    assert faults(log) == ["the transaction begins before the offset of the entry"]
+
+
 def test_an_entry_may_know_more_than_the_log_does() -> None:
     """Its transaction's batches may be gone."""
     log = segments([(1, "data"), (1, "abort")])

@@ -119,11 +119,13 @@ def numbers_column(numbers: Sequence[int | None], layout: Layout, *, wide: bool)
 
 
 def headers_column(rows: Sequence[Row], layout: Layout) -> HeadersColumn:
-    each = [header for row in rows for header in row.headers or ()]
+    # Arrow allows a list that is null to have items.
+    lists = [(("null", b""),) if row.headers is None else row.headers for row in rows]
+    each = [header for headers in lists for header in headers]
     names = [None if name is None else name.encode() for name, _ in each]
     return HeadersColumn(
         len(rows),
-        positions([len(row.headers or ()) for row in rows], layout),
+        positions([len(headers) for headers in lists], layout),
         bytes_column(names, layout),
         bytes_column([value for _, value in each], layout),
         bitmap([row.headers is not None for row in rows], layout),
