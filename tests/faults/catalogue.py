@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.faults import durability, order, permissions, service, visibility
+from tests.faults import (
+    content,
+    durability,
+    loops,
+    order,
+    permissions,
+    service,
+    visibility,
+)
 
 FAULTS = [
     *durability.FAULTS,
@@ -10,4 +18,6 @@ FAULTS = [
     *visibility.FAULTS,
     *permissions.FAULTS,
     *service.FAULTS,
+    *content.FAULTS,
+    *loops.FAULTS,
 ]
