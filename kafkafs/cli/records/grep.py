@@ -151,6 +151,21 @@ _SHOWN = options_as(
 )
 
 
+@contextmanager
+def _failing_as_grep() -> Iterator[None]:
+    """Give errors the exit status of grep."""
+    try:
+        yield
+    except (click.UsageError, BrokenPipeError):
+        raise
+    except Exception as error:
+        failed = failure(error)
+        if failed is None:
+            raise
+        failed.exit_code = _FAILED  # type: ignore[misc]  # which click looks up in the instance
+        raise failed from None
+
+
 @click.command(
     "grep",
     context_settings={"help_option_names": ["--help"]},
@@ -167,6 +182,7 @@ _SHOWN = options_as(
 @_SHOWN
 @view_option
 @cluster_options
+@_failing_as_grep()
 @output_options("the matches of each partition; the records as in .jsonl")
 @words_argument(
     f"[WORD] DATA|{CLUSTER} [TOPIC[:PARTITION][@START[..END]]]...",
@@ -210,37 +226,21 @@ def command(
     marked = None
     if not wanted.inverted and _has_colours():
         marked = _marker(needles, fold=wanted.fold, whole=wanted.whole)
-    with _failing_as_grep():
-        if is_cluster(words[0]):
-            parts = _parts_of_cluster(words, condition, client, out)
-        else:
-            client.check_unused()
-            address, view, ranges = resolve_ranges(words)
-            parts = _parts_of_directory(address, view, ranges, condition)
-        if view == "batches":
-            raise click.UsageError("grep prints records as text, not as --view batches")
-        text_view = TEXT_VIEWS["jsonl" if out.as_json else view]()
-        with parts as found:
-            is_found = _search(found, text_view, shown, marked, out)
+    if is_cluster(words[0]):
+        parts = _parts_of_cluster(words, condition, client, out)
+    else:
+        client.check_unused()
+        address, view, ranges = resolve_ranges(words)
+        parts = _parts_of_directory(address, view, ranges, condition)
+    if view == "batches":
+        raise click.UsageError("grep prints records as text, not as --view batches")
+    text_view = TEXT_VIEWS["jsonl" if out.as_json else view]()
+    with parts as found:
+        is_found = _search(found, text_view, shown, marked, out)
     if out.has_failed:
         out.end()
         sys.exit(_FAILED)
     sys.exit(0 if is_found else _NOTHING_FOUND)
-
-
-@contextmanager
-def _failing_as_grep() -> Iterator[None]:
-    """Give errors the exit status of grep."""
-    try:
-        yield
-    except (click.UsageError, BrokenPipeError):
-        raise
-    except Exception as error:
-        failed = failure(error)
-        if failed is None:
-            raise
-        failed.exit_code = _FAILED  # type: ignore[misc]  # which click looks up in the instance
-        raise failed from None
 
 
 @contextmanager

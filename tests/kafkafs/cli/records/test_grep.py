@@ -131,6 +131,7 @@ def random_word(draw: random.Random, values: Sequence[bytes]) -> str:
     return os.fsdecode(word.replace(b"\n", b"").replace(b"\0", b""))
 
 
+@pytest.mark.programs
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"big", "long"}))
 def test_random_words(tmp_path: Path, kind: str) -> None:
