@@ -35,6 +35,7 @@ from kafkafs.fuse.threads import JobThreads, in_thread, job_ended
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, JobKind, JobState, JobWork
+from kafkafs.tree.partition.partition import Partition
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.repack import due, repack_all
 from storage.directory.retain import plan_retention
@@ -201,10 +202,15 @@ class Schedule:
 
     def _repack(self, log: Log, task: Task) -> None:
         """Repack the segments of a log that are due. Runs on a worker thread."""
-        partition = task.on_log_thread(partial(self._partitions.of, log))
+
+        def partition() -> Partition:
+            if log.closed:
+                raise TaskCancelled("the topic has been deleted")
+            return self._partitions.of(log)
+
         try:
             # First it reads the history, once.
-            partition.nonce()
+            task.on_log_thread(partition).nonce()
             repack_all(log, self._manager.clock_ms(), task)
         except TaskCancelled:
             raise

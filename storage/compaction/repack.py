@@ -21,7 +21,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from storage import paths
@@ -274,12 +274,14 @@ def _joined(log: Log, old: Segment, now_ms: int, task: Task) -> Segment | None:
 
 def _prepare(log: Log, old: Segment, new: Segment, task: Task) -> None:
     """Make all durable that a restart needs, whether it finds the old segment or the new one."""
+
+    def prepare() -> list[Callable[[], None] | None]:
+        _check_may(log)
+        return [listener.preparing_repack(log, old, new) for listener in log.listeners]
+
     task.begin("replacing", 0)
     log.flush(task.on_log_thread)
-    prepare = task.on_log_thread(
-        lambda: [listener.preparing_repack(log, old, new) for listener in log.listeners]
-    )
-    for write in prepare:
+    for write in task.on_log_thread(prepare):
         if write is not None:
             write()
     log.files.sync_directory(log.directory)
