@@ -135,6 +135,22 @@ FAULTS = [
         "An old value of a key survives each compaction of a large log.",
         (OFFSET_MAP,),
     ),
+    Fault(
+        "join-largest-time-of-the-first-batch",
+        "storage/compaction/_join.pyx",
+        "<int64_t> load64(out + MAX_TIMESTAMP), <int64_t> load64(held.start + MAX_TIMESTAMP)\n",
+        "<int64_t> load64(out + MAX_TIMESTAMP), <int64_t> load64(out + MAX_TIMESTAMP)\n",
+        "A joined batch has a wrong largest time: a start at a time skips its records.",
+        ("tests/storage/compaction/test_repack.py",),
+    ),
+    Fault(
+        "join-exceeds-the-limit",
+        "storage/compaction/_join.pyx",
+        "        if fault != NO_FAULT or used + written > self.limit:\n",
+        "        if fault != NO_FAULT or used > self.limit:\n",
+        "A joined batch is larger than max.message.bytes, and consumers cannot fetch it.",
+        ("tests/storage/compaction/test_repack.py",),
+    ),
     # -- indexes and checked parts --------------------------------------------------------------
     Fault(
         "search-equal-key-not-counted",

@@ -18,7 +18,7 @@ from storage.files import Files
 from storage.log.append import append_batches
 from storage.record.batch import decode
 from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.header import APPEND_TIME_BIT, TRANSACTIONAL_BIT, BatchHeader
+from storage.record.header import APPEND_TIME_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader
 from storage.record.plain import plain, recompress
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -333,6 +333,15 @@ def test_offsets_that_do_not_fit_one_batch_are_not_joined() -> None:
     before = encode([Record(4, 0, 0, None, b"")])
     assert not joiner.add(plain(before, 0, len(before))[0])
     assert decode(joiner.take()) == [Record(5, 0, 0, None, b"")]
+
+
+def test_a_record_that_becomes_longer_than_the_limit_is_not_joined() -> None:
+    batches = [encode([Record(offset, 0, 0, None, b"v")]) for offset in (0, 100)]
+    size = sum(map(len, batches)) - HEADER_SIZE
+    for more, fits in ((0, False), (1, True)):  # the offset delta takes two bytes, not one
+        joiner = Joiner(size + more)
+        assert joiner.add(plain(batches[0], 0, len(batches[0]))[0])
+        assert joiner.add(plain(batches[1], 0, len(batches[1]))[0]) is fits
 
 
 def test_a_malformed_record_changes_nothing() -> None:
