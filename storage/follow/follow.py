@@ -237,7 +237,7 @@ class LogFollower:
             self._read_on()
             active = self.log.active.base_offset
             later = [each for each in found.values() if each.base_offset > active]
-            is_read = all(self._roll(each) for each in later if not each.lost)
+            is_read = all(self._roll(each, found) for each in later if not each.lost)
         except CorruptRecord:
             self._change_head(found)
             raise
@@ -335,7 +335,7 @@ class LogFollower:
             raise FileReplaced
         self._tail.drain()
 
-    def _roll(self, following: Segment) -> bool:
+    def _roll(self, following: Segment, found: dict[int, Segment]) -> bool:
         """Begin a segment; return False if the previous one is not read to its end yet."""
         log, active, base = self.log, self.log.active, following.base_offset
         self._read_on()
@@ -348,14 +348,18 @@ class LogFollower:
         if base > active.next_offset and not (log.files.in_order or log.may_have_gaps):
             return False  # the records between have not appeared yet
         active.mtime_ns = now.st_mtime_ns
-        self._begin(following)
+        self._begin(following, found)
         active.forget_indexes()
         return True
 
-    def _begin(self, following: Segment) -> None:
-        """Seal the active segment, and make `following` the active one; it is not read yet."""
+    def _begin(self, following: Segment, found: dict[int, Segment]) -> None:
+        """Seal the active segment, and make `following` the active one; it is not read yet.
+
+        Missing segments of the listing `found` may lie between the two.
+        """
         log, active = self.log, self.log.active
-        active.next_offset = following.base_offset
+        at = max(active.next_offset, active.base_offset + 1)
+        active.next_offset = min(base for base in (*found, following.base_offset) if base >= at)
         active.sealed = True
         segments = (*log.segments, following)
         log.sync_with_writer(segments=segments, log_end=following.base_offset)
@@ -398,7 +402,7 @@ class LogFollower:
             at = max(active.next_offset, active.base_offset + 1)
             if (path := self._path_of_deleted(at, found)) is not None:
                 deleted = Segment(log.files, log.directory, at, log.config, writable=False)
-                self._begin(self._identified(deleted, path))
+                self._begin(self._identified(deleted, path), found)
                 continue
             base = next((base for base in found if base >= at and not found[base].lost), None)
             if base is None:
@@ -406,7 +410,7 @@ class LogFollower:
             if self._is_cleaned(active.next_offset, base, found):
                 self._add_after_unread(base, found)
             else:
-                self._begin(found[base])
+                self._begin(found[base], found)
         return True
 
     def _path_of_deleted(self, base: int, found: dict[int, Segment]) -> str | None:
@@ -427,7 +431,7 @@ class LogFollower:
         new = self._head(base, found)
         producers = self._tail.producers_of(new)
         count, read_to = len(log.segments), active.next_offset
-        self._begin(found[base])
+        self._begin(found[base], found)
         # Tells listeners the end of the part that was read.
         active.next_offset = read_to
         self._replace_head(count, new, producers)
@@ -438,7 +442,8 @@ class LogFollower:
 
         They were not read: a reader that continued at `end` would miss them.
         """
-        before = max((base for base in found if base < end), default=None)
+        there = (base for base in found if base < end and not found[base].is_lost)
+        before = max(there, default=None)
         return before is not None and start < end and reaches(found[before], start)
 
     def _replace_head(

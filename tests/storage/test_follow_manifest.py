@@ -103,6 +103,38 @@ def test_a_file_vanishes_that_was_not_seen(tmp_path: Path, writer: LogManager) -
         for n in range(3):
             assert reader.look() == [*LINES, b"more", None, b"more", *[b"more"] * n]
             assert len(reader.log.losses) == 1
+            segments = reader.log.segments
+            ends = [segment.next_offset for segment in segments[:-1]]
+            assert ends == [segment.base_offset for segment in segments[1:]]
+            go_on(writer)
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_active_file_vanishes_before_its_roll_is_seen(
+    tmp_path: Path, writer: LogManager, count: int, unread: int
+) -> None:
+    """And so do later ones, until `count` are missing."""
+    log = writer.log("t", 0)
+    with reading(tmp_path) as reader:
+        reader.log.active.close_descriptors()
+        for _ in range(unread):
+            append(log, b"unread")
+        log.roll(NOW_MS)
+        for _ in range(count):
+            go_on(writer)
+        log.flush()
+        writer.checkpoint()
+        bases = [segment.base_offset for segment in log.segments[3 : 3 + count]]
+        for base in bases:
+            log_file(tmp_path, base).unlink()
+        lost = [None] * (3 + unread + count - 1)
+        for n in range(3):
+            assert reader.look() == [*LINES[:9], *lost, b"more", *[b"more"] * n]
+            assert len(reader.log.losses) == count
+            segments = reader.log.segments
+            ends = [segment.next_offset for segment in segments[:-1]]
+            assert ends == [segment.base_offset for segment in segments[1:]]
             go_on(writer)
 
 
