@@ -178,7 +178,7 @@ class LogFollower:
             if segment is not old and segment.sealed:
                 # While the index has the listed name.
                 _ = segment.txn_index
-            if old is not None and old.lost and _is_same(old, segment):
+            if old is not None and _is_same(old, segment):
                 segments[base] = old
         is_kept = segments.get(active.base_offset) is active
         for name in {*names}.symmetric_difference(self._names()):

@@ -335,9 +335,10 @@ class LogLoader:
 
         def load_one(pair: tuple[int, int | None]) -> Loaded:
             base, following = pair
-            if (known := self.known(base)) is not None:
+            known, entry = self.known(base), listed.get(base)
+            # A sealed segment that is shorter than listed may lack bytes.
+            if known and not (known.sealed and entry and known.size < entry.size):
                 return Loaded(known)
-            entry = listed.get(base)
             if following is None or entry is None:
                 return SegmentLoader(self.partition, base, following, present).load()
             end = min(following, entry.next_offset)

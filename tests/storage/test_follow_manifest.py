@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from storage.directory.retain import delete_records, remove_now, retain
 from storage.files import Files
 from storage.follow.follow import LogFollower
 from storage.log.log import Log
+from storage.state import manifest_file
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, put
 from tests.storage.logs import NOW_MS, append, values
@@ -156,6 +159,40 @@ def test_a_file_is_cut(tmp_path: Path, writer: LogManager, left: int, early: boo
             segments = reader.log.segments
             reader.look()
             assert reader.log.segments == segments
+
+
+def test_the_active_file_is_cut_before_its_roll_is_seen(tmp_path: Path, writer: LogManager) -> None:
+    """A reader may be in the segment: another one with the loss takes its place."""
+    log = writer.log("t", 0)
+    with reading(tmp_path) as reader:
+        active = reader.log.active
+        append(log, b"cut")
+        go_on(writer)
+        log.flush()
+        writer.checkpoint()
+        os.truncate(log_file(tmp_path, 9), active.size)
+        reader.follower.look()
+        go_on(writer)
+        assert reader.look() == [*LINES, None, None, b"more"]
+        (line,) = reader.log.losses
+        assert "offsets 12 to 13" in line
+        assert not active.lost
+
+
+def test_an_entry_counts_bytes_after_the_last_batch(tmp_path: Path, writer: LogManager) -> None:
+    """A restart has cut them off."""
+    with reading(tmp_path) as reader:
+        directory = str(tmp_path / "t-0")
+        content = manifest_file.read(Files(), directory)
+        entries = [each._replace(size=each.size + 40) for each in content.entries]
+        data = manifest_file.text(replace(content, entries=entries))
+        (tmp_path / "t-0" / manifest_file.FILE_NAME).write_bytes(data)
+        segments = reader.log.segments
+        for n in range(3):
+            go_on(writer)
+            assert reader.look() == [*LINES, *[b"more"] * (n + 1)]
+            assert reader.log.losses == []
+            assert reader.log.segments[:4] == segments
 
 
 @pytest.mark.parametrize("base", [0, 3])
