@@ -557,6 +557,14 @@ FAULTS = [
         (REWRITE, "tests/crash/test_follow_crash.py"),
     ),
     Fault(
+        "text-of-an-open-transaction-measured-twice",
+        "kafkafs/tree/partition/partition.py",
+        "                        text.measure(offset=text.base[0])\n",
+        "                        pass\n",
+        "The loop thread measures without a limit after a large transaction.",
+        (REWRITE,),
+    ),
+    Fault(
         "kernel-not-told-of-names",
         "kafkafs/tree/partition/partition.py",
         "        if old:\n            self.mount.notices.names_changed()",

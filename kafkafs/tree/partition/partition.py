@@ -561,17 +561,24 @@ class Partition:
         if not self._keeps_history or self._is_hidden(old, new, log_start):
             return self._measure_shown
         rewrite = Rewrite(self.log, old, new, log_start, self._text_of)
-        # A start completes a swap, but it keeps the records from the base on.
+        # A restart completes a swap, so its base must be on the disk before. A restart deletes
+        # nothing from the old base on.
         is_early = bool(new) or rewrite.is_stable
+        # The views that may have a base. Their texts stay, so that `_catch_up` limits how much the
+        # log's thread measures after the transaction has ended.
+        views = () if is_early else (values_view(True), values_view(False))
+        texts = [self.text(view) for view in views]
 
         def write() -> None:
+            self.nonce()
             if is_early:
                 self._write(rewrite)
                 with self.lock:
                     self._prepared = (*self._prepared, rewrite)
-            else:
-                self.nonce()
-                rewrite.measure()
+            for text in texts:
+                with contextlib.suppress(StorageError, OSError):
+                    if text.base is not None:
+                        text.measure(offset=text.base[0])
             self._measure_shown()
 
         return write

@@ -13,7 +13,6 @@ change may be given up; a process that dies before leaves a base that still hold
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import itertools
@@ -88,12 +87,6 @@ class Rewrite:
         """
         undecided = self._log.producers.first_undecided_offset
         return undecided is None or undecided >= self.end
-
-    def measure(self) -> None:
-        """Measure the text that `write` needs. The history has been read."""
-        with contextlib.suppress(StorageError, OSError):
-            for view in self._log.history.now.bases:
-                self._passing(view, NEVER)
 
     def write(self) -> str:
         """Measure, and write the new nonce and base into the history, which has been read. OSError.

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kafkafs.tree.files.start_file import StartFile
+from kafkafs.tree.partition.partition_text import CATCH_UP_AT_ONCE
 from kafkafs.tree.partition.rewrite import Rewrite
 from storage import LogManager
 from storage.compaction.replacing import take_back
@@ -23,6 +24,7 @@ from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import Shift
 from storage.task import Task
+from storage.waiting import at_once
 from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, commit, in_thread, read
 from tests.storage.logs import append
 from tests.storage.transactions import Client
@@ -442,6 +444,31 @@ def test_a_transaction_that_ends_before_a_deletion_moves_no_position(
     assert tree.attributes(file).size == 27
     assert tree.read(file, 21) == b"after\n"
     tree.stop()
+
+
+def test_a_large_transaction_that_ends_before_a_deletion_is_left_to_a_worker_thread(
+    tmp_path: Path,
+) -> None:
+    """Also if no process has looked at the partition since the mount before."""
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        append(tree.log(), b"before")
+        tree.read("t/.follow/0")
+    with a_tree(tmp_path / "data") as tree:
+        log = tree.log()
+        client = Client(log, 7)
+        for _ in range(4):
+            client.send(b"v" * (CATCH_UP_AT_ONCE // 3))
+            tree.roll()
+        removed = log.segments[:2]
+        in_thread(log.prepare_replacement(removed, ()))
+        client.commit()
+        with pytest.raises(BlockingIOError):
+            at_once(tree.remove_head, 2)
+        log.end_change(removed, ())
+        in_thread(log.prepare_replacement(removed, ()))
+        at_once(tree.remove_head, 2)
+        assert first_position(tree) == 7 + 2 * (CATCH_UP_AT_ONCE // 3 + 1)
 
 
 # -- at the same time ----------------------------------------------------------------------------
