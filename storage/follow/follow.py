@@ -41,7 +41,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from storage import paths
-from storage.errors import CorruptRecord, SegmentGone
+from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
 from storage.recovery.partition import LogLoader
@@ -110,7 +110,14 @@ class LogFollower:
             self._limit_seen = limit
             self._tail.seen = None
         stamp = log.files.file_stat(log.directory).st_mtime_ns
-        is_done = stamp == self._names_seen or self._look_at_names(stamp)
+        try:
+            is_done = stamp == self._names_seen or self._look_at_names(stamp)
+        except (FileNotFoundError, SegmentGone):
+            raise
+        except (OSError, StorageError):
+            # A segment of the head cannot be read.
+            self._look_at_tail()
+            raise
         self._look_at_tail()
         return is_done
 

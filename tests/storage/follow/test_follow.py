@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import LogManager, Record, encode, paths
-from storage.errors import CorruptRecord, SegmentGone
+from storage.errors import CorruptRecord, SegmentGone, UnusableFile
 from storage.files import Files, Kind
 from storage.follow.follow import LogFollower
 from storage.index import txn_index
@@ -554,6 +554,24 @@ def test_compaction(follow: Follow) -> None:
     assert [SegmentReader(segment).read(0, segment.size) for segment in old] == data
     follow.partition.append(b"more")
     assert follow.look() == ["appended"]
+    follow.check()
+
+
+def test_appends_are_read_while_a_cleaned_segment_is_unreadable(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    cleaned = follow.partition.log(0)
+    cleaned.rename(follow.broker.data / "kept")
+    cleaned.symlink_to("nowhere")
+    for value in (b"one", b"two"):
+        follow.partition.append(value)
+        with pytest.raises(UnusableFile):
+            follow.look()
+        assert follow.told.take() == ["appended"]
+        assert values(follow.log)[-1] == value
+    (follow.broker.data / "kept").rename(cleaned)
+    assert follow.look() == ["swapping", "swapped"]
     follow.check()
 
 
