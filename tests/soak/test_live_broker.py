@@ -470,6 +470,8 @@ def test_what_a_live_broker_does_is_shown(
     followers = [judge.thread(reading.follow, what) for what, reading in readings.items()]
     threads += [judge.thread(reading.look, what) for what, reading in readings.items()]
     try:
+        # Deleted are only records of topics that the consumers have begun to read.
+        until(lambda: all(each.got[topic] for each in consuming.values() for topic in TOPICS))
         _disturb(judge, broker, max(soak_s, LEAST_S))
     finally:
         judge.over.set()
