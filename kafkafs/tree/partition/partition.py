@@ -799,6 +799,8 @@ class Partition:
         except OSError as error:
             if not is_done:
                 raise
+            # The periodic work saves it.
+            log.history.counted = 0
             self.mount.events(f"{log.name}: cannot save its history: {error.strerror}")
         else:
             if reason:

@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 
 class HistoryDisk(Files):
-    """Counts how often histories are written; holds or refuses the next time."""
+    """Counts how often histories are written; holds or refuses the next time. Refuses to open the
+    partition's files.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +44,15 @@ class HistoryDisk(Files):
         self.threads: set[int] = set()
         self.held: tuple[threading.Event, threading.Event] | None = None
         self.error: OSError | None = None
+        self.most_refusals = 10
+        self.open_error: OSError | None = None
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        if self.open_error is not None and "/t-0/" in path:
+            self.most_refusals -= 1
+            assert self.most_refusals, "it is tried again and again"
+            raise self.open_error
+        return super().open(path, flags, mode)
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
         if path.endswith("kafkafs.history"):
@@ -308,6 +319,43 @@ def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> No
     tree.remove_head(1)
     assert tree.read("t/0") == text(1)
     assert first_position(tree) == 6
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC])
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_disk_that_refuses_after_the_log_start_has_moved_keeps_the_positions(
+    tmp_path: Path, disk: HistoryDisk, number: int, is_measured: bool
+) -> None:
+    """The periodic work writes the history later."""
+    data = tmp_path / "data"
+    with a_tree(data) as tree:
+        filled(tree).read("t/.follow/0")
+        inode = tree.file("t/.follow/0").inode
+    tree = Tree(data, files=disk)
+    log = tree.log()
+    tree.fs.partitions.of(log).nonce()
+    if is_measured:
+        tree.read("t/.follow/0")
+    log.flush()
+    housekeeping(tree)
+    for segment in log.segments:
+        assert segment.evict()
+    error = OSError(number, os.strerror(number))
+    disk.error, disk.open_error = (error, None) if number == errno.ENOSPC else (None, error)
+    log.raise_log_start(5)
+    disk.error = disk.open_error = None
+    assert "cannot save its history" in tree.events()
+    tree.fs.partitions.housekeeping()
+    assert tree.file("t/.follow/0").inode == inode
+    assert first_position(tree) == 15
+    tree.manager.checkpoint()
+    # Below the log start.
+    tree.remove_head(2)
+    tree.manager.abandon()
+    with a_tree(data) as tree:
+        assert tree.file("t/.follow/0").inode == inode
+        assert first_position(tree) == 15
+        assert log.history.now.bases == tree.log().history.now.bases
 
 
 def two_segments_expire(tree: Tree, task: Task) -> None:
