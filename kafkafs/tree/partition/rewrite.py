@@ -99,12 +99,12 @@ class Rewrite:
             self.segments = tuple(each for each in self._log.segments if each.base_offset > gone)
         history = self._log.history
         until = time.monotonic() + self._patience_s
-        last = self._last_batch()
         # The owner must not carry out what is only half worked out.
         self._version = -1
         while True:
             version = history.version
             before, reason = self._work_out(until)
+            last = self._last_batch()
             if history.save_ahead(before, self.past, self.segments, last, version):
                 self._version = version + 1
                 return reason
@@ -133,9 +133,12 @@ class Rewrite:
                 if not self.is_current:
                     # Another change has removed the text that this was measuring.
                     continue
-                if isinstance(error, OSError) and error.errno in _TRANSIENT:
-                    raise
                 self.past = new_shift(self.log_start)
+                if isinstance(error, OSError) and error.errno in _TRANSIENT:
+                    if not self.old:
+                        # All text stays, so the base still holds.
+                        self.past = before.moved(new_nonce(), self.log_start, {})
+                    raise
                 return (
                     before,
                     f"the records that are now deleted or rewritten cannot be indexed: {error}",
