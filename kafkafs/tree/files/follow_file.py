@@ -235,7 +235,7 @@ class FollowHandle(ReadHandle):
 
     def note_offset(self, end: int) -> None:
         """Note the offset of the next record to read, if it is before `end`: it is about to be
-        deleted. In any thread; waits.
+        deleted. In any thread; if it would have to wait and may not, it notes nothing.
         """
         generation, position = self._generation, self._reached
         assert generation is not None

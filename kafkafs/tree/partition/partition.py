@@ -462,8 +462,8 @@ class Partition:
         self.ranges[file] = fix_end
 
     def add_follow_reader(self, file: object, note_offset: Callable[[int], None]) -> None:
-        """Call `note_offset` before all records below an offset are deleted. In any thread; it
-        waits.
+        """Call `note_offset` before all records below an offset are deleted: on a worker thread,
+        and again, or only, on the log's thread with `at_once`.
         """
         self._follow_readers[file] = note_offset
 
@@ -571,6 +571,7 @@ class Partition:
 
         def write() -> None:
             self.nonce()
+            self._note_offsets(rewrite.end)
             if is_early:
                 self._write(rewrite)
                 with self.lock:
@@ -781,8 +782,13 @@ class Partition:
         # The text that another process has written meanwhile may take hours to measure.
         patience_s = LOOK_S if self.mount.follows else NEVER
         rewrite = Rewrite(self.log, old, new, log_start, self._text_of, patience_s)
+        at_once(self._note_offsets, rewrite.end)
         self._write(rewrite, is_done=is_done)
         return rewrite
+
+    def _note_offsets(self, end: int) -> None:
+        for note_offset in list(self._follow_readers.values()):
+            note_offset(end)
 
     def _write(self, rewrite: Rewrite, *, is_done: bool = False) -> None:
         """Write a change of the past into the history. OSError, which where `is_done` (the log has
@@ -791,8 +797,6 @@ class Partition:
         self.nonce()
         # A change that the next start may carry out moves the base, too.
         rewrite.end = max([rewrite.end, *(each.end for each in self._prepared)])
-        for note_offset in list(self._follow_readers.values()):
-            note_offset(rewrite.end)
         log = self.log
         try:
             reason = rewrite.write()

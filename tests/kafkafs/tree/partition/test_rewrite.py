@@ -24,7 +24,7 @@ from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import Shift
 from storage.task import Task
-from storage.waiting import at_once
+from storage.waiting import at_once, may_wait
 from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, commit, in_thread, read
 from tests.storage.logs import append
 from tests.storage.transactions import Client
@@ -517,6 +517,23 @@ def test_a_large_transaction_that_ends_before_a_deletion_is_left_to_a_worker_thr
         in_thread(log.prepare_replacement(removed, ()))
         at_once(tree.remove_head, 2)
         assert first_position(tree) == 7 + 2 * (CATCH_UP_AT_ONCE // 3 + 1)
+
+
+def test_a_deletion_of_an_open_transaction_notes_offsets_of_readers_in_a_worker_thread(
+    tree: Tree,
+) -> None:
+    """The log's thread notes them again without waiting: readers may have read on."""
+    log = tree.log()
+    Client(log, 7).send(b"inside")
+    tree.roll()
+    noted: list[tuple[bool, int]] = []
+    partition = tree.fs.partitions.of(log)
+    partition.add_follow_reader(object(), lambda end: noted.append((may_wait(), end)))
+    removed = log.segments[:4]
+    in_thread(log.prepare_replacement(removed, ()))
+    assert noted == [(True, 9)]
+    tree.remove_head(4)
+    assert noted == [(True, 9), (False, 9)]
 
 
 # -- at the same time ----------------------------------------------------------------------------
