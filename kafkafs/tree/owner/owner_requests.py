@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.jobs import Job, JobKind, JobResult, JobState
 from storage.errors import StorageError
 from storage.owner.request_kinds import (
@@ -107,7 +108,8 @@ class OwnerRequests:
         details = [facts["reason"]] if "reason" in facts else []
         details += [f"{name} {facts[name]}" for name in _FACTS_SAID if name in facts]
         what = f"{entry.asked.kind.title(entry.asked.request)}: {facts['state']}"
-        self.mount.events.of_request(f"{what}: {', '.join(details)}" if details else what)
+        line = f"{what}: {', '.join(details)}" if details else what
+        self.mount.events.of_request(line, None if error is None else errno_of(error))
         if error is not None and not isinstance(error, StorageError | OSError):
             lines = "".join(traceback.format_exception(error))
             self.mount.events(f"{what}: unexpected error", lines)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.events import MESSAGES
 from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job
@@ -335,6 +336,10 @@ def test_other_ends(
     assert tree.log().log_end_offset == 0
     if isinstance(error, ZeroDivisionError):
         assert "Traceback" in tree.events()
+    for number in range(MESSAGES):
+        tree.fs.mount.events.of_request(f"refusal {number}", errno.EPERM)
+    is_failed = expected["state"] == "failed"
+    assert ("adoption of batch 0 of q: failed" in tree.events()) == is_failed, "it stays"
 
 
 @pytest.mark.parametrize(("limit", "kept"), [("KEPT", 5), ("KEPT_BYTES", 400)])
