@@ -294,7 +294,9 @@ class LogFollower:
         head = {base: each for base, each in found.items() if base < end}
         if not all(each.sealed for each in head.values()):
             head = {base: each for base, each in self._load(end).items() if base < end}
-            found.update(head)
+            later = {base: each for base, each in found.items() if base >= end}
+            found.clear()
+            found.update(head | later)
         return list(head.values())
 
     def _can_hold(self, changed: Sequence[Segment]) -> bool:
@@ -436,6 +438,8 @@ class LogFollower:
         """
         log, active = self.log, self.log.active
         new = self._head(base, found)
+        if not new:
+            raise FileReplaced
         producers = self._tail.producers_of(new)
         count, read_to = len(log.segments), active.next_offset
         self._begin(found[base], found)
@@ -513,9 +517,11 @@ class LogFollower:
         """Load the end of the log again, as far as it has changed."""
         log = self.log
         names = self._names()
-        recovered = LogLoader(self._tail.files_of_log(), 0).load()
+        loader = LogLoader(self._tail.files_of_log(), 0)
+        recovered = loader.load()
         fresh = recovered.segments
-        if self._names() != names:
+        # (The writer may drop everything before it makes a new first segment.)
+        if not loader.bases or self._names() != names:
             raise FileReplaced
         old = log.segments
         same = 0

@@ -513,6 +513,36 @@ def test_what_came_and_went_unseen(follow: Follow, kept: bytes, told: list[str])
     follow.check()
 
 
+def test_a_cleaned_segment_is_deleted_before_anything_that_a_look_asks_of_the_disk(
+    tmp_path: Path,
+) -> None:
+    """The follower has read the first of two segments that became one, and not the second."""
+
+    def delete(partition: BrokerPartition) -> None:
+        partition.delete_head(2)
+        partition.remove_deleted()
+
+    number, has_acted = 0, True
+    while has_acted:
+        files = Between(number)
+        follow = Follow(tmp_path / f"{number}", files)
+        with contextlib.closing(follow.manager):
+            fill(follow.partition)
+            follow.partition.clean(1, lambda offset, value: value.startswith(b"b"))
+            follow.partition.clean(2, lambda offset, value: value.startswith(b"b"), first=1)
+            for path in follow.partition.directory.glob(f"{7:020d}*{paths.DELETED}"):
+                path.unlink()
+            follow.partition.append(b"more")
+            files.begin(partial(delete, follow.partition))
+            follow.look()
+            files.end()
+            if files.has_acted:
+                follow.look()
+                follow.check()
+        number, has_acted = number + 1, files.has_acted
+    assert number > 10
+
+
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_was_read_is_intact_when_its_name_leads_to_a_cleaned_file(
@@ -906,6 +936,39 @@ def test_a_cut_of_everything(follow: Follow) -> None:
     assert follow.look() == ["truncated"]
     assert follow.told.truncated_at == 0
     follow.check()
+
+
+def test_a_cut_log_whose_files_leave_before_anything_that_a_look_asks_of_the_disk(
+    tmp_path: Path,
+) -> None:
+    """The writer drops everything, and has not made the first file of the new log."""
+
+    def drop(partition: BrokerPartition) -> None:
+        for path in partition.directory.glob(f"*{paths.LOG}"):
+            path.rename(f"{path}{paths.DELETED}")
+
+    number, has_acted = 0, True
+    while has_acted:
+        files = Between(number)
+        follow = Follow(tmp_path / f"{number}", files)
+        with contextlib.closing(follow.manager):
+            fill(follow.partition)
+            follow.partition.append(b"kept")
+            offset = follow.partition.next_offset
+            follow.partition.append(b"cut")
+            follow.look()
+            follow.partition.truncate(offset)
+            files.begin(partial(drop, follow.partition))
+            follow.look()
+            files.end()
+            bases = [segment.base_offset for segment in follow.log.segments]
+            assert bases == follow.partition.bases, number
+            follow.partition.start_over(1000)
+            follow.partition.append(b"thousand")
+            follow.look()
+            follow.check()
+        number, has_acted = number + 1, files.has_acted
+    assert number > 10
 
 
 def test_a_log_that_starts_over_further_back(follow: Follow) -> None:
