@@ -75,6 +75,8 @@ class LogFollower:
         self._tail = LogTail(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
+        # The loaded segments of the last listing, until the log has taken all changes.
+        self._not_taken: dict[int, Segment] = {}
         if limit is not None:
             self._tail.truncate_view(limit())
         self._tail.mark_last()
@@ -126,11 +128,6 @@ class LogFollower:
 
         `stamp`: the directory's mtime.
         """
-        for segment in self.log.segments:
-            if segment.suffix == paths.SWAP and not self._leads_to(segment):
-                # The writer has finished its swap.
-                segment.note_renamed_to("")
-                segment.forget_indexes()
         found = self._load(self.log.active.base_offset + 1)
         if any(each.lost and each not in self.log.segments for each in found.values()):
             # The writer withdraws an entry of its manifest before it removes anything.
@@ -138,6 +135,8 @@ class LogFollower:
             if later != stamp or later + FRESH_NS >= self._clock_ns():
                 raise FileReplaced
         is_done = self._compare(found)
+        if is_done:
+            self._not_taken = {}
         if is_done and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
         return is_done
@@ -171,10 +170,15 @@ class LogFollower:
         known = {segment.base_offset: segment for segment in self.log.segments}
 
         def find(base: int) -> Segment | None:
-            listed, segment = loader.partition.segment(base), known.get(base)
+            listed = loader.partition.segment(base)
             path = listed.log_path
-            if segment is not None and not segment.lost and self._is_unchanged(segment, path):
-                return segment
+            for segment in (known.get(base), self._not_taken.get(base)):
+                if segment and not segment.lost and self._is_unchanged(segment, path):
+                    if segment.log_path != path:
+                        # The writer has finished its swap, or given up a deletion.
+                        segment.note_renamed_to(listed.suffix)
+                        segment.forget_indexes()
+                    return segment
             return None if base < end else self._identified(listed, path)
 
         names = self._names()
@@ -192,6 +196,7 @@ class LogFollower:
             base_offset = paths.base_offset_of(name)
             if base_offset is not None and (base_offset <= active.base_offset or not is_kept):
                 raise FileReplaced
+        self._not_taken = {base: each for base, each in segments.items() if each.sealed}
         return segments
 
     def _names(self) -> list[str]:
