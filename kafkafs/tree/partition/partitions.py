@@ -8,6 +8,7 @@ background it measures logs that others have written, and saves line indexes.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -406,6 +407,8 @@ def keeping_history(manager: LogManager) -> Iterator[None]:
     and positions as before.
     """
     partitions = Partitions(MountContext(manager, MountOptions()))
+    # No process can read `.kafkafs/log`.
+    partitions.mount.events.forward = logging.getLogger(__name__).warning
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ import pytest
 
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.partition.partition_text import CATCH_UP_AT_ONCE
+from kafkafs.tree.partition.partitions import keeping_history
 from kafkafs.tree.partition.rewrite import Rewrite
 from storage import LogManager
 from storage.compaction.replacing import take_back
@@ -534,6 +535,24 @@ def test_a_deletion_of_an_open_transaction_notes_offsets_of_readers_in_a_worker_
     assert noted == [(True, 9)]
     tree.remove_head(4)
     assert noted == [(True, 9), (False, 9)]
+
+
+def test_a_command_without_a_mount_logs_that_the_history_cannot_be_saved(
+    tmp_path: Path, disk: HistoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    with a_tree(tmp_path / "data", files=disk) as tree:
+        filled(tree)
+    with LogManager.open(str(tmp_path / "data"), files=disk) as manager:
+        log = manager.log("t", 0)
+        with keeping_history(manager):
+            log.prepare_replacement((), (), log_start=5)()
+            log.end_change((), ())
+            disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            log.raise_log_start(5)
+            disk.error = None
+        assert "t/0: cannot save its history: No space left on device" in caplog.text
+        manager.duties.failed("flush", OSError(errno.EIO, os.strerror(errno.EIO)), "t-0")
+        assert "t-0: flush failed" in caplog.text
 
 
 # -- at the same time ----------------------------------------------------------------------------
