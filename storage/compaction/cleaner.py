@@ -148,8 +148,8 @@ def leased(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]
 
     sources = task.on_log_thread(lease)
     try:
-        # Off the log thread, since it may wait. No transaction is open below the first uncleanable
-        # offset that could still be aborted.
+        # Off the log thread, since it may wait. A transaction that begins below the first
+        # uncleanable offset and is still open has begun below the log start, too.
         sources.read_aborted(log)
         yield sources
     finally:

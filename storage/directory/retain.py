@@ -4,9 +4,9 @@ In this order, which a crash may interrupt at any point:
 
 1. `plan_retention` decides by facts in memory and reads no log. The log thread checks that the plan
    still fits, and rolls a log if all its segments expire.
-2. A worker thread flushes the log below the new log start and writes the new log start to its
-   checkpoint, durably. After a crash from here on, the records are deleted. The history of shown
-   text is written, too (`Log.prepare_replacement`).
+2. A worker thread flushes the log below the new log start, prepares the history of shown text
+   (`Log.prepare_replacement`), and writes the new log start to its checkpoint, durably. After a
+   crash from here on, the records are deleted.
 3. The log thread removes the segments from the log. Their files get the suffix `.deleted`, some at
    a time. They are removed after file.delete.delay.ms (`LogManager.sweep`), with the snapshots of
    producers at their bases.
@@ -279,8 +279,8 @@ class _LogStartAdvance:
         return sum(segment.size for segment in self.segments)
 
     def write_down(self, task: Task) -> None:
-        """Flush the log below the log start, and write the history of shown text: a restart deletes
-        below a log start in the checkpoint. Runs on a worker thread.
+        """Flush the log below the log start, and prepare the history of shown text: a restart
+        deletes below a log start in the checkpoint. Runs on a worker thread.
         """
         log = self.log
         # After the deletion only the snapshots have the producers of these records.

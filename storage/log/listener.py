@@ -3,7 +3,7 @@
 A log knows nothing of views, indexes of text or mounts, but calls these methods, synchronously, on
 the thread that changed it. State that must be durable before records are removed or replaced
 (`removing`, `swapping`) is durable when the method returns; after `preparing` another thread has
-written it before.
+in most cases written it before.
 
 A listener may read the log; it may not change it, must be quick, and raises nothing.
 """
@@ -46,8 +46,8 @@ class LogListener(Generic[L]):
         The log start will be `log_start`; if `old` is empty, only that changes.
 
         Return a function for another thread that waits for the disk, so that `removing`, `swapping`
-        or `log_start_moved` need not wait; or None. It raises StorageError or OSError if the change
-        must not happen.
+        or `log_start_moved` wait for as little as possible; or None. It raises StorageError or
+        OSError if the change must not happen.
         """
         return None
 

@@ -532,11 +532,12 @@ class Log(LogState):
         If `new` is empty, `old` is removed; if both are empty, only the log start moves.
         `log_start`: the log start afterwards, unless it is the first segment's or unchanged. Both
         can be read; the files of `new` may have any names. This runs on the log thread and returns
-        a thread-safe function that writes the history of shown text; afterwards the change itself
-        waits for nothing. Call it before any rename or checkpoint that a restart would act on. If
-        it raises OSError or StorageError, the change must not happen now. If a prepared change is
-        given up, call `end_change`. A change without preparation writes the history when it is
-        carried out.
+        a thread-safe function that writes the history of shown text, so that the change itself
+        need not wait. If records of an open transaction are deleted, the function only measures
+        the text, and the change writes the history. Call it before any rename or checkpoint that a
+        restart would act on. If it raises OSError or StorageError, the change must not happen now.
+        If a prepared change is given up, call `end_change`. A change without preparation writes the
+        history when it is carried out.
         """
         first = (*new, *self.segments[len(old) :])[0].base_offset
         start = max(self.log_start_offset, first, log_start)
