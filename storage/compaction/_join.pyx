@@ -11,9 +11,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, LAST_OFFSET_DELTA, MAX_TIMESTAMP, NO_FAULT,
-    RECORDS_COUNT, Fault, PinnedBuffer, RecordHead, hold, last_offset_of, load32, load64, read_head,
-    read_varint, read_varlong, store32, store64, sum_of,
+    BAD_HEADERS, BAD_OFFSETS, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT, Fault, Fields, PinnedBuffer, RecordHead, headers_fill,
+    hold, last_offset_of, load32, load64, read_fields, read_head, read_varint, read_varlong,
+    store32, store64, sum_of,
 )
 from storage.record._write cimport body_size, difference, put_head, seal, zigzag_bits
 
@@ -28,13 +29,18 @@ cdef Fault put_records(
     const uint8_t *batch, int64_t size, int64_t offset_shift, int64_t timestamp_shift,
     uint8_t *out, int64_t *written,
 ) noexcept nogil:
-    """Copy the records of a batch, with these numbers added to their deltas."""
+    """Copy the records of a batch, with these numbers added to their deltas.
+
+    Returns a fault if a reader would refuse a record, or show it at an offset outside the batch.
+    """
     cdef const uint8_t *at = batch + HEADER_SIZE
     cdef const uint8_t *end = batch + size
     cdef const uint8_t *rest
     cdef uint8_t *start = out
     cdef uint32_t left = load32(batch + RECORDS_COUNT)
+    cdef int32_t last_delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
     cdef RecordHead head
+    cdef Fields fields
     cdef Fault fault
     cdef int32_t number = 0
     cdef int64_t delta = 0
@@ -43,8 +49,14 @@ cdef Fault put_records(
     cdef uint64_t offset_bits
     while left:
         fault = read_head(at, end - at, end - at, &head)
+        if fault == NO_FAULT:
+            fault = read_fields(at, &head, &fields)
         if fault != NO_FAULT:
             return fault
+        if not headers_fill(fields.headers, fields.end):
+            return BAD_HEADERS
+        if not 0 <= head.offset_delta <= last_delta:
+            return BAD_OFFSETS
         rest = read_varint(at, &number)
         attributes = rest[0]
         rest = read_varlong(rest + 1, &delta)
@@ -81,12 +93,15 @@ cdef class Joiner:
 
     def add(self, batch not None):
         """Add a batch whose records fill it; return False, and change nothing, if the batch then
-        exceeds the limit, or its offsets an i32. A first batch always fits.
+        exceeds the limit, or does not begin after the last one, or its offsets exceed an i32. A
+        first batch always fits.
 
-        Raises CorruptRecord.
+        Raises CorruptRecord, and changes nothing, if a reader would refuse a record.
         """
         cdef PinnedBuffer held = hold(batch)
-        cdef int64_t used = len(self.out)
+        cdef bytearray made = self.out
+        cdef int64_t used
+        cdef int64_t base
         cdef int64_t first
         cdef int64_t last
         cdef int64_t written = 0
@@ -95,38 +110,39 @@ cdef class Joiner:
         if held.size < HEADER_SIZE:
             raise ValueError(f"a batch of {held.size} bytes")
         if self.count == 0:
-            self.out = PyByteArray_FromStringAndSize(<const char *> held.start, held.size)
-            self.count = 1
-            return True
-        if used + held.size - HEADER_SIZE > self.limit:
+            made = PyByteArray_FromStringAndSize(<const char *> held.start, HEADER_SIZE)
+            store32(<uint8_t *> PyByteArray_AS_STRING(made) + RECORDS_COUNT, 0)
+        used = len(made)
+        if self.count and used + held.size - HEADER_SIZE > self.limit:
             return False
-        out = <uint8_t *> PyByteArray_AS_STRING(self.out)
+        out = <uint8_t *> PyByteArray_AS_STRING(made)
         first = <int64_t> load64(out + BASE_OFFSET)
+        base = <int64_t> load64(held.start + BASE_OFFSET)
         last = last_offset_of(held.start)
-        if not 0 <= last - first <= 0x7FFFFFFF:
+        if self.count and not (last_offset_of(out) < base and 0 <= last - first <= 0x7FFFFFFF):
             return False
         PyByteArray_Resize(
-            self.out,
+            made,
             used + held.size + <int64_t> load32(held.start + RECORDS_COUNT) * RECORD_GAIN,
         )
-        out = <uint8_t *> PyByteArray_AS_STRING(self.out)
+        out = <uint8_t *> PyByteArray_AS_STRING(made)
         fault = put_records(
             held.start,
             held.size,
-            <int64_t> load64(held.start + BASE_OFFSET) - first,
+            base - first,
             difference(
                 <int64_t> load64(held.start + BASE_TIMESTAMP), <int64_t> load64(out + BASE_TIMESTAMP)
             ),
             out + used,
             &written,
         )
-        if fault != NO_FAULT or used + written > self.limit:
-            PyByteArray_Resize(self.out, used)
+        if fault != NO_FAULT or self.count and used + written > self.limit:
+            PyByteArray_Resize(made, used)
             if fault != NO_FAULT:
                 raise refusal(fault, 0, (<const char *> held.start)[:HEADER_SIZE])
             return False
-        PyByteArray_Resize(self.out, used + written)
-        out = <uint8_t *> PyByteArray_AS_STRING(self.out)
+        PyByteArray_Resize(made, used + written)
+        out = <uint8_t *> PyByteArray_AS_STRING(made)
         store32(out + LAST_OFFSET_DELTA, <uint32_t> (last - first))
         store64(
             out + MAX_TIMESTAMP,
@@ -135,6 +151,7 @@ cdef class Joiner:
             ),
         )
         store32(out + RECORDS_COUNT, load32(out + RECORDS_COUNT) + load32(held.start + RECORDS_COUNT))
+        self.out = made
         self.count += 1
         return True
 

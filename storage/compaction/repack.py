@@ -4,8 +4,8 @@ A log that is written line by line has a batch for each line, which no codec mak
 repacked segment has the same records at the same offsets. Neighbours are joined, up to 256 KiB of
 plain bytes and `max.message.bytes`, if they are v2 batches of one leader epoch and timestamp type,
 without a producer, a transaction, control records or a delete horizon; with LogAppendTime they must
-have the same append time. Every other batch, and one that is joined with none, is copied. So a
-repacked segment has nothing to join.
+have the same append time. Every other batch, one that is joined with none, and one with records
+that cannot be read, is copied byte for byte. So a repacked segment has nothing to join.
 
 The new segment replaces the old one under its own base offset (`replacing`), with the old mtime.
 Its text is the same, so this is no change of the past (`state.history`). If it is not smaller, or
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -27,10 +28,11 @@ from typing import NamedTuple
 from storage import paths
 from storage.compaction._join import Joiner
 from storage.compaction.group_writer import GroupWriter
-from storage.compaction.passes import WINDOW_BYTES, walk
+from storage.compaction.passes import WINDOW_BYTES
 from storage.compaction.replacing import publish_by
 from storage.errors import CorruptRecord, StorageError, TaskCancelled
 from storage.log.log import Log
+from storage.record._batch import walk_batches
 from storage.record.compression import codec_number
 from storage.record.header import (
     APPEND_TIME_BIT,
@@ -42,9 +44,12 @@ from storage.record.header import (
 from storage.record.plain import compressed
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.segment.walk import Buffered, Walk
 from storage.segment.writer import BatchEntry
 from storage.settings.config import LogConfig
 from storage.task import Task
+
+_log = logging.getLogger(__name__)
 
 PLAIN_BYTES = 256 << 10
 """The most plain bytes of a joined batch."""
@@ -63,18 +68,21 @@ class Repacked(NamedTuple):
     bytes_after: int
 
 
-class JoinPass:
+class Joining:
     """Writes the batches of a segment, joined, with a `GroupWriter`.
 
-    `joined`: batches that became part of another one. `finished`: the new segment is as large as
-    the old one, so the rest is left out.
+    `joined`: batches that became part of another one. `unreadable`: why the first batch was copied
+    whose records cannot be read though its CRC is right; None: there is none. `finished`: the new
+    segment is as large as the old one, so the rest is left out.
     """
 
     def __init__(self, writer: GroupWriter, config: LogConfig, old: Segment) -> None:
         self.finished = False
         self.joined = 0
+        self.unreadable: CorruptRecord | None = None
         self._writer = writer
-        self._old_size = old.size
+        self._old = old
+        self._next_offset = old.base_offset
         # Of transactions with markers in the segment, by marker.
         self._aborted = list(old.aborted)
         self._codec = codec_number(config.kafkafs_repack)
@@ -87,23 +95,42 @@ class JoinPass:
         self._out = bytearray()
         self._entries: list[BatchEntry] = []
 
-    def run(self, data: memoryview, at: int, end: int) -> int:
-        """Take no run of batches: `take_batch` takes each."""
-        return at
-
-    def take_batch(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        """Take one batch, as it is stored and in plain form. Errors: CorruptRecord."""
-        kind = _kind(header)
-        if kind is not None and kind == self._kind and self._joiner.add(plain):
-            return
-        self._end_batch()
-        if kind is None:
-            self._put(bytes(stored), header)
-        else:
-            self._joiner.add(plain)
-            self._kind, self._stored = kind, bytes(stored)
+    def take(self, data: memoryview) -> int:
+        """Take the sound batches at the start of `data`, the log's bytes after those that were
+        taken before; return the number of their bytes. Errors: OSError, CorruptRecord.
+        """
+        old = self._old
+        taken, _, _, self._next_offset, _, _ = walk_batches(
+            data, len(data), old.base_offset, self._next_offset, old.next_offset
+        )
+        at = 0
+        while at < taken:
+            header = parse_header(data[at:taken])
+            self._take_batch(bytes(data[at : at + header.size]), header)
+            at += header.size
         if len(self._out) >= WINDOW_BYTES:
             self._write()
+        return taken
+
+    def _take_batch(self, stored: bytes, header: BatchHeader) -> None:
+        kind = _kind(header)
+        if kind is not None:
+            try:
+                plain, _ = self._old.expand(stored, 0, len(stored), 0)
+                if kind == self._kind and self._joiner.add(plain):
+                    return
+                self._end_batch()
+                self._joiner.add(plain)
+            except CorruptRecord as error:
+                if self.unreadable is None:
+                    self.unreadable = CorruptRecord(
+                        error.message, path=self._old.log_path, offset=header.base_offset
+                    )
+            else:
+                self._kind, self._stored = kind, stored
+                return
+        self._end_batch()
+        self._put(stored, header)
 
     def end(self) -> None:
         """Write the rest. Errors: OSError, CorruptRecord."""
@@ -133,15 +160,18 @@ class JoinPass:
         count = sum(entry.last_offset <= last for entry in self._aborted)
         aborted, self._aborted = self._aborted[:count], self._aborted[count:]
         self._writer.append(self._out, self._entries, aborted)
-        self.finished = sum(each.size for each in self._writer.segments) >= self._old_size
+        self.finished = sum(each.size for each in self._writer.segments) >= self._old.size
         self._out, self._entries = bytearray(), []
 
 
 def _kind(header: BatchHeader) -> tuple[int, int, int] | None:
     """Return what batches must have in common to be joined; None: it is joined with none."""
-    if header.magic != MAGIC or header.producer_id != -1 or header.records_count <= 0:
+    if header.magic != MAGIC or header.records_count <= 0:
         return None
-    if header.attributes & ~(CODEC_BITS | APPEND_TIME_BIT) or header.last_offset_delta < 0:
+    # (A foreign batch without a producer may have an epoch or a sequence.)
+    if (header.producer_id, header.producer_epoch, header.base_sequence) != (-1, -1, -1):
+        return None
+    if header.attributes & ~(CODEC_BITS | APPEND_TIME_BIT):
         return None
     append_time = header.attributes & APPEND_TIME_BIT
     return header.leader_epoch, append_time, header.max_timestamp if append_time else 0
@@ -164,20 +194,24 @@ def due(log: Log) -> list[Segment]:
 
 
 def repack_all(log: Log, now_ms: int, task: Task) -> list[Repacked]:
-    """Repack each segment that is `due`, the oldest first; a damaged one stays as it is. Errors:
-    those of `repack` but CorruptRecord; the remaining segments are due the next time.
+    """Repack each segment that is `due`, the oldest first; one with damage, or that is refused with
+    CorruptRecord, stays as it is.
+
+    Errors: those of `repack` but CorruptRecord. They concern the disk or the log, so no other
+    segment is tried; the remaining ones are due the next time.
     """
     done: list[Repacked] = []
     for segment in task.on_log_thread(lambda: due(log)):
+        outcome = None
         try:
-            outcome = None if segment.damages else repack(log, segment, now_ms, task)
-        except CorruptRecord:
             if not segment.damages:
-                raise
-            outcome = None
+                outcome = repack(log, segment, now_ms, task)
+        except CorruptRecord as error:
+            if not segment.damages:
+                _log.warning("%s: the segment is not repacked: %s", log.name, error)
         if outcome is not None:
             done.append(outcome)
-        log.history.repacked_below = segment.base_offset + 1
+        log.history.note_repacked(segment.base_offset + 1)
     return done
 
 
@@ -189,10 +223,10 @@ def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | No
     try again later; OSError, StorageError. The log has the old segment then, unless only the names
     of the new one's files are not final yet.
     """
-    with _held(log, segment, task):
+    with _held(log, segment, task) as config:
         try:
             _check_room(log, segment)
-            new = _joined(log, segment, now_ms, task)
+            new = _joined(log, segment, config, now_ms, task)
             if new is None:
                 return None
             try:
@@ -213,23 +247,26 @@ def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | No
 
 
 @contextlib.contextmanager
-def _held(log: Log, segment: Segment, task: Task) -> Iterator[None]:
-    """Exclude cleaners and retention from the log, and lease the segment."""
+def _held(log: Log, segment: Segment, task: Task) -> Iterator[LogConfig]:
+    """Exclude cleaners and retention from the log, and lease the segment. Yield the settings, which
+    allow it.
+    """
 
-    def begin() -> None:
+    def begin() -> LogConfig:
         _check_may(log)
         if log.cleaning or segment not in log.segments[:-1]:
             raise TaskCancelled("the log is being changed")
         segment.lease()
         log.cleaning = True
+        return log.config
 
     def end() -> None:
         log.cleaning = False
         segment.release()
 
-    task.on_log_thread(begin)
+    config = task.on_log_thread(begin)
     try:
-        yield
+        yield config
     finally:
         task.on_log_thread(end)
 
@@ -249,17 +286,18 @@ def _check_room(log: Log, segment: Segment) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), segment.log_path)
 
 
-def _joined(log: Log, old: Segment, now_ms: int, task: Task) -> Segment | None:
+def _joined(log: Log, old: Segment, config: LogConfig, now_ms: int, task: Task) -> Segment | None:
     """Write a segment with the joined batches, durably; None: it would be no gain."""
     following = log.segments[log.segments.index(old) + 1].base_offset
     task.begin("repacking", old.size)
     writer = GroupWriter(
-        *(log.files, log.directory, old.base_offset, log.config), now_ms=now_ms, pace=task.pace
+        *(log.files, log.directory, old.base_offset, config), now_ms=now_ms, pace=task.pace
     )
     try:
-        joining = JoinPass(writer, log.config, old)
-        walk(old, 0, joining, task)
-        joining.end()
+        joining = Joining(writer, config, old)
+        _join(old, joining, task)
+        if joining.unreadable is not None:
+            _log.warning("%s: a batch cannot be read: %s", log.name, joining.unreadable)
         if joining.joined and len(writer.segments) == 1 and not joining.finished:
             writer.end(min(old.next_offset, following), old.mtime_ns)
             return writer.segments[0]
@@ -270,6 +308,20 @@ def _joined(log: Log, old: Segment, now_ms: int, task: Task) -> Segment | None:
     for each in writer.segments:
         each.discard()
     return None
+
+
+def _join(old: Segment, joining: Joining, task: Task) -> None:
+    walk = Walk(Buffered(SegmentReader(old).raw).read, 0, old.size, WINDOW_BYTES)
+    for data in walk:
+        taken = joining.take(data)
+        walk.position += taken
+        task.advance(taken)
+        if joining.finished:
+            return
+    if walk.position < old.size:
+        reason = "a batch is damaged or truncated"
+        raise CorruptRecord(reason, path=old.log_path, position=walk.position)
+    joining.end()
 
 
 def _prepare(log: Log, old: Segment, new: Segment, task: Task) -> None:

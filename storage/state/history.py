@@ -447,6 +447,12 @@ class History:
                 self._repacking = None
                 raise
 
+    def note_repacked(self, below: int) -> None:
+        """Note that no segment below this offset needs repacking. Does not wait."""
+        self.repacked_below = below
+        # The next periodic save writes it.
+        self.counted = 0
+
     def check_repack(self) -> None:
         """Check that no change was announced since `begin_repack`. Errors: BlockingIOError."""
         assert self._repacking is not None

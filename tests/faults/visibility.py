@@ -71,9 +71,17 @@ FAULTS = [
     Fault(
         "producers-joined",
         "storage/compaction/repack.py",
-        "header.magic != MAGIC or header.producer_id != -1",
-        "header.magic != MAGIC or header.producer_id < -1",
+        "!= (-1, -1, -1):",
+        "== (0, 0, 0):",
         "Batches lose their sequences, and a repeated batch is appended twice.",
+        (REPACK,),
+    ),
+    Fault(
+        "repack-copies-a-batch-with-a-wrong-base-offset",
+        "storage/compaction/repack.py",
+        "old.base_offset, self._next_offset, old.next_offset",
+        "old.base_offset, 0, old.next_offset",
+        "Records get wrong offsets, and the damage has a right CRC.",
         (REPACK,),
     ),
     # -- transactions --------------------------------------------------------------------------

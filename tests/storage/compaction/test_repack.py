@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,16 @@ from storage.compaction.repack import PLAIN_BYTES, Repacked, due, repack, repack
 from storage.errors import CorruptRecord, TaskCancelled
 from storage.files import Files
 from storage.log.append import append_batches
+from storage.record._plain import seal
 from storage.record.batch import decode
 from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.header import APPEND_TIME_BIT, HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader
+from storage.record.header import (
+    APPEND_TIME_BIT,
+    FLAGS_POSITION,
+    HEADER_SIZE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
 from storage.record.plain import plain, recompress
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -114,6 +122,8 @@ def test_what_may_not_be_joined_is_copied_byte_for_byte(tmp_path: Path) -> None:
         append_batches(log, encode_marker(COMMIT, 8, 0, 0, 0, NOW_MS, 0), now_ns=NOW_NS)
         put(log, record(), base_sequence=1, **tx)
         append_batches(log, encode_marker(ABORT, 8, 0, 0, 0, NOW_MS, 0), now_ns=NOW_NS)
+        put(log, record(), producer_epoch=3)
+        put(log, record(), base_sequence=3)
         put(log, record())
         put(log, record(), codec=1)
         log.roll(NOW_MS)
@@ -125,8 +135,8 @@ def test_what_may_not_be_joined_is_copied_byte_for_byte(tmp_path: Path) -> None:
         assert list(log.records()) == shown
         assert log.segments[0].aborted == aborted
         new = stored(log.segments[0])
-        assert [header.records_count for header, _ in new] == [4, 1, 1, 1, 1, 1, 1, 2]
-        assert [data for _, data in new[1:7]] == [data for _, data in old[3:9]]
+        assert [header.records_count for header, _ in new] == [4, 1, 1, 1, 1, 1, 1, 1, 1, 2]
+        assert [data for _, data in new[1:9]] == [data for _, data in old[3:11]]
         assert log.producers == log.producers
 
 
@@ -274,27 +284,151 @@ def test_appends_keep_the_room_that_they_need(tmp_path: Path) -> None:
         assert len(repacked(log)) == 1
 
 
-def test_a_damaged_segment_stays_and_the_others_are_repacked(tmp_path: Path) -> None:
-    manager = LogManager.open(str(tmp_path))
+def overwrite(segment: Segment, number: int, change: Callable[[bytearray], None]) -> bytes:
+    """Change a batch of a segment in its file."""
+    position, header = list(SegmentReader(segment).batches())[number]
+    data = bytearray(SegmentReader(segment).read(position, header.size))
+    change(data)
+    with open(segment.log_path, "r+b") as file:
+        file.seek(position)
+        file.write(data)
+    return bytes(data)
+
+
+def three_segments(
+    data: Path, files: Files | None = None, producer_epoch: int = -1
+) -> tuple[LogManager, Log]:
+    """Each has eight batches of three records."""
+    manager = LogManager.open(str(data), files=files)
     log = new_log(manager)
     for _ in range(3):
-        fill(log)
-    damaged = log.segments[1]
+        for number in range(8):
+            put(log, *[record(line(number))] * 3, producer_epoch=producer_epoch)
+        log.roll(NOW_MS)
     log.flush()
-    with open(damaged.log_path, "r+b") as file:
-        file.seek(damaged.size // 2)
-        file.write(b"?????")
-    assert len(repacked(log)) == 2
-    assert log.segments[1] is damaged
+    return manager, log
+
+
+def value(data: bytearray) -> None:
+    data[HEADER_SIZE + 20] ^= 1
+
+
+def base_offset(bit: int) -> Callable[[bytearray], None]:
+    def change(data: bytearray) -> None:
+        data[7] ^= bit
+
+    return change
+
+
+@pytest.mark.parametrize("producer_epoch", [-1, 1], ids=["joined", "copied"])
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [(4, value), (5, base_offset(1)), (4, base_offset(4)), (4, base_offset(32))],
+    ids=["CRC", "15 to 14", "12 to 8", "12 to 44"],
+)
+def test_a_damaged_segment_stays_and_the_others_are_repacked(
+    tmp_path: Path, number: int, change: Callable[[bytearray], None], producer_epoch: int
+) -> None:
+    manager, log = three_segments(tmp_path, producer_epoch=producer_epoch)
+    damaged = log.segments[0]
+    overwrite(damaged, number, change)
+    found = Path(damaged.log_path).read_bytes()
+    assert len(repacked(log)) == (2 if producer_epoch < 0 else 0)
+    assert log.segments[0] is damaged
+    assert Path(damaged.log_path).read_bytes() == found
     assert damaged.damages
     assert due(log) == []
     manager.abandon()
 
 
-def test_a_setting_that_changes_meanwhile_stops_it(tmp_path: Path) -> None:
+def put_byte(position: int, byte: int) -> Callable[[bytearray], None]:
+    def change(data: bytearray) -> None:
+        data[position] = byte
+        seal(data)
+
+    return change
+
+
+# The first record: two bytes of length, attributes, timestamp delta, offset delta, key length.
+@pytest.mark.parametrize(
+    "change",
+    [
+        put_byte(HEADER_SIZE, 0),
+        put_byte(HEADER_SIZE + 4, 6),
+        put_byte(HEADER_SIZE + 4, 1),
+        put_byte(HEADER_SIZE + 5, 3),
+        put_byte(HEADER_SIZE + 6, 0xFE),
+        put_byte(-1, 2),
+        put_byte(FLAGS_POSITION, 4),
+    ],
+    ids=["length", "offset", "offset below 0", "key", "value", "headers", "codec"],
+)
+def test_a_batch_that_cannot_be_read_is_copied(
+    tmp_path: Path, change: Callable[[bytearray], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    manager, log = three_segments(tmp_path)
+    first, fifth = (overwrite(log.segments[1], number, change) for number in (0, 4))
+    old = [data for _, data in stored(log.segments[1])]
+    assert len(repacked(log)) == 3
+    headers, data = zip(*stored(log.segments[1]), strict=True)
+    assert [header.records_count for header in headers] == [3, 9, 3, 9]
+    assert (data[0], data[2]) == (first, fifth)
+    for joined, batches in ((data[1], old[1:4]), (data[3], old[5:8])):
+        assert decode(joined) == [each for batch in batches for each in decode(batch)]
+    assert not log.segments[1].damages
+    assert [text for _, _, text in caplog.record_tuples if "cannot be read" in text]
+    assert len(caplog.records) == 1
+    assert due(log) == []
+    manager.abandon()
+
+
+class Failing(Files):
+    """A disk that returns wrong bytes, or an error, at the next read of a whole segment."""
+
+    fault: int | None = None
+
+    def preadv(self, fd: int, buffer: memoryview | bytearray, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        fault, self.fault = self.fault, None
+        if fault:
+            raise OSError(fault, os.strerror(fault))
+        if fault is not None:
+            buffer[count // 2] ^= 1
+        return count
+
+
+def test_a_segment_that_is_read_wrongly_once_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Failing()
+    manager, log = three_segments(tmp_path, files)
+    first, before = log.segments[0], records_of(log)
+    files.fault = 0
+    assert len(repacked(log)) == 2
+    assert (log.segments[0], first.damages) == (first, ())
+    assert records_of(log) == before
+    assert [level for _, level, _ in caplog.record_tuples] == [logging.WARNING]
+    assert due(log) == []
+    manager.close()
+
+
+def test_an_error_of_the_disk_stops_it(tmp_path: Path) -> None:
+    files = Failing()
+    manager, log = three_segments(tmp_path, files)
+    old = log.segments
+    files.fault = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        repacked(log)
+    assert log.segments == old
+    assert len(repacked(log)) == 3
+    manager.close()
+
+
+@pytest.mark.parametrize("at", ["repacking", "replacing"])
+def test_a_setting_that_changes_meanwhile_stops_it(tmp_path: Path, at: str) -> None:
     class Changing(Task):
         def begin(self, phase: str, total: int) -> None:
-            if phase == "replacing":
+            if phase == at:
                 manager.change_topic_settings("t", {"kafkafs.repack": "off"})
             super().begin(phase, total)
 
@@ -330,8 +464,9 @@ def test_offsets_that_do_not_fit_one_batch_are_not_joined() -> None:
     assert joiner.add(plain(data := encode([Record(5, 0, 0, None, b"")]), 0, len(data))[0])
     far = encode([Record(5 + (1 << 31), 0, 0, None, b"")])
     assert not joiner.add(plain(far, 0, len(far))[0])
-    before = encode([Record(4, 0, 0, None, b"")])
-    assert not joiner.add(plain(before, 0, len(before))[0])
+    for offset in (4, 5):
+        before = encode([Record(offset, 0, 0, None, b"")])
+        assert not joiner.add(plain(before, 0, len(before))[0])
     assert decode(joiner.take()) == [Record(5, 0, 0, None, b"")]
 
 
@@ -347,9 +482,12 @@ def test_a_record_that_becomes_longer_than_the_limit_is_not_joined() -> None:
 def test_a_malformed_record_changes_nothing() -> None:
     joiner = Joiner(1 << 20)
     good = encode([Record(0, 0, 0, None, b"good")])
-    joiner.add(plain(good, 0, len(good))[0])
     bad = bytearray(plain(data := encode([Record(1, 0, 0, None, b"bad")]), 0, len(data))[0])
     bad[61] = 126
+    with pytest.raises(CorruptRecord):
+        joiner.add(bad)
+    assert joiner.count == 0
+    joiner.add(plain(good, 0, len(good))[0])
     with pytest.raises(CorruptRecord):
         joiner.add(bad)
     assert joiner.take() == good
