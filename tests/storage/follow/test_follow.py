@@ -23,6 +23,7 @@ from storage.index import txn_index
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.record.batch import decode
+from storage.record.control import COMMIT
 from storage.record.header import parse_header
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -562,6 +563,49 @@ def test_what_was_read_is_intact_when_its_name_leads_to_a_cleaned_file(
     follow.look()
     assert follow.follower.intact()
     follow.check()
+
+
+def test_a_cleaned_segment_is_loaded_once_while_it_waits_for_hidden_records(tmp_path: Path) -> None:
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    with contextlib.closing(follow.manager):
+        partition, producer = follow.partition, Producer(7, transactional=True)
+        partition.put(producer.batch(b"a", b"b"), b"a", b"b")
+        partition.roll()
+        follow.look()
+        limit = partition.next_offset
+        follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: limit)
+        partition.put(producer.marker(COMMIT))
+        partition.clean(1, lambda offset, value: True)
+        old = follow.log.segments[0]
+        for expected in (True, False, False):
+            files.asked.clear()
+            follower.look()
+            assert follow.log.segments[0] is old
+            assert ("open" in files.asked) == expected
+        limit = partition.next_offset
+        follower.look()
+        follow.check()
+
+
+def test_the_active_segment_has_its_name_again(follow: Follow) -> None:
+    """Its writer began to delete it, and the disk refused the rest."""
+    partition = follow.partition
+    follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: partition.next_offset)
+    partition.append(b"more")
+    path = partition.active
+    data = path.read_bytes()
+    os.truncate(path, len(data) - 1)
+    partition.roll()
+    partition.append(b"last")
+    path.rename(f"{path}{paths.DELETED}")
+    follower.look()
+    assert follow.log.active.base_offset == 0
+    Path(f"{path}{paths.DELETED}").rename(path)
+    path.write_bytes(data)
+    follower.look()
+    assert values(follow.log) == partition.values
+    assert not follower.look()
 
 
 def test_a_log_that_starts_over_further_on(follow: Follow) -> None:
