@@ -209,9 +209,12 @@ class Schedule:
             return self._partitions.of(log)
 
         try:
+            found = task.on_log_thread(partition)
             # First it reads the history, once.
-            task.on_log_thread(partition).nonce()
+            found.nonce()
             repack_all(log, self._manager.clock_ms(), task)
+            # Housekeeping saves which segments need no repacking.
+            found.note_change()
         except TaskCancelled:
             raise
         except Exception:

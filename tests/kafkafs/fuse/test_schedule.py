@@ -4,6 +4,7 @@ tests/mount/contract/test_schedule.py.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -203,6 +204,25 @@ def test_sealed_segments_are_repacked_again_and_again(tmp_path: Path) -> None:
             await comes(lambda number=number: log.segments[number].size < sizes[number])  # type: ignore[misc]
         assert values(log) == [b"the same words in each line"] * 60
         assert not world.said
+
+    in_world(tmp_path / "data", test)
+
+
+def test_a_segment_that_would_not_become_smaller_is_read_once(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.topic("a", kafkafs_repack="zstd")
+        append(log, os.urandom(300_000), timestamp_ms=world.now_ms())
+        log.roll(world.now_ms())
+        partition = world.tree.partitions.of(log)
+        partition.nonce()
+        partition.text(world.tree.mount.views[0]).measure(time.monotonic() + 10)
+        for _ in range(2):
+            world.tree.partitions.housekeeping()
+        await world.pass_s(31)
+        world.tree.partitions.housekeeping()
+        # A restart after a kill has this line.
+        history = Path(log.directory, "kafkafs.history").read_text()
+        assert "repacked-below 1\n" in history
 
     in_world(tmp_path / "data", test)
 
