@@ -115,6 +115,22 @@ class Reader:
                 if not header.is_control and not self._is_hidden(header, isolation):
                     yield made, header
 
+    def next_readable(self, offset: int, error: CorruptRecord) -> int:
+        """Return the offset behind the damage that a read from `offset` has met: that of the next
+        batch. An error without a path is of a record of the batch at `offset`.
+
+        Errors: those of `records`.
+        """
+        offset = max(offset, error.offset or 0)
+        for segment in self._log.segments_from(offset):
+            reader = SegmentReader(segment)
+            for position, header in reader.batches(segment.position_before(offset)):
+                if header.last_offset >= offset:
+                    if error.path is None or position == error.position:
+                        return header.last_offset + 1
+                    return max(header.base_offset, offset)
+        return self._log.log_end_offset
+
     def _is_hidden(self, header: BatchHeader, isolation: Isolation) -> bool:
         return (
             header.is_transactional

@@ -9,7 +9,7 @@ from typing import Final
 
 from kafka_client.cluster import TopicPartition
 from kafkafs.cli.clusters.pieces import ClusterReader, Piece, Span
-from kafkafs.cli.common.matching import Scan, rendered
+from kafkafs.cli.common.matching import Report, Scan, rendered
 from kafkafs.views import TextView
 from kafkafs.views._measure import Cursor, unfilled
 from storage.condition.condition import Condition
@@ -41,19 +41,22 @@ def text_of(piece: Piece, view: TextView, predicate: Predicate = ALWAYS) -> Iter
 
 
 def scan_of(
-    reader: ClusterReader, partition: TopicPartition, span: Span, condition: Condition
+    reader: ClusterReader,
+    partition: TopicPartition,
+    span: Span,
+    condition: Condition,
+    report: Report,
 ) -> Scan:
-    """Search a span of a partition. Errors: CorruptRecord, ClientError, OSError."""
+    """Search a span of a partition. Errors: ClientError, OSError."""
     predicate = condition.of_partition(*partition).predicate()
 
     def batches() -> Iterator[tuple[int, Buffer | None]]:
         for piece in reader.pieces({partition: span}):
-            yield len(piece.fetched.records), None
-            with _naming_partition(piece):
-                for batch in batches_of(piece, predicate):
-                    yield 0, batch
+            for batch in batches_of(piece, predicate, report):
+                yield piece.start - span.start, batch
+            yield piece.end - span.start, None
 
-    return Scan(0, batches())
+    return Scan(0 if span.end is None else span.end - span.start, batches())
 
 
 @contextmanager
@@ -62,8 +65,11 @@ def _naming_partition(piece: Piece) -> Iterator[None]:
     try:
         yield
     except CorruptRecord as error:
-        reason = f"{piece.fetched.partition}: {error.message}"
-        raise CorruptRecord(reason, offset=error.offset) from None
+        raise _named(error, piece) from None
+
+
+def _named(error: CorruptRecord, piece: Piece) -> CorruptRecord:
+    return CorruptRecord(f"{piece.fetched.partition}: {error.message}", offset=error.offset)
 
 
 def _is_shown_whole(piece: Piece) -> bool:
@@ -91,9 +97,11 @@ def _text_of_all(data: memoryview, view: TextView, out: bytearray) -> Iterator[m
         yield from rendered(view, data, cursor, out)
 
 
-def batches_of(piece: Piece, predicate: Predicate = ALWAYS) -> Iterator[bytearray]:
+def batches_of(
+    piece: Piece, predicate: Predicate = ALWAYS, report: Report | None = None
+) -> Iterator[bytearray]:
     """Yield batches in plain form, with the records that are shown and for which the predicate
-    holds. Errors: CorruptRecord.
+    holds. Errors: CorruptRecord without `report`.
     """
     data = piece.fetched.records
     aborted = deque(sorted(piece.fetched.aborted, key=lambda each: each[1]))
@@ -111,10 +119,16 @@ def batches_of(piece: Piece, predicate: Predicate = ALWAYS) -> Iterator[bytearra
                 if marker is not None and marker.type == ABORT:
                     hidden.discard(header.producer_id)
         elif not header.is_transactional or header.producer_id not in hidden:
-            if not header.is_plain:
-                batch, size = plain(data, begin, len(data))
-                at = begin + size
-            some = kept(batch, predicate, piece.start, piece.end, header.magic == 0)
+            try:
+                if not header.is_plain:
+                    batch, size = plain(data, begin, len(data))
+                    at = begin + size
+                some = kept(batch, predicate, piece.start, piece.end, header.magic == 0)
+            except CorruptRecord as error:
+                if report is None:
+                    raise
+                report(_named(error, piece))
+                continue
             if some is not None:
                 yield some
 

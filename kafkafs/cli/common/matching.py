@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from kafkafs.views import TextView
     from kafkafs.views._measure import Cursor
     from storage.condition.condition import Condition
+    from storage.errors import CorruptRecord
+    from storage.log.read import Isolation
     from storage.record.header import Buffer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _TEXT_BYTES = 64 << 10
+
+Report = Callable[["CorruptRecord"], object]
+"""Gets damage; the search continues behind it."""
 
 
 def _parsed(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
@@ -45,10 +50,10 @@ def where_option(function: _F) -> _F:
 
 
 class Scan(NamedTuple):
-    """A search for records. `total`: about as many bytes are read; 0: not known.
+    """A search for records. `total`: the number of offsets to search; 0: not known.
 
-    `batches` yields how many bytes were read, and a plain batch of records for which the condition
-    holds, or None. Errors: StorageError, OSError.
+    `batches` yields how many of them have been searched, and a plain batch of records for which the
+    condition holds, or None. Errors: StorageError, OSError.
     """
 
     total: int
@@ -56,14 +61,24 @@ class Scan(NamedTuple):
 
 
 def scan(
-    tree: FileSystem, topic: str, number: int, view: str, points: str, condition: Condition
+    tree: FileSystem,
+    topic: str,
+    number: int,
+    view: str,
+    points: str,
+    condition: Condition,
+    report: Report | None = None,
 ) -> Scan:
-    """Search a partition between two points, `START..END`. Errors: StorageError, OSError."""
+    """Search a partition between two points, `START..END`. Without `report`, damage is an error.
+
+    Errors: StorageError, OSError.
+    """
     from kafkafs.tree.files.start_names import parse_start_name
-    from kafkafs.tree.files.start_points import end_of, start_offset
+    from kafkafs.tree.files.start_points import end_of, of_group, start_offset
     from kafkafs.tree.files.view_file import ViewFile
+    from storage.errors import CorruptRecord, SegmentGone
     from storage.record.columns._predicate import kept
-    from storage.split.narrow import bytes_of, narrowed
+    from storage.split.narrow import narrowed
 
     left = condition.of_partition(topic, number)
     if left.is_impossible:
@@ -73,17 +88,47 @@ def scan(
     assert isinstance(node, ViewFile)
     assert parsed is not None
     partition, shown = node.partition, node.text
-    start = patiently(lambda: start_offset(partition, shown, parsed.start, strict=False))
-    end = patiently(lambda: end_of(partition, shown, parsed.end)).offset
     log, predicate = partition.log, left.predicate()
-    ranges = narrowed(log, start, shown.bound if end is None else end, left)
+    isolation: Isolation = "read_committed" if shown.view.committed else "read_uncommitted"
+
+    def offsets() -> tuple[int, int]:
+        first = of_group(tree.partitions, partition, parsed.start)
+        last = of_group(tree.partitions, partition, parsed.end)
+        assert first is not None
+        start = start_offset(partition, shown, first, strict=False)
+        end = end_of(partition, shown, last).offset
+        return start, shown.bound if end is None else end
+
+    # Another process may have removed segments since the directory was opened.
+    partition.look()
+    start, end = patiently(offsets)
 
     def batches() -> Iterator[tuple[int, Buffer | None]]:
-        for first, behind in ranges:
-            for batch, header in log.reader.batches(first, behind):
-                yield header.size, kept(batch, predicate, first, behind, header.magic == 0)
+        at, failed = start, None
+        while True:
+            segments = log.segments
+            try:
+                for first, behind in narrowed(log, at, end, left):
+                    at = first
+                    for batch, header in log.reader.batches(first, behind, isolation):
+                        some = kept(batch, predicate, first, behind, header.magic == 0)
+                        at = header.last_offset + 1
+                        yield at - start, some
+                return
+            except SegmentGone:
+                partition.look()
+                if log.segments is segments:
+                    raise
+                at = max(at, log.log_start_offset)
+            except CorruptRecord as error:
+                if report is None or (at, error.position) == failed:
+                    raise
+                failed = at, error.position
+                at = log.reader.next_readable(at, error)
+                error.path = error.path or log.directory
+                report(error)
 
-    return Scan(sum(bytes_of(log, first, behind) for first, behind in ranges), batches())
+    return Scan(max(end - start, 0), batches())
 
 
 def text_of(view: TextView, batch: Buffer) -> bytes:

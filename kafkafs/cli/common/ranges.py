@@ -12,6 +12,7 @@ import click
 from kafkafs.cli.common.addresses import Address, partitions_at, resolve
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.views import taken_from_paths
+from kafkafs.quantities import local_time
 
 
 class Range(NamedTuple):
@@ -47,9 +48,8 @@ def resolve_ranges(words: Sequence[str]) -> tuple[Address, str, list[Range]]:
 
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words without @START..END, and the ranges. Errors: ClickException."""
-    from kafkafs.tree.files.start_names import parse_start_name
-
     plain, points = [], []
+    now_ms = time.time_ns() // 1_000_000
     for number, word in enumerate(words):
         directory, slash, last = word.rpartition("/")
         name, at, point = last.partition("@")
@@ -57,13 +57,29 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
             plain.append(word)
             points.append("start..end")
             continue
-        if parse_start_name(f"0@{point}", time.time_ns() // 1_000_000) is None:
-            raise click.BadParameter(
-                f"{point!r} is not a valid start or range (START or START..END)"
-            )
         plain.append(f"{directory}{slash}{name}")
-        points.append(point if ".." in point else f"{point}..end")
+        points.append(_fixed(point, now_ms))
     return plain, points
+
+
+def _fixed(points: str, now_ms: int) -> str:
+    """Return START..END without relative times: they are the same for all partitions.
+
+    Errors: ClickException.
+    """
+    from kafkafs.tree.files.start_names import Time, parse_point, parse_start_name
+
+    parsed = parse_start_name(f"0@{points}", now_ms)
+    if parsed is None:
+        raise click.BadParameter(f"{points!r} is not a valid start or range (START or START..END)")
+    start, dots, end = points.partition("..")
+    texts = (
+        local_time(point.timestamp_ms)
+        if isinstance(point, Time) and point != parse_point(text, 0)
+        else text
+        for point, text in ((parsed.start, start), (parsed.end, end if dots else "end"))
+    )
+    return "..".join(texts)
 
 
 def _is_directory(word: str) -> bool:

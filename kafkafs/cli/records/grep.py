@@ -28,14 +28,14 @@ from kafkafs.cli.common.clusters import (
     partitions_of,
 )
 from kafkafs.cli.common.ending import FOUND, failure
-from kafkafs.cli.common.matching import Scan, scan, text_of
+from kafkafs.cli.common.matching import Report, Scan, scan, text_of
 from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.cli.common.output import Output, binary_stdout, output_options
 from kafkafs.cli.common.ranges import Range, resolve_ranges
 from kafkafs.cli.common.views import view_option
 from kafkafs.cli.common.words import Logs, Topic, options_as, words_argument
 from kafkafs.progress import Bar
-from storage.errors import CorruptRecord, FaultyPartition
+from storage.errors import StorageError, TaskCancelled
 from storage.paths import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 _NOTHING_FOUND = FOUND
 _FAILED = 2
 
-#: Bytes between two movements of the bar.
-_SHOWN_BYTES = 1 << 20
-
-_Part = tuple[str, int, Callable[[], Scan]]
+_Part = tuple[str, int, Callable[[Report], Scan]]
 """A topic, a partition, and a function that begins to search it."""
 
 
@@ -183,7 +180,7 @@ def _failing_as_grep() -> Iterator[None]:
 @view_option
 @cluster_options
 @_failing_as_grep()
-@output_options("the matches of each partition; the records as in .jsonl")
+@output_options("the matches of each partition (-l: at most 1); the records as in .jsonl")
 @words_argument(
     f"[WORD] DATA|{CLUSTER} [TOPIC[:PARTITION][@START[..END]]]...",
     Logs(Topic(partition=True), after="given"),
@@ -285,13 +282,15 @@ def _search(
 ) -> bool:
     """Search partitions, print what is found, and return whether anything was found."""
     results: list[dict[str, Any]] = []
-    most = 1 if shown.list_only else shown.most
-    is_named = len(parts) > 1 and not shown.without_names
+    most = 1 if shown.list_only and shown.most != 0 else shown.most
+    # Partitions that cannot be read have been reported.
+    is_named = (len(parts) > 1 or out.has_failed) and not shown.without_names
     with binary_stdout() as stdout, closing(Bar()) as bar:
-        for topic, number, begin in parts:
+        # As GNU grep: -m 0 prints nothing, not even counts.
+        for topic, number, begin in parts if most != 0 else ():
             name, matches, records = f"{topic}:{number}", 0, list[Any]()
             labels = [name] if is_named else []
-            for batch, count in () if most == 0 else _batches(begin, name, bar, out):
+            for batch, count in _batches(begin, name, bar, out):
                 count = count if most is None else min(count, most - matches)
                 matches += count
                 if shown.has_records and out.as_json:
@@ -314,37 +313,43 @@ def _search(
             if shown.has_records or out.as_json:
                 continue
             bar.close()
-            if shown.count_only:
-                _write(stdout, labels, b"%d\n" % matches, marked)
-            elif matches:
-                _write(stdout, [], f"{name}\n".encode(), None)
+            if shown.list_only:
+                stdout.write(f"{name}\n".encode() if matches else b"")
+            else:
+                _write(stdout, labels, b"%d\n" % matches, None)
     out.json({"partitions": results})
     return any(each["matches"] for each in results)
 
 
 def _batches(
-    begin: Callable[[], Scan], name: str, bar: Bar, out: Output
+    begin: Callable[[Report], Scan], name: str, bar: Bar, out: Output
 ) -> Iterator[tuple[Buffer, int]]:
     """Yield the batches that are found, with their numbers of records, and show the progress.
 
-    Damage is reported, and ends the search of the partition. Errors: ClientError.
+    Errors are reported. All but damage end the search of the partition. Errors: ClientError,
+    TaskCancelled.
     """
+    from kafka_client.errors import ClientError
     from storage.record.header import parse_header
 
-    is_shown = sys.stderr.isatty()
-    done = shown = 0
-    try:
-        search = begin()
-        for size, batch in search.batches:
-            done += size
-            if is_shown and done - shown >= _SHOWN_BYTES:
-                shown = done
-                bar.show(f"searching {name}", done, search.total, "bytes")
-            if batch is not None:
-                yield batch, parse_header(batch).records_count
-    except (CorruptRecord, FaultyPartition, OSError) as error:
+    def report(error: Exception) -> None:
         bar.close()
         out.report(failure(error))
+
+    is_shown = sys.stderr.isatty()
+    shown = 0
+    try:
+        search = begin(report)
+        for done, batch in search.batches:
+            if is_shown and done - shown > search.total // 1000:
+                shown = done
+                bar.show(f"searching {name}", done, search.total, "offsets")
+            if batch is not None:
+                yield batch, parse_header(batch).records_count
+    except (ClientError, TaskCancelled):
+        raise
+    except (StorageError, OSError) as error:
+        report(error)
 
 
 def _lines(batch: Buffer, view: TextView, count: int) -> Iterator[tuple[int, bytes]]:

@@ -312,9 +312,22 @@ def test_a_topic_that_may_not_be_read_is_reported_once(broker: OneBroker) -> Non
     done = CliRunner().invoke(main, ["cat", place, "secret", "secret:0@-3", "t@38"])
     assert (done.exit_code, done.stdout) == (3, "v38\nv39\n")
     assert done.stderr == "kafkafs: secret: TOPIC_AUTHORIZATION_FAILED\n"
-    done = CliRunner().invoke(main, ["grep", "v39", place])
-    assert (done.exit_code, done.stdout) == (2, "t:0:v39\n")
-    assert done.stderr == "kafkafs: secret: TOPIC_AUTHORIZATION_FAILED\n"
+    list_offsets = broker.answers["ListOffsets"]
+
+    def refused(version: int, data: Struct) -> Struct:
+        answer = list_offsets(version, data)
+        assert isinstance(answer, dict)
+        secret = [each for each in answer["topics"] if each["name"] == b"secret"]
+        for partition in (part for topic in secret for part in topic["partitions"]):
+            partition["errorCode"] = NOT_ALLOWED
+        return answer
+
+    # The labels do not depend on which request the broker refuses.
+    for answer in (list_offsets, refused):
+        broker.answers["ListOffsets"] = answer
+        done = CliRunner().invoke(main, ["grep", "v39", place])
+        assert (done.exit_code, done.stdout) == (2, "t:0:v39\n")
+        assert done.stderr == "kafkafs: secret: TOPIC_AUTHORIZATION_FAILED\n"
 
 
 def test_retention_that_overtakes_the_reader_is_reported(broker: OneBroker) -> None:
@@ -362,6 +375,9 @@ def test_a_batch_that_no_reader_can_decode(broker: OneBroker) -> None:
         broker.batches[10] = pack(header._replace(attributes=codec), records)
         done = call(broker, "cat")
         assert (done.exit_code, done.stdout) == (3, lines(0, 10))
+        assert done.stderr == f"kafkafs: t:0: {reason}\n"
+        done = call(broker, "grep -v nothing")
+        assert (done.exit_code, done.stdout) == (2, lines(0, 10) + lines(15))
         assert done.stderr == f"kafkafs: t:0: {reason}\n"
 
 

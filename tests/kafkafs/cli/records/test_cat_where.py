@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from kafkafs.cli import main
+from kafkafs.cli.common.matching import Scan, scan
+from kafkafs.cli.common.mount_files import opened_tree
+from kafkafs.cli.common.ranges import resolve_ranges
+from kafkafs.tree.files.start_names import parse_start_name
 from storage import LogManager, Record, encode
+from storage.condition.parse import parse
+from storage.groups.offset_records import Committed
 from storage.log.append import append_batches
+from storage.record.batch import decode_plain
 from storage.record.plain import recompress
 from tests.storage import old_logs
 from tests.storage.compaction import cleaned
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, write_settings
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, write_settings
 from tests.storage.transactions import Client
 
 VIEWS = ("values", "kv", "jsonl")
@@ -115,11 +123,64 @@ def test_a_part_of_a_partition(tmp_path: Path) -> None:
         manager.create_topic("t", 2)
         for number in range(2):
             append(manager.log("t", number), *[b"%d" % value for value in range(100)])
+        manager.groups.commit("g", "t", {1: Committed(90)})
     some = ("--where", "value like '%5'")
     assert cat(tmp_path, "t:0@10..40", *some) == b"15\n25\n35\n"
     assert cat(tmp_path, "t:1@-20", *some) == b"85\n95\n"
     assert cat(tmp_path, "t@90", *some) == b"95\n95\n"
     assert cat(tmp_path, "t@90", "--where", "partition = 1 and value like '%5'") == b"95\n"
+    assert cat(tmp_path, "t:1@group=g", *some) == b"95\n"
+    assert cat(tmp_path, "t:1@75..group=g", *some) == b"75\n85\n"
+    assert cat(tmp_path, "t:0@group=g..10", *some) == b"5\n"
+
+
+def test_uncommitted_records(tmp_path: Path) -> None:
+    transactional(tmp_path)
+    for view in VIEWS:
+        more = ("--view", view, "--isolation", "read_uncommitted")
+        whole = cat(tmp_path, "t", *more)
+        assert b"lost" in whole
+        assert b"open" in whole
+        assert cat(tmp_path, "t", *more, "--where", "offset >= 0") == whole
+
+
+@pytest.mark.parametrize("change", ["compaction", "retention"])
+def test_segments_that_the_writer_removes_meanwhile(tmp_path: Path, change: str) -> None:
+    """… are looked up again, and the search goes on behind what was read."""
+    with cleaned.compacted(tmp_path) as (manager, log):
+        for number in range(6):
+            cleaned.put(log, (b"a", b"%d" % number), (b"k%d" % number, b"kept"))
+            cleaned.roll(log)
+        with opened_tree(str(tmp_path)) as tree:
+            found = records_of(scan(tree, "t", 0, "values", "1..end", parse("offset >= 0")))
+            assert [next(found) for _ in range(2)] == [1, 2]
+            if change == "compaction":
+                cleaned.clean(manager, log)
+            else:
+                remove_head(log, 4, NOW_MS)
+            for path in (tmp_path / "t-0").glob("*.deleted"):
+                path.unlink()
+            left = [3, 5, 7, 9, 10, 11] if change == "compaction" else [3, 8, 9, 10, 11]
+            assert list(found) == left
+
+
+def records_of(search: Scan) -> Iterator[int]:
+    for _, batch in search.batches:
+        for record in [] if batch is None else decode_plain(batch):
+            yield record.offset
+
+
+def test_a_time_is_that_of_the_command_for_all_partitions(tmp_path: Path) -> None:
+    compacted(tmp_path)
+    ago = ("-15m", "-1d..-15m", "-1h..end", "00:00..2026-11", "..-1h")
+    fixed = ("5..-10", "start..end", "-3..group=g")
+    for text in (*ago, *fixed):
+        with click.Context(main) as context:
+            context.params["view"] = None
+            _, _, ((_, _, points),) = resolve_ranges([str(tmp_path), f"t@{text}"])
+        parsed = parse_start_name(f"0@{points}", 0)
+        assert parsed == parse_start_name(f"0@{points}", NOW_MS)
+        assert (parsed == parse_start_name(f"0@{text}", 0)) == (text in fixed), text
 
 
 def test_a_wrong_condition_is_refused_with_its_place(tmp_path: Path) -> None:

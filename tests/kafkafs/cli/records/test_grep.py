@@ -22,6 +22,7 @@ from storage import LogManager, Record, encode
 from storage.condition.condition import Condition, Contains
 from storage.log.append import append_batches
 from storage.record.batch import decode_plain
+from storage.record.crc import crc32c
 from storage.record.plain import recompress
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT
@@ -180,6 +181,7 @@ def data(tmp_path: Path) -> Path:
         ("-c -m 1 one DATA orders:0", "1\n"),
         ("-l one DATA", "orders:0\nweb:0\n"),
         ("-l one DATA web", "web:0\n"),
+        ("-cl one DATA", "orders:0\nweb:0\n"),
         ("-v one DATA orders", "orders:0:three\norders:1:One\norders:1:\n"),
         ("--key a -v one DATA orders:0", "three\n"),
         ("--key a one DATA orders:0", "one\n"),
@@ -200,9 +202,10 @@ def test_statuses(data: Path) -> None:
     for words, status, output, reason in (
         ("nothing DATA", 1, "", ""),
         ("-c nothing DATA web", 1, "0\n", ""),
-        ("-m 0 one DATA", 1, "", ""),
+        *((f"{more} -m 0 one DATA", 1, "", "") for more in ("-n", "-c", "-l", "-v")),
         ("-v -e one -e One -e three DATA orders:0", 1, "", ""),
         ("one DATA web orders:0 nope", 2, "", "there is no topic 'nope'"),
+        ("one DATA orders:0@group=nope", 2, "", "there is no group nope"),
         ("one DATA/orders-0", 2, "", f"a data directory: kafkafs grep one {data}\n"),
         ("-e a -e b DATA/orders-0", 2, "", f"a data directory: kafkafs grep -e a -e b {data}\n"),
         ("one", 2, "", "give a word and a directory"),
@@ -220,20 +223,47 @@ def test_statuses(data: Path) -> None:
     assert "must not contain a newline" in done.stderr
 
 
-def test_damage_does_not_end_the_search_of_other_partitions(data: Path) -> None:
+def test_damage_does_not_end_the_search(data: Path) -> None:
+    """… of the records behind it, and of other partitions."""
     with LogManager.open(str(data)) as manager:
         log = manager.log("orders", 0)
+        append(log, b"one, later")
         log.roll(NOW_MS)
-        append(log, b"one")
+        append(log, b"one, in the next segment")
     path = data / "orders-0" / f"{0:020}.log"
     path.write_bytes(path.read_bytes().replace(b"three", b"THREE"))
-    for word, status, output in (("one", 2, "web:0:GET /one\nweb:0:one more\n"), ("x", 2, "")):
-        done = grep(word, data)
-        assert (done.exit_code, done.stdout) == (status, output)
+    found = "orders:0:3:one, later\norders:0:4:one, in the next segment\n"
+    found += "web:0:0:GET /one\nweb:0:1:one more\n"
+    for word, output in (("one", found), ("x", "orders:0:4:one, in the next segment\n")):
+        done = grep("-n", word, data)
+        assert (done.exit_code, done.stdout) == (2, output)
         assert done.stderr.startswith("kafkafs: offsets 0 to 2 are damaged: ")
+        assert done.stderr.count("\n") == 1
     done = grep("one", data, "--json")
     (problem,) = json.loads(done.stdout)["problems"]
     assert (done.exit_code, problem["path"], problem["offset"]) == (2, str(path), 0)
+
+
+def test_records_that_cannot_be_decoded(data: Path) -> None:
+    """… in batches with the right CRC."""
+    with LogManager.open(str(data)) as manager:
+        log = manager.log("web", 0)
+        for value in (b"bad one", b"bad one", b"one, later"):
+            append(log, value)
+    path = data / "web-0" / f"{0:020}.log"
+    stored, at = bytearray(path.read_bytes()), 0
+    while at < len(stored):
+        end = at + 12 + int.from_bytes(stored[at + 8 : at + 12], "big")
+        found = stored.find(b"bad one", at, end)
+        if found >= 0:
+            # The size of the value.
+            stored[found - 1] = 99
+        stored[at + 17 : at + 21] = crc32c(stored[at + 21 : end]).to_bytes(4, "big")
+        at = end
+    path.write_bytes(stored)
+    done = grep("-n", "one", data, "web")
+    assert (done.exit_code, done.stdout) == (2, "0:GET /one\n1:one more\n4:one, later\n")
+    assert str(data / "web-0") in done.stderr
 
 
 def test_words_that_no_command_line_has(tmp_path: Path) -> None:
