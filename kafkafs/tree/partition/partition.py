@@ -97,6 +97,8 @@ class Partition:
         # By open file: the calls before the past changes.
         self.ranges: dict[object, Callable[[int | None], None]] = {}
         self._follow_readers: dict[object, Callable[[int], None]] = {}
+        # The functions of the readers above were called for the records below this offset.
+        self._noted_below = 0
         # The open files that a process has polled, and who waits for more of them.
         self._waiters: dict[object, Waiter | None] = {}
         # The last time that a process was shown.
@@ -462,8 +464,8 @@ class Partition:
         self.ranges[file] = fix_end
 
     def add_follow_reader(self, file: object, note_offset: Callable[[int], None]) -> None:
-        """Call `note_offset` before all records below an offset are deleted: on a worker thread,
-        and again, or only, on the log's thread with `at_once`.
+        """Call `note_offset` before all records below an offset are deleted. If a worker thread has
+        called it for a prepared change, the log's thread calls it again with `at_once`.
         """
         self._follow_readers[file] = note_offset
 
@@ -782,11 +784,15 @@ class Partition:
         # The text that another process has written meanwhile may take hours to measure.
         patience_s = LOOK_S if self.mount.follows else NEVER
         rewrite = Rewrite(self.log, old, new, log_start, self._text_of, patience_s)
-        at_once(self._note_offsets, rewrite.end)
+        if rewrite.end <= self._noted_below:
+            at_once(self._note_offsets, rewrite.end)
+        else:
+            self._note_offsets(rewrite.end)
         self._write(rewrite, is_done=is_done)
         return rewrite
 
     def _note_offsets(self, end: int) -> None:
+        self._noted_below = max(self._noted_below, end)
         for note_offset in list(self._follow_readers.values()):
             note_offset(end)
 
