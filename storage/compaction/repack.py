@@ -229,12 +229,7 @@ def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | No
             new = _joined(log, segment, config, now_ms, task)
             if new is None:
                 return None
-            try:
-                _prepare(log, segment, new, task)
-            except BaseException:
-                new.discard()
-                raise
-            _replace(log, segment, new, task)
+            _swap(log, segment, new, task)
         except TaskCancelled:
             raise
         except (StorageError, OSError) as error:
@@ -322,6 +317,19 @@ def _join(old: Segment, joining: Joining, task: Task) -> None:
         reason = "a batch is damaged or truncated"
         raise CorruptRecord(reason, path=old.log_path, position=walk.position)
     joining.end()
+
+
+def _swap(log: Log, old: Segment, new: Segment, task: Task) -> None:
+    try:
+        try:
+            _prepare(log, old, new, task)
+        except BaseException:
+            new.discard()
+            raise
+        _replace(log, old, new, task)
+    finally:
+        for listener in log.listeners:
+            listener.repack_ended(log)
 
 
 def _prepare(log: Log, old: Segment, new: Segment, task: Task) -> None:

@@ -90,6 +90,11 @@ class LogListener(Generic[L]):
     def repacked(self, log: L, old: Segment, new: Segment) -> None:
         """`new` has replaced `old`, which can be read until it is removed."""
 
+    def repack_ended(self, log: L) -> None:
+        """The change announced by `preparing_repack` was carried out, or will never be.
+        Thread-safe.
+        """
+
     def log_start_moved(self, log: L) -> None:
         """The log start has moved up inside a segment: records before it are no longer shown."""
 

@@ -683,6 +683,11 @@ class Partition:
         self._keep_text()
         self._drop_names()
 
+    def repack_ended(self) -> None:
+        """The repacking was carried out, or given up. In any thread."""
+        for text in tuple(self.texts.values()):
+            text.repack_ended()
+
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: later opens see another past."""
         self.note_change()

@@ -628,9 +628,12 @@ class PartitionText:
         assert extent.segment is old
         assert self._measured is not None
         self.timeline.exchange(extent, self._measured[1])
-        self._measured = None
         extent.leave()
         self._left[old] = extent
+
+    def repack_ended(self) -> None:
+        """The repacking was carried out, or given up. Thread-safe."""
+        self._measured = None
 
     # -- changes of the past, under the lock -----------------------------------------------------
 

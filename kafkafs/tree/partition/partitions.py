@@ -152,6 +152,11 @@ class Partitions(LogListener[Log]):
     def repacked(self, log: Log, old: Segment, new: Segment) -> None:
         self.of(log).repacked(old, new)
 
+    def repack_ended(self, log: Log) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.repack_ended()
+
     def log_start_moved(self, log: Log) -> None:
         self.of(log).log_start_moved()
 
