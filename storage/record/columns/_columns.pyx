@@ -643,8 +643,8 @@ def decode_columns(
     `stop`: the data is from a log, and the batches' offsets rise; decoding ends behind the batch
     with the last offset before `to_offset`. `timestamps_us`: return timestamps in microseconds, not
     in ms. `without_times`: the batches are the plain form of a format that has no timestamps.
-    `predicate`: only records for which it holds become rows, and a batch whose header rules that
-    out is not decoded.
+    `predicate`: only records for which it holds become rows, and a batch whose header or bytes rule
+    that out is not decoded: malformed records in it are not noticed.
 
     Raises CorruptRecord, with the batch's position in `data`; also, with `timestamps_us`, for a
     timestamp that does not fit an i64 in microseconds.

@@ -200,7 +200,8 @@ def kept(
     """The batch with only those records of from_offset <= offset < to_offset for which it holds.
 
     The batch is in plain form; the new one is of no transaction. Returns None where no record is
-    left. Raises CorruptRecord.
+    left. Raises CorruptRecord, but not for a batch without the bytes that the predicate searches
+    for: its records are not read.
     """
     cdef PinnedBuffer held = hold(batch)
     cdef bytearray made

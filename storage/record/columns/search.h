@@ -4,11 +4,15 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
+
+/* The longest needle that is compared with every place that may have it. */
+enum { KAFKAFS_COMPARED = 256 };
 
 /* Returns the first place from `at` on where `size` bytes are those of `needle` and end before
    `end`; NULL if there is none.
@@ -25,6 +29,8 @@ static inline const uint8_t *kafkafs_find(
         return at;
     if (size == 1)
         return (const uint8_t *) memchr(at, needle[0], (size_t) (end - at));
+    if (size > KAFKAFS_COMPARED) /* its time does not grow with the needle */
+        return (const uint8_t *) memmem(at, (size_t) (end - at), needle, (size_t) size);
 #ifdef __SSE2__
     const __m128i first = _mm_set1_epi8((char) needle[0]);
     const __m128i last = _mm_set1_epi8((char) needle[size - 1]);
@@ -65,6 +71,15 @@ static inline const uint8_t *kafkafs_find_folded(
         return NULL;
     if (size == 0)
         return at;
+    uint8_t *folded = size > KAFKAFS_COMPARED ? (uint8_t *) malloc((size_t) (end - at)) : NULL;
+    if (folded) {
+        for (int64_t each = 0; each < end - at; each++)
+            folded[each] = kafkafs_folded(at[each]);
+        const uint8_t *found = kafkafs_find(folded, folded + (end - at), needle, size);
+        const uint8_t *place = found ? at + (found - folded) : NULL;
+        free(folded);
+        return place;
+    }
     const uint8_t head = needle[0], tail = needle[size - 1];
 #ifdef __SSE2__
     /* The bit that makes a letter lower case; other bytes are compared as they are. */

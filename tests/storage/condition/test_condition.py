@@ -12,9 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.condition import intervals
-from storage.condition.condition import NEVER, Condition
+from storage.condition.condition import NEVER, AnyOf, Condition, Contains, Every, Part
 from storage.condition.parse import parse
 from storage.record.batch import Record, decode_plain, encode
+from storage.record.columns._columns import decode_columns
 from storage.record.columns._predicate import kept, matches
 from tests.storage.condition.three_values import Words, conditions, is_true, records
 
@@ -67,6 +68,34 @@ def test_a_part_of_the_range_only() -> None:
     assert kept(batch, parse("value = '0'").predicate(), 1, 4) is None
 
 
+def test_only_batches_with_the_bytes_are_decided_record_by_record() -> None:
+    def judged(part: Part, *stored: Record) -> int:
+        batch = encode(stored)
+        predicate = Condition(part, "").predicate()
+        return decode_columns(batch, 0, len(batch), predicate=predicate).judged
+
+    word, other = (
+        Contains("value", (each,), fold=False, whole=False) for each in (b"wo\x04rd", b"other")
+    )
+    nothing = Record(0, 1, 0, b"key", b"nothing")
+    in_value, in_key = nothing._replace(value=b"wo\x04rd"), nothing._replace(key=b"wo\x04rd")
+    # The size of the value is between them.
+    across = Record(0, 1, 0, b"wo", b"rd")
+    has_other = Record(1, 1, 0, None, b"other")
+    for part, some, count in (
+        (word, (nothing, nothing._replace(offset=1)), 0),
+        (word, (in_value, nothing._replace(offset=1)), 2),
+        (word, (in_key,), 1),
+        (word, (across,), 1),
+        (Every((word, other)), (in_value,), 0),
+        (Every((word, other)), (in_value, has_other), 2),
+        (AnyOf((word, other)), (nothing,), 0),
+        (AnyOf((word, other)), (has_other._replace(offset=0),), 1),
+        (word.negated(), (nothing,), 1),
+    ):
+        assert judged(part, *some) == count, (part, some)
+
+
 # -- text ------------------------------------------------------------------------------------------
 
 texts = st.text("ab%_ä\U0001f600\n", max_size=6)
@@ -117,6 +146,20 @@ def test_contains_finds_bytes_wherever_they_are(run: bytes, at: int, size: int) 
 @given(run=st.binary(max_size=80), needle=st.binary(min_size=1, max_size=3))
 def test_contains_finds_nothing_else(run: bytes, needle: bytes) -> None:
     assert matches(("like", "key", b"", False, 0, "%", needle, "%"), run) == (needle in run)
+
+
+@pytest.mark.parametrize("size", [255, 256, 257, 1000])
+def test_long_words(size: int) -> None:
+    """… are searched for in another way."""
+    word = bytes(number % 251 for number in range(size))
+    for before in (0, 1, 17):
+        run = b"\xff" * before + word
+        for fold, stored in ((False, run), (True, run.upper())):
+            part = ("contains", "key", b"", False, fold, False, word.lower() if fold else word)
+            assert matches(part, stored + b"a")
+            assert matches(part, stored)
+            assert not matches(part, stored[:-1])
+        assert not matches(("contains", "key", b"", False, False, False, word), run.upper())
 
 
 ORDERS: dict[str, Callable[[bytes, bytes], bool]] = {
