@@ -12,7 +12,7 @@ Not here: what control records mean, and speed (`_batch`, `_columns`, the views)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from storage.errors import CorruptRecord
@@ -69,6 +69,11 @@ def decode_plain(data: Buffer, at: int = 0) -> list[Record]:
     """Read the uncompressed v2 batch at `data[at:]`, which is whole; no CRC is checked. Errors:
     CorruptRecord, with the malformed record's position in `data`.
     """
+    return list(plain_records(data, at))
+
+
+def plain_records(data: Buffer, at: int = 0) -> Iterator[Record]:
+    """Yield the records of `decode_plain`. Errors: those of `decode_plain`."""
     header = parse_header(data, at)
     end = at + header.size
     if not header.is_plain or end > len(data):
@@ -76,10 +81,10 @@ def decode_plain(data: Buffer, at: int = 0) -> list[Record]:
     if header.records_count < 0:
         raise CorruptRecord(f"record count {header.records_count}", position=at)
     reader = _Reader(data, at + HEADER_SIZE, end)
-    records = [_read_record(reader, header) for _ in range(header.records_count)]
+    for _ in range(header.records_count):
+        yield _read_record(reader, header)
     if reader.position != end:
         raise CorruptRecord("bytes remain after a batch's records", position=reader.position)
-    return records
 
 
 def encode(

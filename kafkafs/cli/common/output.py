@@ -9,7 +9,8 @@ A command takes the options by `output_options` and prints by the `Output` that 
             times have milliseconds
 
 With `--json`, standard output has nothing else. Errors are still printed to standard error. The
-object is printed when the command ends with the status 0, 1 or 3.
+object is printed when the command ends with the status 0, 1 or 3, by `grep` also after errors that
+give it the status 2.
 """
 
 from __future__ import annotations

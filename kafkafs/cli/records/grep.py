@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
@@ -60,6 +61,14 @@ class _Wanted(NamedTuple):
     whole: bool
     inverted: bool
     key: str | None
+
+    def options(self, words: Sequence[str]) -> Iterator[str]:
+        """Yield the options of the command line, with the words."""
+        flags = {"--and": self.needs_all, "-i": self.fold, "-w": self.whole, "-v": self.inverted}
+        yield from (name for name, is_set in flags.items() if is_set)
+        for name, values in (("--key", filter(None, [self.key])), ("-e", words)):
+            for value in values:
+                yield from (name, value)
 
     def condition(self, words: Sequence[bytes]) -> Condition:
         from storage.condition.condition import Among, Condition, Contains, Every, Part
@@ -196,8 +205,8 @@ def command(
     """Print the records whose values contain WORD. The directory may be in use.
 
     A record matches if `LC_ALL=C grep -a -F` matches its value. A value with several lines matches
-    and is printed as a whole. An empty WORD matches all records. Records of aborted transactions do
-    not match.
+    and is printed as a whole. An empty WORD matches all records. Records of aborted and of open
+    transactions do not match.
 
     DATA, topics and @START..END are those of `kafkafs cat`. Without a topic, grep searches all
     topics but those that Kafka itself uses. If it searches several partitions, each record begins
@@ -211,9 +220,7 @@ def command(
     given = list(wanted.given)
     if not given:
         given, words = [words[0]], words[1:]
-        note_first_words(*given)
-    else:
-        note_first_words(*(each for word in given for each in ("-e", word)))
+    note_first_words(*wanted.options(given))
     if not words:
         raise click.UsageError("give a word and a directory: WORD DATA [TOPIC]")
     if any("\n" in word for word in given):
@@ -221,8 +228,9 @@ def command(
     needles = [os.fsencode(word) for word in given]
     condition = wanted.condition(needles)
     marked = None
-    if not wanted.inverted and _has_colours():
-        marked = _marker(needles, fold=wanted.fold, whole=wanted.whole)
+    if _has_colours():
+        shown_words = [] if wanted.inverted else needles
+        marked = _marker(shown_words, fold=wanted.fold, whole=wanted.whole)
     if is_cluster(words[0]):
         parts = _parts_of_cluster(words, condition, client, out)
     else:
@@ -316,7 +324,8 @@ def _search(
             if shown.list_only:
                 stdout.write(f"{name}\n".encode() if matches else b"")
             else:
-                _write(stdout, labels, b"%d\n" % matches, None)
+                _write(stdout, labels, b"", marked)
+                stdout.write(b"%d\n" % matches)
     out.json({"partitions": results})
     return any(each["matches"] for each in results)
 
@@ -354,10 +363,10 @@ def _batches(
 
 def _lines(batch: Buffer, view: TextView, count: int) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the text of the first records of a plain batch."""
-    from storage.record.batch import decode_plain
+    from storage.record.batch import plain_records
 
     text, at = text_of(view, batch), 0
-    for record in decode_plain(batch)[:count]:
+    for record in islice(plain_records(batch), count):
         # Only a value that is printed as it is can have several lines.
         size = len(record.value or b"") if view.name == "values" else text.index(b"\n", at) - at
         yield record.offset, text[at : at + size + 1]

@@ -206,7 +206,11 @@ def test_statuses(data: Path) -> None:
         ("-v -e one -e One -e three DATA orders:0", 1, "", ""),
         ("one DATA web orders:0 nope", 2, "", "there is no topic 'nope'"),
         ("one DATA orders:0@group=nope", 2, "", "there is no group nope"),
-        ("one DATA/orders-0", 2, "", f"a data directory: kafkafs grep one {data}\n"),
+        ("-- -x DATA/orders-0", 2, "", f"a data directory: kafkafs grep -e -x {data}\n"),
+        (
+            *("--key k -viw one DATA/orders-0", 2, ""),
+            f"a data directory: kafkafs grep -i -w -v --key k -e one {data}\n",
+        ),
         ("-e a -e b DATA/orders-0", 2, "", f"a data directory: kafkafs grep -e a -e b {data}\n"),
         ("one", 2, "", "give a word and a directory"),
         ("-e one", 2, "", "Missing argument"),
@@ -285,6 +289,8 @@ def test_colours_on_a_terminal(data: Path) -> None:
         (["-w", "/one", str(data), "web"], {}, "GET \x1b[01;31m/one\x1b[m\n"),
         (["/one", str(data), "web"], {"NO_COLOR": "1"}, "GET /one\n"),
         (["-v", "one", str(data), "orders:0"], {}, "three\n"),
+        (["-v", "one", str(data), "orders"], {}, "\x1b[35morders:0\x1b[36m:\x1b[mthree\n"),
+        (["-c", "-e2", "-eo", str(data), "web"], {}, "2\n"),
     ):
         ours, terminal = pty.openpty()
         done = subprocess.run(
