@@ -27,7 +27,7 @@ from storage.compaction import cleaner, swap_in
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable, first_damaged
 from storage.compaction.cleaner import Cleaned
-from storage.compaction.replacing import prepare, publish
+from storage.compaction.replacing import finish_last, prepare, publish
 from storage.compaction.swap_request import SwapRequest
 from storage.errors import CorruptRecord, StorageError, SwapRefused, TaskCancelled
 from storage.log.log import Log
@@ -80,7 +80,7 @@ class LogCleaner:
             self._note_left_out(log)
             if log.may_be_cleaned:
                 plan = self.plan(log, now_ms)
-                if plan.is_due(log.config):
+                if plan.is_due(log.config) or log.replacement is not None:
                     due.append((plan.ratio, log))
         return max(due, key=lambda item: item[0])[1] if due else None
 
@@ -137,6 +137,7 @@ class LogCleaner:
                     f"{log.topic}-{log.partition} is being compacted: compact it again later"
                 )
             try:
+                finish_last(log, task)
                 old = swap_in.old_segments(log, plan, request)
                 if old is not None:
                     self._write_down(log, request.first_dirty_offset, task)
@@ -216,6 +217,7 @@ class LogCleaner:
         """Clean a log; return None if the round met unknown damage: the range is smaller now."""
         now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
         try:
+            finish_last(log, task)
             with cleaner.leased(log, plan, task) as sources:
                 cleaned, new = cleaner.write(
                     *(log.files, log.directory, sources, plan, task),

@@ -25,11 +25,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from storage import paths
 from storage.compaction._join import Joiner
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import WINDOW_BYTES
-from storage.compaction.replacing import publish_by
+from storage.compaction.replacing import finish_last, publish_by
 from storage.errors import CorruptRecord, StorageError, TaskCancelled
 from storage.log.log import Log
 from storage.record._batch import walk_batches
@@ -225,6 +224,7 @@ def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | No
     """
     with _held(log, segment, task) as config:
         try:
+            finish_last(log, task)
             _check_room(log, segment)
             new = _joined(log, segment, config, now_ms, task)
             if new is None:
@@ -359,10 +359,4 @@ def _replace(log: Log, old: Segment, new: Segment, task: Task) -> None:
         _check_may(log)
         log.repack(old, new, log.monotonic_ms())
 
-    try:
-        publish_by(replace, log, (old,), (new,), task)
-    except BaseException:
-        # While its names say so, a restart carries it out.
-        if new.suffix != paths.SWAP:
-            log.history.end_repack(is_done=False)
-        raise
+    publish_by(replace, log, (old,), (new,), task)

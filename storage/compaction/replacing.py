@@ -1,7 +1,8 @@
 """Replaces segments by their cleaned copies, in one swap.
 
-`prepare`, then `publish`, both on a worker thread; only their `on_log_thread` parts touch the log.
-Until `publish` begins nothing has changed, and a restart removes `.cleaned` files.
+`finish_last` before a `.cleaned` file is written, then `prepare` and `publish`, all on a worker
+thread; only their `on_log_thread` parts touch the log. Until `publish` begins nothing has changed,
+and a restart removes `.cleaned` files.
 
 Not here: writing the new segments (`group_writer`), a swap at a restart (`swap`).
 """
@@ -12,12 +13,27 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from storage import paths
 from storage.errors import TaskCancelled
-from storage.log.log import Log
+from storage.log.log import Log, Replacement
 from storage.recovery import swap
 from storage.segment.segment import Segment
 from storage.task import Task, in_chunks
+
+
+def finish_last(log: Log, task: Task) -> None:
+    """Finish or take back the last swap if an error has interrupted it, and remove `.cleaned` files
+    that could not be removed.
+
+    A start would mistake the files of two swaps in one directory for one. Errors: OSError,
+    TaskCancelled; no other swap may begin.
+    """
+    last = log.replacement
+    if last is None:
+        swap.undo(log.files, log.directory)
+    elif last.is_done:
+        _finish(log, last, task)
+    else:
+        _take_back(log, last)
 
 
 def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
@@ -52,37 +68,43 @@ def publish_by(
 
     `replace`: changes the log, on its thread. After an error before it nothing has changed, and the
     new files are deleted; after a later one the log has the new segments, and a restart finds them.
+    If the disk does not allow that, `finish_last` completes it.
     """
+    log.replacement = Replacement(old, new, is_done=False)
     try:
         log.manifest.withdraw(old)
         # After a crash the next start carries the swap out (`swap`).
         swap.decide(log.files, log.directory, new)
         task.on_log_thread(replace)
     except BaseException:
-        if new[0] not in log.segments:
-            take_back(log, old, new)
+        log.replacement = Replacement(old, new, is_done=new[0] in log.segments)
+        if not log.replacement.is_done:
+            _take_back(log, log.replacement)
         raise
-    for some in in_chunks(old):
+    log.replacement = Replacement(old, new, is_done=True)
+    _finish(log, log.replacement, task)
+
+
+def _finish(log: Log, last: Replacement, task: Task) -> None:
+    """Rename the files of a swap that the log has carried out, also if some of them are renamed."""
+    for some in in_chunks([segment for segment in last.old if not segment.deleted]):
         task.on_log_thread(partial(log.rename_to_deleted, some))
     log.files.sync_directory(log.directory)
-    for segment in new:
+    for segment in last.new:
         task.on_log_thread(partial(log.finish_replacement, segment))
         # A restart treats segments between two `.swap` files as replaced.
         log.files.sync_directory(log.directory)
+    log.replacement = None
 
 
-def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Revoke the decision to swap, and remove the files.
-
-    The lowest one becomes `.cleaned` again first: after a crash a start then removes all of them.
-    """
-    new[0].set_suffix(paths.CLEANED)
-    log.files.sync_directory(log.directory)
-    for segment in new[1:]:
-        segment.discard()
-    log.files.sync_directory(log.directory)
-    new[0].discard()
-    log.end_change(old, new)
-    log.manifest.reinstate(old)
+def _take_back(log: Log, last: Replacement) -> None:
+    """Revoke the decision to swap, and remove the files."""
+    for each in last.new:
+        each.let_go()
+    swap.undo(log.files, log.directory)
+    log.replacement = None
+    log.end_change(last.old, last.new)
+    log.give_up_repack()
+    log.manifest.reinstate(last.old)
     with contextlib.suppress(OSError):
         log.manifest.save()

@@ -22,7 +22,7 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar, TypeVarTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from storage import paths
 from storage.errors import CorruptRecord, CutShort, LogClosed
@@ -52,6 +52,16 @@ from storage.task import OnLogThread, directly
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+class Replacement(NamedTuple):
+    """A swap of segments whose files may not have their final names. `is_done`: the log has `new`;
+    else it has `old`, and a restart may carry the swap out.
+    """
+
+    old: Sequence[Segment]
+    new: Sequence[Segment]
+    is_done: bool
 
 
 class Log(LogState):
@@ -93,6 +103,8 @@ class Log(LogState):
         self.bytes_appended = 0
         # Whether a cleaner is running: the segments that it may replace stay until it is done.
         self.cleaning = False
+        # The last swap, until its files have their final names: no other one may begin.
+        self.replacement: Replacement | None = None
         # A broker's topic: the log's line in the checkpoint of log starts; None: it has none.
         self.checkpointed_start = checkpointed_start
         # Offsets to which the log start is about to move.
@@ -556,6 +568,11 @@ class Log(LogState):
         for listener in self.listeners:
             listener.change_ended(self, old, new)
 
+    def give_up_repack(self) -> None:
+        """End a prepared repack, if there is one, that no restart would carry out. Thread-safe."""
+        if self._history is not None:
+            self._history.end_repack(is_done=False)
+
     def remove_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
         """Remove the first `count` segments (never the active one) from the log; return them.
 
@@ -626,13 +643,14 @@ class Log(LogState):
         self.release_later((old,), now_ms)
         self.segments = (*self.segments[:number], new, *self.segments[number + 1 :])
         self.manifest.reinstate((old,))
-        self.history.end_repack(is_done=True)
         for listener in self.listeners:
             listener.repacked(self, old, new)
+        self.history.end_repack(is_done=True)
 
     def finish_replacement(self, new: Segment) -> None:
         """Rename a replacement's files to the log's names; the old ones' renames are durable."""
-        if not new.deleted:
+        # (Retention may have deleted it.)
+        if new.suffix == paths.SWAP:
             new.set_suffix("")
         self.durability.directory_unsynced = True
 

@@ -7,9 +7,9 @@ that it replaces to `*.deleted`, then strips `.swap`. So after a crash:
 - only `.swap` is left: it was decided; the old files in its range are removed, the rest is renamed;
 - `.deleted` and `.tmp` are useless.
 
-`decide` is the second step of these. `replace_closed` is a complete swap, for segments that are
-rewritten under their own base in a partition that is not open (in an open one: `replacing`). Files
-that recovery had set aside (`.cut`) belong to no swap.
+`decide` is the second step of these, and `undo` takes it back. `replace_closed` is a complete swap,
+for segments that are rewritten under their own base in a partition that is not open (in an open
+one: `replacing`). Files that recovery had set aside (`.cut`) belong to no swap.
 """
 
 from __future__ import annotations
@@ -48,6 +48,25 @@ def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
     files.sync_directory(directory)
     new[0].set_suffix(paths.SWAP)
     files.sync_directory(directory)
+
+
+def undo(files: Files, directory: str) -> None:
+    """Remove the `.cleaned` and `.swap` files of a swap that is not carried out, whichever of them
+    an error has left. Errors: OSError; the caller has to call it again.
+    """
+    names = [name for name, _ in files.scan(directory)]
+    made = [_between(names, 0, paths.MAX_OFFSET, end) for end in (paths.CLEANED, paths.SWAP)]
+    first = min((paths.base_offset_of(name) or 0 for name in set().union(*made)), default=0)
+    lowest, decided = (_between(some, first, first + 1) for some in made)
+    # After a crash, a start removes all files because of the lowest `.cleaned` ones.
+    for name in decided:
+        path = os.path.join(directory, name)
+        files.rename(path, path.removesuffix(paths.SWAP) + paths.CLEANED)
+    if decided:
+        files.sync_directory(directory)
+    _remove(files, directory, set().union(*made) - lowest - decided, then_sync=True)
+    renamed = {name.removesuffix(paths.SWAP) + paths.CLEANED for name in decided}
+    _remove(files, directory, lowest | renamed, then_sync=False)
 
 
 def replace_closed(files: Files, directory: str, bases: Collection[int]) -> None:

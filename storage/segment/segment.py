@@ -223,14 +223,24 @@ class Segment:
 
     def set_suffix(self, suffix: str) -> None:
         """Rename the files: replace the present ending of their names by `suffix`. Errors: OSError
-        from the disk; the files then get their names back, as far as the disk allows.
+        from the disk, also without a log; the files then get their names back, as far as the disk
+        allows, and another call renames the others.
         """
+        path = self.log_path
+        if not (
+            self.disk.exists(path) or self.disk.exists(path.removesuffix(self.suffix) + suffix)
+        ):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._rename_existing(suffix)
+
+    def _rename_existing(self, suffix: str) -> None:
         renamed: list[tuple[str, str]] = []
         # No other thread opens files that are not in the log yet, and a rename may take long.
         made_aside = self.suffix.endswith((paths.CLEANED, paths.STAGED))
         with contextlib.nullcontext() if made_aside else descriptors.lock:
             try:
-                for kind in _KINDS:
+                # The log last: if the disk fails again, it keeps the name that readers open.
+                for kind in (*_KINDS[1:], _KINDS[0]):
                     path = self.file_path(kind)
                     target = path.removesuffix(self.suffix) + suffix
                     # Line indexes may be removed at any moment (`reserve`).
@@ -744,7 +754,7 @@ class Segment:
         return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT))
 
     def leave(self, kind: str) -> None:
-        """Rename the files, which leave the log, to `.deleted` or `.cut`. Reads continue.
+        """Rename the existing files, which leave the log, to `.deleted` or `.cut`. Reads continue.
 
         If another segment of the same base has these names, they become `.1.deleted`.
         """
@@ -755,7 +765,7 @@ class Segment:
         while self.disk.exists(path + suffix):
             number += 1
             suffix = f".{number}{kind}"
-        self.set_suffix(suffix)
+        self._rename_existing(suffix)
 
     def end_reading(self) -> None:
         """Refuse leases and reads from now on. Thread-safe."""

@@ -1,24 +1,27 @@
 """A disk of which one operation fails, or that is full from some operation on.
 
-Counted are the operations that change something; a full disk (ENOSPC) fails those that need room,
-from the given one on, any other error hits one operation only.
+Counted are the operations that change something. A full disk (ENOSPC) fails those that need room,
+from the given one on, and one that became read-only (EROFS) fails all from there on; any other
+error hits one operation only.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
-from tests.crash.disk import SimulatedDisk
+from tests.crash.moments import Moments
 
 _GROWS = ("create", "pwrite", "mkdir")
 
 
-class FailingDisk(SimulatedDisk):
+class FailingDisk(Moments):
     """See the module.  ``failed``: the first operation that did."""
 
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
+    def __init__(self, root: str, visit: Callable[[str], None] | None = None) -> None:
+        super().__init__(root, visit or (lambda _: None))
+        self.armed = False
         self.fail_at = 0
         self.error = 0
         self.failed = ""
@@ -30,10 +33,10 @@ class FailingDisk(SimulatedDisk):
 
     def _is_last(self, what: str, path: str) -> bool:
         if self.fail_at:
-            full = self.error == errno.ENOSPC
-            if not full or what.startswith(_GROWS):
+            lasts = self.error in (errno.ENOSPC, errno.EROFS)
+            if self.error != errno.ENOSPC or what.startswith(_GROWS):
                 self.done += 1
-                if self.done == self.fail_at or (full and self.done > self.fail_at):
+                if self.done == self.fail_at or (lasts and self.done > self.fail_at):
                     self.failed = self.failed or f"{what} {os.path.relpath(path, self.root)}"
                     raise OSError(self.error, os.strerror(self.error), path)
         return super()._is_last(what, path)

@@ -143,8 +143,9 @@ class Stops:
         *,
         seeds: Iterable[int] = (),
         expected: Callable[[], tuple[object, ...]] = tuple,
+        new_disk: Callable[[str, Callable[[str], None]], Moments] = Moments,
     ) -> None:
-        self.disk = Moments(str(data), self._visit)
+        self.disk = new_disk(str(data), self._visit)
         self.moments: list[str] = []
         self.found: list[Found] = []
         self._seeds = (KEPT, *seeds)

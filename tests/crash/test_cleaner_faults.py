@@ -1,7 +1,8 @@
 """A disk that fails, or is full, at each operation of a cleaning that changes something.
 
 The log then has what it had before, or all that the cleaning has left, nothing between; it can be
-read and appended to; nothing lies about; and a restart finds the same and cleans it.
+read and appended to; nothing lies about; and a restart finds the same and cleans it. So does the
+next cleaning of the same process, wherever it is killed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.replacing import finish_last
 from storage.errors import TaskCancelled
 from storage.task import Task
 from tests.compaction_model import ModelLog, Outcome, clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.histories import check_producers, content, known
-from tests.crash.moments import Unsynced
+from tests.crash.moments import Found, Stops, Unsynced
 from tests.log_check import check_log
 from tests.observed import observe, rules_of
 from tests.storage.logs import opened
@@ -36,7 +39,9 @@ class Attempt:
         with opened(data, Unsynced(), clock_ms=lambda: self.life.now_ms) as manager:
             self.life.history += content(manager.log("t", 0))
         self.life.sequences = {7: 2, 8: 2, 9: 2}
-        self.disk = FailingDisk(str(data))
+        self.stops = Stops(data, new_disk=FailingDisk)
+        assert isinstance(self.stops.disk, FailingDisk)
+        self.disk = self.stops.disk
         self.life.begin(self.disk)
         self.before = content(self.life.log)
         self.after = self.expect()[1].content(observe(self.life.log))
@@ -75,6 +80,33 @@ class Attempt:
             self.life.send((b"later", b"1"))
             assert content(log) == (*got, self.life.history[-1])
 
+    def clean_again(self, where: Path) -> None:
+        """The same process cleans a part of it again, and may be killed at each operation."""
+        life = self.life
+        contents = [content(life.log)]
+
+        def check(path: Path, found: Found) -> None:
+            with LogManager.open(str(path), read_only=True) as reader:
+                assert content(reader.log("t", 0)) in contents
+            with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
+                assert content(manager.log("t", 0)) in contents
+            names = [each.name for each in (path / "t-0").iterdir()]
+            assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+
+        cleaner = LogCleaner(life.manager)
+        self.disk.armed = True
+        # The cleaner does so, too; but half renamed indexes cannot be compared.
+        finish_last(life.log, Task())
+        facts, outcome = self.expect(cleaner.first_dirty(life.log))
+        contents.append(outcome.content(facts))
+        assert cleaner.clean(life.log, Task()) is not None
+        assert content(life.log) == contents[-1]
+        names = [each.name for each in (life.data / "t-0").iterdir()]
+        assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+        life.manager.abandon()
+        self.stops.end()
+        self.stops.judge(check, where)
+
     def restart(self) -> None:
         """Nothing is left of what failed, and the next cleaning does what it has to."""
         found = content(self.life.log)
@@ -110,6 +142,25 @@ def test_a_disk_that_fails_at_each_operation(tmp_path: Path, error: int) -> None
         at += 1
     assert content(attempt.life.log) == attempt.after
     assert at > (20 if error == errno.ENOSPC else 40)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
+def test_a_kill_while_the_same_process_cleans_again(tmp_path: Path, error: int) -> None:
+    life = Life(tmp_path / "built")
+    life.build()
+    at = tried = 1
+    while (attempt := Attempt(life.data, tmp_path / "data")).fail(error, at):
+        names = [each.name for each in (attempt.life.data / "t-0").iterdir()]
+        is_left = any(name.endswith((".cleaned", ".swap", ".deleted")) for name in names)
+        if is_left and attempt.life.log.flush_error is None:
+            tried += 1
+            try:
+                attempt.clean_again(tmp_path / "found")
+            except BaseException as caught:
+                caught.add_note(f"{os.strerror(error)} at {at}: {attempt.disk.failed}")
+                raise
+        at += 1
+    assert tried > 10
 
 
 def test_a_cleaning_that_is_cancelled_leaves_all_as_it_was(tmp_path: Path) -> None:

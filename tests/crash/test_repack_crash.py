@@ -1,11 +1,17 @@
 """A crash at every file operation while segments are repacked.
 
 Wherever it stops, the log has the same records, and every name but those of stored bytes leads to
-the same inode with the same text: a shipper goes on at its position.
+the same inode with the same text: a shipper goes on at its position. So it is if the disk has
+failed before, and the same process repacks again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import errno
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +23,7 @@ from storage.compaction.repack import Repacked, repack_all
 from storage.files import Files
 from storage.task import Task
 from storage.verify.verify import verify
+from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.kafkafs.trees import Tree, in_thread
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -72,11 +79,14 @@ class Life:
         self.tree.fs.partitions.housekeeping()
 
     def repack(self, count: int) -> None:
-        log = self.tree.log()
         self.flush()
-        done = in_thread(lambda: repack_all(log, NOW_MS, Task()))
+        done = self.repack_due()
         assert len(done) == count
         assert all(isinstance(each, Repacked) for each in done)
+
+    def repack_due(self) -> list[Repacked]:
+        log = self.tree.log()
+        return in_thread(lambda: repack_all(log, NOW_MS, Task()))
 
     def run(self, files: Files) -> None:
         self.mount(files)
@@ -95,6 +105,9 @@ class Life:
         assert isinstance(stage, Stage)
         if not found.lost:
             assert verify(str(path)).faults == []
+            with LogManager.open(str(path), read_only=True) as reader:
+                shown = [record.offset for record in reader.log("t", 0).records()]
+            assert shown[: stage.records] == list(range(stage.records))
         tree = Tree(path, files=Unsynced())
         log = tree.log()
         end = log.log_end_offset
@@ -146,3 +159,43 @@ def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.Monk
     stops.found = [found for found in stops.found if found.lost]
     monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
     stops.judge(life.check, tmp_path / "found")
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
+def test_a_kill_while_the_same_process_repacks_again(tmp_path: Path, error: int) -> None:
+    built = Life(tmp_path / "built")
+    at = tried = 0
+    while True:
+        life, at = copy.copy(built), at + 1
+        life.data = tmp_path / "data"
+        shutil.rmtree(life.data, ignore_errors=True)
+        shutil.copytree(built.data, life.data)
+        stops = Stops(life.data, expected=life.expected, new_disk=FailingDisk)
+        disk = stops.disk
+        assert isinstance(disk, FailingDisk)
+        life.mount(disk)
+        life.flush()
+        log = life.tree.log()
+        disk.fail_from_now(error, at)
+        with contextlib.suppress(OSError):
+            life.repack_due()
+        disk.fail_at = 0
+        if not disk.failed:
+            break
+        names = [each.name for each in (life.data / "t-0").iterdir()]
+        is_left = any(name.endswith((".cleaned", ".swap", ".deleted")) for name in names)
+        if is_left and log.flush_error is None:
+            tried += 1
+            disk.armed = True
+            try:
+                life.repack_due()
+                assert log.replacement is None
+                life.tree.manager.abandon()
+                stops.end()
+                stops.judge(life.check, tmp_path / "found")
+            except BaseException as caught:
+                caught.add_note(f"{os.strerror(error)} at {at}: {disk.failed}")
+                raise
+        else:
+            life.tree.manager.abandon()
+    assert tried > 10

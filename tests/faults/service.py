@@ -501,8 +501,10 @@ FAULTS = [
     Fault(
         "cleaner-checkpoint-before-the-swap",
         "storage/compaction/log_cleaner.py",
-        "        try:\n            with cleaner.leased(log, plan, task) as sources:\n",
-        "        try:\n            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
+        "            finish_last(log, task)\n"
+        "            with cleaner.leased(log, plan, task) as sources:\n",
+        "            finish_last(log, task)\n"
+        "            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
         "            with cleaner.leased(log, plan, task) as sources:\n",
         "What a cleaning that failed has not cleaned is never cleaned.",
         (LOG_CLEANER,),

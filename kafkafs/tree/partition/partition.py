@@ -680,6 +680,8 @@ class Partition:
             self._sealed_blocks = None
             for text in self.texts.values():
                 text.repacked(old, new)
+            # Last: a thread that finds the new nonce finds views that show the new bytes.
+            self.log.history.end_repack(is_done=True)
         self._keep_text()
         self._drop_names()
 

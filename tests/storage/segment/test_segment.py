@@ -457,6 +457,14 @@ def test_those_that_leave_under_one_name_stay_apart(tmp_path: Path) -> None:
     assert logs == {".log.deleted", ".log.1.deleted", ".log.2.deleted"}
 
 
+def test_files_without_a_log_are_not_renamed(segment: Segment) -> None:
+    fill(segment)
+    os.unlink(segment.log_path)
+    with pytest.raises(FileNotFoundError):
+        segment.set_suffix(paths.SWAP)
+    assert segment.suffix == ""
+
+
 def test_what_was_never_of_the_log_is_removed(segment: Segment, tmp_path: Path) -> None:
     fill(segment)
     segment.discard()

@@ -13,6 +13,8 @@ from kafkafs.tree.handles import Handle
 from storage import LogManager, Record, encode
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
+from storage.log.listener import LogListener
+from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree, in_thread, read
@@ -177,6 +179,26 @@ def test_a_text_that_a_reader_begins_to_use_meanwhile_delays_it(tree: Tree) -> N
     partition.preparing_repack = original  # type: ignore[method-assign]
     repack(tree, 1)
     assert log.segments != before
+
+
+class FirstListener(LogListener[Log]):
+    """Looks a name up when the log has the new segment, before the tree shows it."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.found: list[int] = []
+
+    def repacked(self, log: Log, old: Segment, new: Segment) -> None:
+        self.found.append(self.tree.file("t/.batches/0").inode)
+
+
+def test_stored_bytes_have_the_old_inode_until_the_new_ones_are_shown(tree: Tree) -> None:
+    fill(tree)
+    old, listener = tree.file("t/.batches/0").inode, FirstListener(tree)
+    tree.log().listeners.insert(0, listener)
+    repack(tree, 3)
+    assert listener.found[0] == old
+    assert old not in {*listener.found[1:], tree.file("t/.batches/0").inode}
 
 
 def test_a_change_that_is_announced_in_the_middle_delays_it(

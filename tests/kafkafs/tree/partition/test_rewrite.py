@@ -18,10 +18,10 @@ from kafkafs.tree.partition.partition_text import CATCH_UP_AT_ONCE
 from kafkafs.tree.partition.partitions import keeping_history
 from kafkafs.tree.partition.rewrite import Rewrite
 from storage import LogManager
-from storage.compaction.replacing import take_back
+from storage.compaction.replacing import finish_last
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
-from storage.log.log import Log
+from storage.log.log import Log, Replacement
 from storage.segment.segment import Segment
 from storage.state.history import Shift
 from storage.task import Task
@@ -260,7 +260,8 @@ def a_swap(log: Log) -> Callable[[], None]:
     old, new = log.segments[:2], replacement(log)
     log.prepare_replacement(old, new)()
     commit(log, old, new)
-    return lambda: take_back(log, old, new)
+    log.replacement = Replacement(old, new, is_done=False)
+    return lambda: finish_last(log, Task())
 
 
 @pytest.mark.parametrize("prepare", [a_removal, a_log_start, a_swap])
