@@ -323,7 +323,7 @@ def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> No
     assert first_position(tree) == 6
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM])
 @pytest.mark.parametrize("is_measured", [False, True])
 def test_a_disk_that_refuses_after_the_log_start_has_moved_keeps_the_positions(
     tmp_path: Path, disk: HistoryDisk, number: int, is_measured: bool
