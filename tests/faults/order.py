@@ -209,8 +209,8 @@ FAULTS = [
     Fault(
         "swap-that-an-error-interrupted-counts-as-taken-back",
         "storage/compaction/replacing.py",
-        "is_done=new[0] in log.segments)",
-        "is_done=not new)",
+        "    log.replacement = Replacement(old, new, is_done=True)\n",
+        "    log.replacement = Replacement(old, new, is_done=not new)\n",
         "An error after a swap removes the only files of the cleaned segments.",
         (CLEANER_FAULTS,),
     ),
