@@ -36,6 +36,7 @@ Not here: reading at the end (`follow_tail`), the list of partitions (`follow_di
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -249,7 +250,7 @@ class LogFollower:
             self._read_on()
             active = self.log.active.base_offset
             later = [each for each in found.values() if each.base_offset > active]
-            is_read = all(self._roll(each, found) for each in later if not each.lost)
+            is_read = all(self._roll(each) for each in later if not each.lost)
         except CorruptRecord:
             self._change_head(found)
             raise
@@ -349,7 +350,7 @@ class LogFollower:
             raise FileReplaced
         self._tail.drain()
 
-    def _roll(self, following: Segment, found: dict[int, Segment]) -> bool:
+    def _roll(self, following: Segment) -> bool:
         """Begin a segment; return False if the previous one is not read to its end yet."""
         log, active, base = self.log, self.log.active, following.base_offset
         self._read_on()
@@ -362,18 +363,14 @@ class LogFollower:
         if base > active.next_offset and not (log.files.in_order or log.may_have_gaps):
             return False  # the records between have not appeared yet
         active.mtime_ns = now.st_mtime_ns
-        self._begin(following, found)
+        self._begin(following)
         active.forget_indexes()
         return True
 
-    def _begin(self, following: Segment, found: dict[int, Segment]) -> None:
-        """Seal the active segment, and make `following` the active one; it is not read yet.
-
-        Missing segments of the listing `found` may lie between the two.
-        """
+    def _begin(self, following: Segment) -> None:
+        """Seal the active segment, and make `following` the active one; it is not read yet."""
         log, active = self.log, self.log.active
-        at = max(active.next_offset, active.base_offset + 1)
-        active.next_offset = min(base for base in (*found, following.base_offset) if base >= at)
+        active.next_offset = following.base_offset
         active.sealed = True
         segments = (*log.segments, following)
         log.sync_with_writer(segments=segments, log_end=following.base_offset)
@@ -416,7 +413,7 @@ class LogFollower:
             at = max(active.next_offset, active.base_offset + 1)
             if (path := self._path_of_deleted(at, found)) is not None:
                 deleted = Segment(log.files, log.directory, at, log.config, writable=False)
-                self._begin(self._identified(deleted, path), found)
+                self._begin(self._identified(deleted, path))
                 continue
             base = next((base for base in found if base >= at and not found[base].lost), None)
             if base is None:
@@ -424,7 +421,7 @@ class LogFollower:
             if self._is_cleaned(active.next_offset, base, found):
                 self._add_after_unread(base, found)
             else:
-                self._begin(found[base], found)
+                self._begin(found[base])
         return True
 
     def _path_of_deleted(self, base: int, found: dict[int, Segment]) -> str | None:
@@ -447,7 +444,7 @@ class LogFollower:
             raise FileReplaced
         producers = self._tail.producers_of(new)
         count, read_to = len(log.segments), active.next_offset
-        self._begin(found[base], found)
+        self._begin(found[base])
         # Tells listeners the end of the part that was read.
         active.next_offset = read_to
         self._replace_head(count, new, producers)
@@ -502,6 +499,10 @@ class LogFollower:
         if new:
             for listener in log.listeners:
                 listener.swapped(log, old, new)
+        for before, after in itertools.pairwise(log.segments):
+            if after.lost:
+                # It was missing before `before` was seen to end.
+                before.next_offset = min(before.next_offset, after.base_offset)
 
     def _lose(self, segment: Segment) -> None:
         """Release a segment for deletion, unless its file was overwritten or has a new inode."""

@@ -892,8 +892,8 @@ FAULTS = [
     Fault(
         "follow-lost-segment-is-begun",
         "storage/follow/follow.py",
-        "            is_read = all(self._roll(each, found) for each in later if not each.lost)\n",
-        "            is_read = all(self._roll(each, found) for each in later)\n",
+        "            is_read = all(self._roll(each) for each in later if not each.lost)\n",
+        "            is_read = all(self._roll(each) for each in later)\n",
         "Nothing is shown behind a segment that was lost before it was seen.",
         ("tests/storage/test_follow_manifest.py",),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from storage.errors import SegmentGone
 from storage.waiting import at_once
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import CALLER, Following, Tree, a_tree, asked, read
+from tests.storage.logs import NOW_MS, append, remove_head
+from tests.storage.state.test_segment_manifest import fill, log_file, opened_with_faults
 
 FOLLOWING = Following(read_only=True)
 FOLLOW = "t/.follow/0"
@@ -116,6 +119,43 @@ def test_they_stay_over_remounts_as_the_history_kept_aside_allows(
     with followed(broker) as tree:
         assert tree.file(FOLLOW).inode != inode
         assert tree.read(FOLLOW) == broker.partition.text()
+
+
+@pytest.mark.parametrize("later", [1, 2])
+def test_a_segment_vanishes_before_its_roll_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    """The writer has not rewritten anything, and text stays where it is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = tmp_path / "data"
+    data.mkdir()
+    fill(data)
+    with opened_with_faults(data) as writer, contextlib.ExitStack() as stack:
+        tree = Tree(data, FOLLOWING)
+        stack.callback(tree.stop)
+        log = writer.log("t", 0)
+        inode = tree.file(FOLLOW).inode
+        seen = tree.read(FOLLOW)
+        remove_head(log, 1, NOW_MS)
+        assert tree.file(FOLLOW).inode == inode
+        handle = tree.open(FOLLOW)
+        stack.callback(handle.release)
+        assert read(handle, len(seen)) == b""
+        lost = log.log_end_offset
+        for number in range(1 + later):
+            log.roll(NOW_MS)
+            append(log, b"more %d" % number)
+        log.flush()
+        writer.checkpoint()
+        log_file(data, lost).unlink()
+        # A loss is believed only if the directory has not just changed.
+        tree.clock.now_ns = time.time_ns() + 3600 * 10**9
+        file = tree.file(FOLLOW)
+        assert file.inode == inode
+        assert tree.log().losses != []
+        text = b"".join(b"more %d\n" % (1 + number) for number in range(later))
+        assert read(handle, len(seen)) == text
+        assert tree.attributes(file).size == len(seen + text)
 
 
 def test_without_the_cache_the_inode_is_new(broker: Broker, tmp_path: Path) -> None:
