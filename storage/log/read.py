@@ -123,12 +123,15 @@ class Reader:
         """
         offset = max(offset, error.offset or 0)
         for segment in self._log.segments_from(offset):
+            # Positions in different segments cannot be compared.
+            damaged = error.position if error.path == segment.log_path else None
             reader = SegmentReader(segment)
             for position, header in reader.batches(segment.position_before(offset)):
-                if header.last_offset >= offset:
-                    if error.path is None or position == error.position:
-                        return header.last_offset + 1
-                    return max(header.base_offset, offset)
+                if header.last_offset < offset or (damaged is not None and position < damaged):
+                    continue
+                if error.path is None or position == damaged:
+                    return header.last_offset + 1
+                return max(header.base_offset, offset)
         return self._log.log_end_offset
 
     def _is_hidden(self, header: BatchHeader, isolation: Isolation) -> bool:

@@ -113,24 +113,27 @@ def batches_of(
         at += header.size
         while aborted and aborted[0][1] <= header.last_offset:
             hidden.add(aborted.popleft()[0])
-        if header.is_control:
-            if header.records_count:
-                marker = parse_marker(batch)
-                if marker is not None and marker.type == ABORT:
-                    hidden.discard(header.producer_id)
-        elif not header.is_transactional or header.producer_id not in hidden:
-            try:
+        some = None
+        try:
+            if header.is_control:
+                if header.records_count:
+                    marker = parse_marker(batch)
+                    if marker is not None and marker.type == ABORT:
+                        hidden.discard(header.producer_id)
+            elif not header.is_transactional or header.producer_id not in hidden:
                 if not header.is_plain:
                     batch, size = plain(data, begin, len(data))
                     at = begin + size
                 some = kept(batch, predicate, piece.start, piece.end, header.magic == 0)
-            except CorruptRecord as error:
-                if report is None:
-                    raise
-                report(_named(error, piece))
-                continue
-            if some is not None:
-                yield some
+        except CorruptRecord as error:
+            if report is None:
+                raise
+            report(_named(error, piece))
+            if header.is_control:
+                # An aborted transaction ends at the next marker of its producer.
+                hidden.discard(header.producer_id)
+        if some is not None:
+            yield some
 
 
 def stored_in(piece: Piece) -> memoryview:

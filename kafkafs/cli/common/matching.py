@@ -111,6 +111,8 @@ def scan(
                 for first, behind in narrowed(log, at, end, left):
                     at = first
                     for batch, header in log.reader.batches(first, behind, isolation):
+                        # Batches without records to show may lie before this one.
+                        at = max(at, header.base_offset)
                         some = kept(batch, predicate, first, behind, header.magic == 0)
                         at = header.last_offset + 1
                         yield at - start, some

@@ -381,6 +381,17 @@ def test_a_batch_that_no_reader_can_decode(broker: OneBroker) -> None:
         assert done.stderr == f"kafkafs: t:0: {reason}\n"
 
 
+def test_a_marker_that_no_reader_can_decode(broker: OneBroker) -> None:
+    """… ends the aborted transaction, as its producer has no other marker before that one."""
+    broker.aborted = [(7, 23, 28)]
+    broker.batches = STORED | {28: pack(parse_header(STORED[28]), b"\x7f no record")}
+    done = call(broker, "grep -c 2")
+    assert done.exit_code == 2
+    assert done.stderr == "kafkafs: t:0: record length -64 does not fit its batch\n"
+    broker.batches = STORED
+    assert done.stdout == call(broker, "grep -c 2").stdout
+
+
 # -- a broker that fails ---------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pty
 import random
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,10 +21,13 @@ from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.tree.filesystem import FileSystem
 from storage import LogManager, Record, encode
 from storage.condition.condition import Condition, Contains
+from storage.errors import CorruptRecord
 from storage.log.append import append_batches
 from storage.record.batch import decode_plain
-from storage.record.crc import crc32c
+from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
+from tests import oracle
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT
 from tests.kafkafs.cli.records.test_cat_where import KINDS as LOGS
@@ -248,26 +252,67 @@ def test_damage_does_not_end_the_search(data: Path) -> None:
     assert (done.exit_code, problem["path"], problem["offset"]) == (2, str(path), 0)
 
 
-def test_records_that_cannot_be_decoded(data: Path) -> None:
-    """… in batches with the right CRC."""
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_whole_segment_is_damaged(data: Path, missing: bool) -> None:
+    """… and another one follows."""
     with LogManager.open(str(data)) as manager:
-        log = manager.log("web", 0)
-        for value in (b"bad one", b"bad one", b"one, later"):
-            append(log, value)
-    path = data / "web-0" / f"{0:020}.log"
-    stored, at = bytearray(path.read_bytes()), 0
-    while at < len(stored):
-        end = at + 12 + int.from_bytes(stored[at + 8 : at + 12], "big")
-        found = stored.find(b"bad one", at, end)
-        if found >= 0:
-            # The size of the value.
-            stored[found - 1] = 99
-        stored[at + 17 : at + 21] = crc32c(stored[at + 21 : end]).to_bytes(4, "big")
-        at = end
-    path.write_bytes(stored)
-    done = grep("-n", "one", data, "web")
-    assert (done.exit_code, done.stdout) == (2, "0:GET /one\n1:one more\n4:one, later\n")
-    assert str(data / "web-0") in done.stderr
+        log = manager.log("orders", 0)
+        log.roll(NOW_MS)
+        append(log, b"one, in the next segment")
+        append(log, b"one, later")
+    path = data / "orders-0" / f"{0:020}.log"
+    if missing:
+        path.unlink()
+    else:
+        path.write_bytes(bytes(path.stat().st_size))
+    done = grep("-n", "one", data, "orders:0")
+    assert (done.exit_code, done.stdout) == (2, "3:one, in the next segment\n4:one, later\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_records_that_cannot_be_decoded(tmp_path: Path) -> None:
+    """… in batches with the right CRC, after batches without records to show."""
+
+    def one(offset: int, value: bytes, producer: int = -1) -> bytes:
+        attributes = 0 if producer < 0 else TRANSACTIONAL_BIT
+        records = [Record(offset, NOW_MS, 0, None, value)]
+        return encode(records, attributes=attributes, producer_id=producer, producer_epoch=0)
+
+    def damaged(offset: int) -> bytes:
+        batch = one(offset, b"bad one")
+        records = bytearray(batch[HEADER_SIZE:])
+        # The size of the value.
+        records[records.index(b"bad one") - 1] = 99
+        return pack(parse_header(batch), bytes(records))
+
+    def damaged_entry(offset: int) -> bytes:
+        entry = bytearray(oracle.put_message(oracle.Message(offset, b"k", b"one", NOW_MS), 1))
+        entry[-4] = 99
+        entry[12:16] = zlib.crc32(entry[16:]).to_bytes(4, "big")
+        return bytes(entry)
+
+    batches: list[bytes | bytearray] = [
+        one(0, b"one"),
+        one(1, b"one, aborted", 7),
+        encode_marker(ABORT, 7, 0, 0, 2, NOW_MS, 0),
+        damaged(3),
+        damaged(4),
+        one(5, b"two", 7),
+        encode_marker(COMMIT, 7, 0, 0, 6, NOW_MS, 0),
+        damaged_entry(7),
+        one(8, b"one, later"),
+    ]
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020}.log").write_bytes(b"".join(batches))
+    done = grep("-n", "one", tmp_path)
+    assert (done.exit_code, done.stdout) == (2, "0:one\n8:one, later\n")
+    assert str(tmp_path / "t-0") in done.stderr
+    reports: list[CorruptRecord] = []
+    condition = Condition(Contains("value", (b"one",), False, False), "")
+    with opened_tree(str(tmp_path)) as tree:
+        found = scan(tree, "t", 0, "values", "start..end", condition, reports.append)
+        assert sum(batch is not None for _, batch in found.batches) == 2
+    assert len(reports) == 3
 
 
 def test_words_that_no_command_line_has(tmp_path: Path) -> None:
