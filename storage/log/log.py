@@ -650,7 +650,7 @@ class Log(LogState):
     def finish_replacement(self, new: Segment) -> None:
         """Rename a replacement's files to the log's names; the old ones' renames are durable."""
         # (Retention may have deleted it.)
-        if new.suffix == paths.SWAP:
+        if new.suffix == paths.SWAP and not new.deleted:
             new.set_suffix("")
         self.durability.directory_unsynced = True
 
@@ -667,10 +667,11 @@ class Log(LogState):
         left = len(self.retired) if most is None else most
         waiting: list[tuple[int, Segment]] = []
         bases = {segment.base_offset for segment in self.segments}
+        replaced = () if self.replacement is None else self.replacement.old
         for due_ms, segment in self.retired:
-            # A replaced segment whose name the new one is about to get.
-            has_others_name = not segment.deleted and segment.base_offset in bases
-            if not left or due_ms > now_ms or segment.leases or has_others_name:
+            # Its swap has to rename it, or a restart would find it beside the new one.
+            is_named = not segment.deleted and segment in replaced
+            if not left or due_ms > now_ms or segment.leases or is_named:
                 waiting.append((due_ms, segment))
                 continue
             left -= 1

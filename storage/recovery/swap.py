@@ -62,7 +62,8 @@ def undo(files: Files, directory: str) -> None:
     for name in decided:
         path = os.path.join(directory, name)
         files.rename(path, path.removesuffix(paths.SWAP) + paths.CLEANED)
-    if decided:
+    # An earlier call may have ended in an error before its sync.
+    if lowest or decided:
         files.sync_directory(directory)
     _remove(files, directory, set().union(*made) - lowest - decided, then_sync=True)
     renamed = {name.removesuffix(paths.SWAP) + paths.CLEANED for name in decided}

@@ -7,10 +7,13 @@ next cleaning of the same process, wherever it is killed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -28,18 +31,20 @@ from tests.log_check import check_log
 from tests.observed import observe, rules_of
 from tests.storage.logs import opened
 
+T = TypeVar("T")
+
 
 class Attempt:
     """A log that is ready to be cleaned, on a disk that is about to fail."""
 
-    def __init__(self, built: Path, data: Path) -> None:
+    def __init__(self, built: Path, data: Path, *, seeds: Sequence[int] = ()) -> None:
         shutil.rmtree(data, ignore_errors=True)
         shutil.copytree(built, data)
         self.life = Life(data)
         with opened(data, Unsynced(), clock_ms=lambda: self.life.now_ms) as manager:
             self.life.history += content(manager.log("t", 0))
         self.life.sequences = {7: 2, 8: 2, 9: 2}
-        self.stops = Stops(data, new_disk=FailingDisk)
+        self.stops = Stops(data, seeds=seeds, new_disk=FailingDisk)
         assert isinstance(self.stops.disk, FailingDisk)
         self.disk = self.stops.disk
         self.life.begin(self.disk)
@@ -95,6 +100,8 @@ class Attempt:
 
         cleaner = LogCleaner(life.manager)
         self.disk.armed = True
+        # Until the end no worker thread removes the files that are due meanwhile.
+        doomed = life.log.release_retired(life.log.monotonic_ms() + 600)
         # The cleaner does so, too; but half renamed indexes cannot be compared.
         finish_last(life.log, Task())
         facts, outcome = self.expect(cleaner.first_dirty(life.log))
@@ -103,6 +110,9 @@ class Attempt:
         assert content(life.log) == contents[-1]
         names = [each.name for each in (life.data / "t-0").iterdir()]
         assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+        for path in doomed:
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(path)
         life.manager.abandon()
         self.stops.end()
         self.stops.judge(check, where)
@@ -161,6 +171,55 @@ def test_a_kill_while_the_same_process_cleans_again(tmp_path: Path, error: int) 
                 raise
         at += 1
     assert tried > 10
+
+
+def test_a_power_cut_while_a_swap_is_taken_back_again(tmp_path: Path) -> None:
+    life = Life(tmp_path / "built")
+    life.build()
+    at, tried = 1, 0
+    while True:
+        attempt = Attempt(life.data, tmp_path / "data", seeds=range(-32, 0))
+        log, disk = attempt.life.log, attempt.disk
+        if not cancel_decided(attempt, at):
+            break
+        at += 1
+        if not disk.failed.startswith("sync_directory"):
+            attempt.life.manager.abandon()
+            continue
+        tried += 1
+        disk.armed = True
+        finish_last(log, Task())
+        attempt.life.manager.abandon()
+        attempt.stops.end()
+        attempt.stops.found = attempt.stops.power_cuts
+
+        def check(path: Path, _: Found, attempt: Attempt = attempt) -> None:
+            with opened(path, Unsynced(), clock_ms=lambda: attempt.life.now_ms) as manager:
+                assert content(manager.log("t", 0)) in (attempt.before, attempt.after)
+
+        try:
+            attempt.stops.judge_all(check, tmp_path / "found")
+        except BaseException as caught:
+            caught.add_note(f"at {at}: {disk.failed}")
+            raise
+    assert log.replacement is None
+    assert tried > 1
+
+
+def cancel_decided(attempt: Attempt, at: int) -> bool:
+    """Cancel a cleaning whose swap is decided, and fail there; return whether that was reached."""
+    log, disk = attempt.life.log, attempt.disk
+
+    def on_log_thread(function: Callable[[], T]) -> T:
+        if log.replacement is not None and not disk.fail_at:
+            disk.fail_from_now(errno.EIO, at)
+            raise TaskCancelled("the process ends")
+        return function()
+
+    with contextlib.suppress(OSError, TaskCancelled):
+        LogCleaner(attempt.life.manager).clean(log, Task(on_log_thread))
+    disk.fail_at = 0
+    return bool(disk.failed)
 
 
 def test_a_cleaning_that_is_cancelled_leaves_all_as_it_was(tmp_path: Path) -> None:

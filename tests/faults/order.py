@@ -183,8 +183,8 @@ FAULTS = [
     Fault(
         "swap-given-up-not-durable",
         "storage/recovery/swap.py",
+        "    if lowest or decided:\n        files.sync_directory(directory)\n",
         "    if decided:\n        files.sync_directory(directory)\n",
-        "    if decided:\n        _ = files.sync_directory\n",
         "A swap that was taken back is carried out after a power cut, without some of its files.",
         (NAMES, CLEANER_CRASH, CLEANER_FAULTS),
     ),
