@@ -573,6 +573,14 @@ FAULTS = [
         (REWRITE,),
     ),
     Fault(
+        "history-not-saved-later",
+        "kafkafs/tree/partition/partition.py",
+        "                self.log.history.counted = 0\n",
+        "                pass\n",
+        "After a kill, positions restart although the log start had only moved.",
+        (REWRITE,),
+    ),
+    Fault(
         "kernel-not-told-of-names",
         "kafkafs/tree/partition/partition.py",
         "        if old:\n            self.mount.notices.names_changed()",

@@ -816,8 +816,6 @@ class Partition:
         except OSError as error:
             if not is_done:
                 raise
-            # The periodic work saves it.
-            log.history.counted = 0
             self.mount.events(f"{log.name}: cannot save its history: {error.strerror}")
         else:
             if reason:
@@ -860,8 +858,12 @@ class Partition:
         if rewrite is not None:
             self._end_prepared(rewrite.old, rewrite.new)
         if rewrite is not None and not rewrite.is_written:
-            with contextlib.suppress(OSError):
+            try:
                 self.log.history.save(rewrite.segments)
+            except OSError:
+                # The periodic work saves it.
+                self.log.history.counted = 0
+                self.note_change()
         self._keep_text()
         self._drop_names()
 

@@ -360,6 +360,27 @@ def test_a_disk_that_refuses_after_the_log_start_has_moved_keeps_the_positions(
         assert log.history.now.bases == tree.log().history.now.bases
 
 
+def test_a_disk_that_refuses_again_after_a_periodic_save_is_tried_later(
+    tree: Tree, disk: HistoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The periodic save wrote the state before the log start had moved."""
+    log, events = tree.log(), tree.fs.mount.events
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def periodic_save(line: str) -> None:
+        disk.error = None
+        housekeeping(tree)
+        disk.error = error
+        events(line)
+
+    monkeypatch.setattr(tree.fs.mount, "events", periodic_save)
+    disk.error = error
+    log.raise_log_start(5)
+    disk.error = None
+    tree.fs.partitions.housekeeping()
+    assert f"nonce {log.history.nonce:016x}" in recorded_history(tree)
+
+
 def two_segments_expire(tree: Tree, task: Task) -> None:
     log = tree.log()
     left = sum(segment.size for segment in log.segments[2:])
