@@ -580,8 +580,7 @@ class Partition:
                     self._prepared = (*self._prepared, rewrite)
             for text in texts:
                 with contextlib.suppress(StorageError, OSError):
-                    if text.base is not None:
-                        text.measure(offset=text.base[0])
+                    text.passing(rewrite.end)
             self._measure_shown()
 
         return write
@@ -616,7 +615,7 @@ class Partition:
         self.note_change()
         count = len(segments)
         self._hold(segments)
-        self._catch_up()
+        self._catch_up(self.log.segments[count].base_offset)
         self._end_ranges()
         if self._is_hidden(segments, (), self.log.log_start_offset):
             with self.lock:
@@ -736,16 +735,21 @@ class Partition:
                 with contextlib.suppress(StorageError, OSError):
                     segment.open_log()
 
-    def _catch_up(self) -> None:
-        """Measure all text before the past changes; `preparing` has measured most of it.
+    def _catch_up(self, end: int = 0) -> None:
+        """Measure all shown text before the past changes, and the text between the base and `end`;
+        `preparing` has measured most of it.
 
         BlockingIOError if that takes more than `LOOK_S`, for example because a large transaction
-        has just ended. If another process has changed the log, it waits until all is measured.
+        has just ended. If another process has changed the log, it waits until the shown text is
+        measured, and `Rewrite` measures the rest.
         """
-        until = NEVER if self.mount.follows else time.monotonic() + LOOK_S
+        follows = self.mount.follows
+        until = NEVER if follows else time.monotonic() + LOOK_S
         for text in self.texts.values():
             try:
                 text.catch_up(until)
+                if not follows:
+                    text.passing(end, until)
             except BlockingIOError:
                 raise
             except (StorageError, OSError):

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.start_file import StartFile
-from kafkafs.tree.partition.partition_text import CATCH_UP_AT_ONCE
+from kafkafs.tree.partition import partition as partition_module
 from kafkafs.tree.partition.partitions import keeping_history
 from kafkafs.tree.partition.rewrite import Rewrite
 from storage import LogManager
@@ -25,7 +26,7 @@ from storage.log.log import Log, Replacement
 from storage.segment.segment import Segment
 from storage.state.history import Shift
 from storage.task import Task
-from storage.waiting import at_once, may_wait
+from storage.waiting import may_wait
 from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, commit, in_thread, read
 from tests.storage.logs import append
 from tests.storage.transactions import Client
@@ -518,7 +519,7 @@ def test_a_transaction_that_ends_before_a_deletion_moves_no_position(
 
 
 def test_a_large_transaction_that_ends_before_a_deletion_is_left_to_a_worker_thread(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if no process has looked at the partition since the mount before."""
     with a_tree(tmp_path / "data") as tree:
@@ -529,17 +530,35 @@ def test_a_large_transaction_that_ends_before_a_deletion_is_left_to_a_worker_thr
         log = tree.log()
         client = Client(log, 7)
         for _ in range(4):
-            client.send(b"v" * (CATCH_UP_AT_ONCE // 3))
+            client.send(b"inside")
             tree.roll()
         removed = log.segments[:2]
         in_thread(log.prepare_replacement(removed, ()))
         client.commit()
+        monkeypatch.setattr(partition_module, "LOOK_S", 0)
         with pytest.raises(BlockingIOError):
-            at_once(tree.remove_head, 2)
+            tree.remove_head(2)
         log.end_change(removed, ())
         in_thread(log.prepare_replacement(removed, ()))
-        at_once(tree.remove_head, 2)
-        assert first_position(tree) == 7 + 2 * (CATCH_UP_AT_ONCE // 3 + 1)
+        tree.remove_head(2)
+        assert first_position(tree) == 7 + 2 * 7
+
+
+def test_a_deletion_of_an_open_transaction_measures_only_the_deleted_text(tmp_path: Path) -> None:
+    options = MountOptions(isolation="read_uncommitted")
+    with a_tree(tmp_path / "data", options) as tree:
+        tree.mkdir("t")
+        append(tree.log(), b"before")
+        tree.read("t/.follow/0")
+    with a_tree(tmp_path / "data", options) as tree:
+        log = tree.log()
+        client = Client(log, 7)
+        for _ in range(3):
+            client.send(b"inside")
+            tree.roll()
+        in_thread(log.prepare_replacement(log.segments[:2], ()))
+        text = tree.fs.partitions.of(log).text(tree.fs.mount.views[0])
+        assert [bool(each.covered) for each in text.timeline.extents] == [True, True, False, False]
 
 
 def test_a_deletion_of_an_open_transaction_notes_offsets_of_readers_in_a_worker_thread(
