@@ -567,7 +567,7 @@ FAULTS = [
     Fault(
         "text-of-an-open-transaction-measured-twice",
         "kafkafs/tree/partition/partition.py",
-        "                    text.passing(rewrite.end)\n",
+        "                    text.passing(end)\n",
         "                    pass\n",
         "A deletion after a large transaction fails each time.",
         (REWRITE,),
@@ -575,7 +575,7 @@ FAULTS = [
     Fault(
         "text-after-a-deletion-measured-for-it",
         "kafkafs/tree/partition/partition.py",
-        "                    text.passing(rewrite.end)\n",
+        "                    text.passing(end)\n",
         "                    text.measure()\n",
         "A deletion waits until all of the log is read.",
         (REWRITE,),
@@ -587,6 +587,14 @@ FAULTS = [
         "                    pass\n",
         "The loop thread measures without a limit after a large transaction.",
         (REWRITE,),
+    ),
+    Fault(
+        "offsets-not-noted-if-another-process-deletes",
+        "kafkafs/tree/partition/partition.py",
+        "        if self.mount.follows:\n            self._note_offsets(",
+        "        if self.mount.follows:\n            at_once(self._note_offsets, ",
+        "The event log names fewer missed offsets.",
+        (TREE_FOLLOWING,),
     ),
     Fault(
         "history-not-saved-later",

@@ -281,8 +281,12 @@ class Commands:
         self._owner(lambda: self._log(topic).roll(self._tree.mount.manager.clock_ms()))
 
     def remove_head(self, topic: str, count: int) -> None:
-        now_ms = self._tree.mount.manager.monotonic_ms()
-        self._owner(lambda: remove_head(self._log(topic), count, now_ms))
+        """Prepare it in this thread, as retention does."""
+        log, now_ms = self._log(topic), self._tree.mount.manager.monotonic_ms()
+        removed = log.segments[:count]
+        self._owner(lambda: log.prepare_replacement(removed, ()))()
+        self._owner(lambda: remove_head(log, count, now_ms))
+        log.end_change(removed, ())
 
     def clean(self, topic: str, count: int, drop: str) -> None:
         """Replace the first `count` segments by one without the records whose value has `drop`."""

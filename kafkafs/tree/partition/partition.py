@@ -97,8 +97,6 @@ class Partition:
         # By open file: the calls before the past changes.
         self.ranges: dict[object, Callable[[int | None], None]] = {}
         self._follow_readers: dict[object, Callable[[int], None]] = {}
-        # The functions of the readers above were called for the records below this offset.
-        self._noted_below = 0
         # The open files that a process has polled, and who waits for more of them.
         self._waiters: dict[object, Waiter | None] = {}
         # The last time that a process was shown.
@@ -464,8 +462,10 @@ class Partition:
         self.ranges[file] = fix_end
 
     def add_follow_reader(self, file: object, note_offset: Callable[[int], None]) -> None:
-        """Call `note_offset` before all records below an offset are deleted. If a worker thread has
-        called it for a prepared change, the log's thread calls it again with `at_once`.
+        """Call `note_offset` before all records below an offset are deleted.
+
+        A worker thread calls it when it prepares the change, and the log's thread may call it again
+        with `at_once`. A change of another process is not prepared: the log's thread waits.
         """
         self._follow_readers[file] = note_offset
 
@@ -573,14 +573,15 @@ class Partition:
 
         def write() -> None:
             self.nonce()
-            self._note_offsets(rewrite.end)
+            end = self._end_of(rewrite)
+            self._note_offsets(end)
             if is_early:
                 self._write(rewrite)
                 with self.lock:
                     self._prepared = (*self._prepared, rewrite)
             for text in texts:
                 with contextlib.suppress(StorageError, OSError):
-                    text.passing(rewrite.end)
+                    text.passing(end)
             self._measure_shown()
 
         return write
@@ -795,15 +796,21 @@ class Partition:
         # The text that another process has written meanwhile may take hours to measure.
         patience_s = LOOK_S if self.mount.follows else NEVER
         rewrite = Rewrite(self.log, old, new, log_start, self._text_of, patience_s)
-        if rewrite.end <= self._noted_below:
-            at_once(self._note_offsets, rewrite.end)
+        if self.mount.follows:
+            self._note_offsets(self._end_of(rewrite))
         else:
-            self._note_offsets(rewrite.end)
+            # A worker thread has noted them when it prepared the change.
+            at_once(self._note_offsets, self._end_of(rewrite))
         self._write(rewrite, is_done=is_done)
         return rewrite
 
+    def _end_of(self, rewrite: Rewrite) -> int:
+        """Return the offset to which this change moves the base, also past each prepared change: a
+        restart may carry that out.
+        """
+        return max([rewrite.end, *(each.end for each in self._prepared)])
+
     def _note_offsets(self, end: int) -> None:
-        self._noted_below = max(self._noted_below, end)
         for note_offset in list(self._follow_readers.values()):
             note_offset(end)
 
@@ -812,8 +819,7 @@ class Partition:
         changed already) is only a line in the event log.
         """
         self.nonce()
-        # A change that the next start may carry out moves the base, too.
-        rewrite.end = max([rewrite.end, *(each.end for each in self._prepared)])
+        rewrite.end = self._end_of(rewrite)
         log = self.log
         try:
             reason = rewrite.write()

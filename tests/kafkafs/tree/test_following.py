@@ -22,6 +22,7 @@ from storage.errors import SegmentGone
 from storage.files import Files
 from storage.log.append import append_batches
 from storage.recovery.swap import finish_swaps
+from storage.waiting import may_wait
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
 from tests.mount.mounting import fails
@@ -139,6 +140,20 @@ def test_a_name_leads_to_a_new_inode_once_the_past_has_changed(beside: Beside) -
         assert beside.size(tree.file()) == len(partition.text())
     assert len(set(inodes)) == 4
     assert tree.notices.names == 3
+
+
+def test_each_change_waits_for_the_offsets_of_readers(beside: Beside) -> None:
+    """No worker thread has noted them before, since the writer prepares nothing here."""
+    tree, broker = beside.tree, beside.partition
+    fill(broker)
+    tree.read("t/.follow/0")
+    noted: list[bool] = []
+    partition = tree.fs.partitions.of(tree.log())
+    partition.add_follow_reader(object(), lambda end: noted.append(may_wait()))
+    for count in (3, 1):
+        broker.clean(count, lambda offset, value: offset % 2 == 0)
+        partition.look()
+    assert noted == [True, True]
 
 
 def test_an_old_inode_reads_what_is_deleted_while_it_is_open(beside: Beside) -> None:
