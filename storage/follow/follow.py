@@ -119,7 +119,9 @@ class LogFollower:
             raise
         except (OSError, StorageError):
             # A segment of the head cannot be read.
-            self._look_at_tail()
+            with contextlib.suppress(FileNotFoundError, SegmentGone, FileReplaced):
+                self._look_at_tail()
+            self._keep_readable()
             raise
         self._look_at_tail()
         return is_done
