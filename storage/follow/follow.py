@@ -175,7 +175,8 @@ class LogFollower:
         def find(base: int) -> Segment | None:
             listed = loader.partition.segment(base)
             path = listed.log_path
-            for segment in (known.get(base), self._not_taken.get(base)):
+            waiting = self._not_taken.get(base) if base < end else None
+            for segment in (known.get(base), waiting):
                 if segment and not segment.lost and self._is_unchanged(segment, path):
                     if segment.log_path != path:
                         # The writer has finished its swap, or given up a deletion.
@@ -388,6 +389,7 @@ class LogFollower:
             each.identity is not None
             and (now := found.get(each.base_offset)) is not None
             and now.identity == each.identity
+            and not now.lost
             for each in self._changed(found)
         )
 

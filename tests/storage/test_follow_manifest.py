@@ -179,6 +179,25 @@ def test_the_active_file_is_cut_before_its_roll_is_seen(tmp_path: Path, writer: 
         assert not active.lost
 
 
+def test_a_file_is_cut_and_the_active_one_vanishes(tmp_path: Path, writer: LogManager) -> None:
+    """That is no truncation of the log."""
+    log = writer.log("t", 0)
+    with reading(tmp_path) as reader:
+        reader.log.active.close_descriptors()
+        log.roll(NOW_MS)
+        go_on(writer)
+        log.flush()
+        writer.checkpoint()
+        os.truncate(log_file(tmp_path, 3), 0)
+        log_file(tmp_path, 9).unlink()
+        for n in range(3):
+            expected = [*LINES[:3], *[None] * 3, *LINES[6:9], *[None] * 3]
+            assert reader.look() == [*expected, *[b"more"] * (n + 1)]
+            assert len(reader.log.losses) == 2
+            assert reader.log.counters.truncations == 0
+            go_on(writer)
+
+
 def test_an_entry_counts_bytes_after_the_last_batch(tmp_path: Path, writer: LogManager) -> None:
     """A restart has cut them off."""
     with reading(tmp_path) as reader:
