@@ -212,9 +212,11 @@ class Schedule:
             found = task.on_log_thread(partition)
             # First it reads the history, once.
             found.nonce()
-            repack_all(log, self._manager.clock_ms(), task)
-            # Housekeeping saves which segments need no repacking.
-            found.note_change()
+            try:
+                repack_all(log, self._manager.clock_ms(), task)
+            finally:
+                # Housekeeping saves which segments need no repacking.
+                found.note_change()
         except TaskCancelled:
             raise
         except Exception:

@@ -174,6 +174,7 @@ class LogCleaner:
             if log.cleaning:
                 return None
             has_work = plan.first_uncleanable_offset > log.segments[0].base_offset
+            has_work |= log.replacement is not None
             if not for_swap and (log.closed or not has_work or not log.may_be_cleaned):
                 return None
             log.cleaning = True
@@ -214,10 +215,15 @@ class LogCleaner:
             _log.warning("%s: %s", log.name, reason)
 
     def _clean(self, log: Log, plan: CleanableRange, task: Task) -> Cleaned | None:
-        """Clean a log; return None if the round met unknown damage: the range is smaller now."""
+        """Clean a log; return None if the range has to be found again: the round met unknown
+        damage, or has finished the last swap only.
+        """
         now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
         try:
+            is_unfinished = log.replacement is not None
             finish_last(log, task)
+            if is_unfinished:
+                return None
             with cleaner.leased(log, plan, task) as sources:
                 cleaned, new = cleaner.write(
                     *(log.files, log.directory, sources, plan, task),

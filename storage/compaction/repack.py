@@ -25,6 +25,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from storage import paths
 from storage.compaction._join import Joiner
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import WINDOW_BYTES
@@ -196,8 +197,8 @@ def repack_all(log: Log, now_ms: int, task: Task) -> list[Repacked]:
     """Repack each segment that is `due`, the oldest first; one with damage, or that is refused with
     CorruptRecord, stays as it is.
 
-    Errors: those of `repack` but CorruptRecord. They concern the disk or the log, so no other
-    segment is tried; the remaining ones are due the next time.
+    Errors: those of `repack`, CorruptRecord only for damage in another segment. They concern the
+    disk or the log, so no other segment is tried; the remaining ones are due the next time.
     """
     done: list[Repacked] = []
     for segment in task.on_log_thread(lambda: due(log)):
@@ -206,6 +207,8 @@ def repack_all(log: Log, now_ms: int, task: Task) -> list[Repacked]:
             if not segment.damages:
                 outcome = repack(log, segment, now_ms, task)
         except CorruptRecord as error:
+            if paths.base_offset_of(os.path.basename(error.path or "")) != segment.base_offset:
+                raise
             if not segment.damages:
                 _log.warning("%s: the segment is not repacked: %s", log.name, error)
         if outcome is not None:

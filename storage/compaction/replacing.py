@@ -29,6 +29,7 @@ def finish_last(log: Log, task: Task) -> None:
     """
     last = log.replacement
     if last is None:
+        assert not any(each.suffix for each in log.segments)
         swap.undo(log.files, log.directory)
     elif last.is_done:
         _finish(log, last, task)

@@ -173,6 +173,30 @@ def test_a_kill_while_the_same_process_cleans_again(tmp_path: Path, error: int) 
     assert tried > 10
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_the_cleaner_finishes_a_swap_first(tmp_path: Path, *, is_removed: bool) -> None:
+    life = Life(tmp_path / "built")
+    life.build()
+    at = 1
+    while (attempt := Attempt(life.data, tmp_path / "data")).fail(errno.EIO, at):
+        log = attempt.life.log
+        if log.replacement is not None and log.replacement.is_done:
+            break
+        attempt.life.manager.abandon()
+        at += 1
+    assert log.replacement is not None
+    if is_removed:
+        log.rename_to_deleted(log.remove_head(len(log.segments) - 1, log.monotonic_ms()))
+    cleaner = LogCleaner(attempt.life.manager)
+    assert cleaner.filthiest(attempt.life.now_ms) is log
+    cleaned = cleaner.clean(log, Task())
+    assert (cleaned is None) == is_removed
+    assert attempt.life.log.replacement is None
+    assert cleaner.filthiest(attempt.life.now_ms) is None
+    names = [each.name for each in (attempt.life.data / "t-0").iterdir()]
+    assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+
+
 def test_a_power_cut_while_a_swap_is_taken_back_again(tmp_path: Path) -> None:
     life = Life(tmp_path / "built")
     life.build()

@@ -223,6 +223,22 @@ FAULTS = [
         (CLEANER_FAULTS, "tests/crash/test_repack_crash.py"),
     ),
     Fault(
+        "swap-left-unfinished-by-the-cleaner",
+        "storage/compaction/log_cleaner.py",
+        "            has_work |= log.replacement is not None\n",
+        "            _ = log.replacement\n",
+        "The cleaner picks a log again and again, and never finishes its swap.",
+        (CLEANER_FAULTS,),
+    ),
+    Fault(
+        "swap-released-before-its-files-are-renamed",
+        "storage/log/log.py",
+        "            is_named = not segment.deleted and segment in replaced\n",
+        "            is_named = not segment.deleted and segment.base_offset in bases\n",
+        "After a disk error and a kill, superseded records are back.",
+        (CLEANER_FAULTS,),
+    ),
+    Fault(
         "swap-not-flushed-before",
         "storage/compaction/log_cleaner.py",
         "        log.flush(task.on_log_thread)\n        known = self.first_dirty(log)\n",

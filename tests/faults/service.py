@@ -501,11 +501,11 @@ FAULTS = [
     Fault(
         "cleaner-checkpoint-before-the-swap",
         "storage/compaction/log_cleaner.py",
-        "            finish_last(log, task)\n"
-        "            with cleaner.leased(log, plan, task) as sources:\n",
-        "            finish_last(log, task)\n"
+        "            with cleaner.leased(log, plan, task) as sources:\n"
+        "                cleaned, new = cleaner.write(\n",
         "            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
-        "            with cleaner.leased(log, plan, task) as sources:\n",
+        "            with cleaner.leased(log, plan, task) as sources:\n"
+        "                cleaned, new = cleaner.write(\n",
         "What a cleaning that failed has not cleaned is never cleaned.",
         (LOG_CLEANER,),
     ),

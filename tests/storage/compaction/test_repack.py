@@ -491,3 +491,16 @@ def test_a_malformed_record_changes_nothing() -> None:
     with pytest.raises(CorruptRecord):
         joiner.add(bad)
     assert joiner.take() == good
+
+
+def test_damage_in_another_segment_leaves_this_one_due(tmp_path: Path) -> None:
+    with LogManager.open(str(tmp_path)) as manager:
+        log = new_log(manager, "zstd")
+        fill(log)
+        fill(log)
+        first, other, _ = log.segments
+        os.unlink(other.log_path)
+        other.close_descriptors()
+        with pytest.raises(CorruptRecord):
+            repacked(log)
+        assert due(log) == [first, other]
