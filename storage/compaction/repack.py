@@ -39,6 +39,7 @@ from storage.record.header import (
     CODEC_BITS,
     MAGIC,
     BatchHeader,
+    Buffer,
     parse_header,
 )
 from storage.record.plain import compressed
@@ -114,23 +115,33 @@ class Joining:
 
     def _take_batch(self, stored: bytes, header: BatchHeader) -> None:
         kind = _kind(header)
-        if kind is not None:
-            try:
+        plain: Buffer = b""
+        try:
+            if kind is not None:
                 plain, _ = self._old.expand(stored, 0, len(stored), 0)
                 if kind == self._kind and self._joiner.add(plain):
                     return
-                self._end_batch()
-                self._joiner.add(plain)
-            except CorruptRecord as error:
-                if self.unreadable is None:
-                    self.unreadable = CorruptRecord(
-                        error.message, path=self._old.log_path, offset=header.base_offset
-                    )
-            else:
-                self._kind, self._stored = kind, stored
-                return
+        except CorruptRecord as error:
+            self._note_unreadable(error, header)
+            kind = None
+        # (An error of the last batch's compression is not of this batch.)
         self._end_batch()
-        self._put(stored, header)
+        try:
+            if kind is not None:
+                self._joiner.add(plain)
+        except CorruptRecord as error:
+            self._note_unreadable(error, header)
+            kind = None
+        if kind is None:
+            self._put(stored, header)
+        else:
+            self._kind, self._stored = kind, stored
+
+    def _note_unreadable(self, error: CorruptRecord, header: BatchHeader) -> None:
+        if self.unreadable is None:
+            self.unreadable = CorruptRecord(
+                error.message, path=self._old.log_path, offset=header.base_offset
+            )
 
     def end(self) -> None:
         """Write the rest. Errors: OSError, CorruptRecord."""
@@ -140,13 +151,13 @@ class Joining:
     def _end_batch(self) -> None:
         if self._kind is None:
             return
+        self._kind = None
         count, stored = self._joiner.count, self._stored
         made = self._joiner.take()
         if count > 1:
             self.joined += count - 1
             stored = compressed(made, self._codec, self._level)
         self._put(stored, parse_header(stored))
-        self._kind = None
 
     def _put(self, stored: bytes, header: BatchHeader) -> None:
         entry = (len(self._out), len(stored), header.last_offset, header.max_timestamp)

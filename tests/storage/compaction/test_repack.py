@@ -17,6 +17,7 @@ from storage.compaction.repack import PLAIN_BYTES, Repacked, due, repack, repack
 from storage.errors import CorruptRecord, TaskCancelled
 from storage.files import Files
 from storage.log.append import append_batches
+from storage.record import compression
 from storage.record._plain import seal
 from storage.record.batch import decode
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -26,6 +27,7 @@ from storage.record.header import (
     HEADER_SIZE,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    Buffer,
 )
 from storage.record.plain import plain, recompress
 from storage.segment.reader import SegmentReader
@@ -504,3 +506,28 @@ def test_damage_in_another_segment_leaves_this_one_due(tmp_path: Path) -> None:
         with pytest.raises(CorruptRecord):
             repacked(log)
         assert due(log) == [first, other]
+
+
+def test_a_batch_that_differs_after_its_compression_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a bit in memory changes before the first one is compressed."""
+
+    def compress(codec: int, data: Buffer, level: int | None) -> bytes:
+        monkeypatch.undo()
+        changed = bytearray(data)
+        changed[40] ^= 1
+        return compression.compress(codec, changed, level)
+
+    with opened(tmp_path) as manager:
+        log = new_log(manager, max_message_bytes=1000)
+        for _ in range(20):
+            put(log, record())
+        log.roll(NOW_MS)
+        old, before = log.segments, records_of(log)
+        monkeypatch.setattr("storage.record.plain.compress", compress)
+        with pytest.raises(CorruptRecord, match="differs after"):
+            repacked(log)
+        assert log.segments == old
+        assert len(repacked(log)) == 1
+        assert records_of(log) == before
