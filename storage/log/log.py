@@ -495,14 +495,15 @@ class Log(LogState):
         """The log's entry in the checkpoint of log starts.
 
         None if the first segment's base offset equals the log start (also the pending one:
-        `pending_log_starts`), no segment is retired and no rename is unsynced: a restart then finds
-        the log start without an entry. An entry of a broker's topic stays, and changes only when
-        the log start moves.
+        `pending_log_starts`), no segment is retired, and no swap or rename is unfinished: a restart
+        then finds the log start without an entry. An entry of a broker's topic stays, and changes
+        only when the log start moves.
         """
         if self.checkpointed_start is not None:
             return max([self.checkpointed_start, *self.pending_log_starts])
         start = max([self.log_start_offset, *self.pending_log_starts])
-        certain = not self.retired and not self.durability.directory_unsynced
+        is_renamed = self.replacement is None and not self.durability.directory_unsynced
+        certain = is_renamed and not self.retired
         return None if start == self.segments[0].base_offset and certain else start or None
 
     def raise_log_start(self, offset: int) -> None:
@@ -667,7 +668,7 @@ class Log(LogState):
         left = len(self.retired) if most is None else most
         waiting: list[tuple[int, Segment]] = []
         bases = {segment.base_offset for segment in self.segments}
-        replaced = () if self.replacement is None else self.replacement.old
+        replaced = frozenset() if self.replacement is None else frozenset(self.replacement.old)
         for due_ms, segment in self.retired:
             # Its swap has to rename it, or a restart would find it beside the new one.
             is_named = not segment.deleted and segment in replaced

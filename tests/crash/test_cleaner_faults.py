@@ -21,6 +21,7 @@ from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.replacing import finish_last
 from storage.errors import TaskCancelled
+from storage.settings.config import LONG_MAX
 from storage.task import Task
 from tests.compaction_model import ModelLog, Outcome, clean, cleanable
 from tests.crash.cleaned_log import Life
@@ -281,3 +282,29 @@ def test_a_cleaning_that_is_cancelled_leaves_all_as_it_was(tmp_path: Path) -> No
     _, outcome = attempt.expect()
     attempt.restart()
     assert outcome.first_dirty > 0
+
+
+def test_deleted_records_stay_deleted_beside_a_swap_that_could_not_be_taken_back(
+    tmp_path: Path,
+) -> None:
+    life = Life(tmp_path / "built")
+    life.build()
+    at = 1
+    while (attempt := Attempt(life.data, tmp_path / "data")).fail(errno.EROFS, at):
+        log, manager = attempt.life.log, attempt.life.manager
+        is_decided = os.path.exists(log.segments[0].log_path + ".swap")
+        if is_decided and log.replacement is not None and not log.replacement.is_done:
+            break
+        manager.abandon()
+        at += 1
+    assert is_decided
+    log.rename_to_deleted(log.remove_head(1, log.monotonic_ms()))
+    for path in log.release_retired(LONG_MAX):
+        attempt.disk.unlink(path)
+    log.flush()
+    manager.checkpoint()
+    assert log.log_start_offset > 0
+    manager.abandon()
+    attempt.disk.kill()
+    with opened(tmp_path / "data", Unsynced()) as manager:
+        assert manager.log("t", 0).log_start_offset == log.log_start_offset
