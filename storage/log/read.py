@@ -122,7 +122,11 @@ class Reader:
         Errors: those of `records`.
         """
         offset = max(offset, error.offset or 0)
-        for segment in self._log.segments_from(offset):
+        segments = self._log.segments_from(offset)
+        # The read has met nothing else in the segments before the damaged one.
+        paths = [segment.log_path for segment in segments]
+        first = paths.index(error.path) if error.path in paths else 0
+        for segment in segments[first:]:
             # Positions in different segments cannot be compared.
             damaged = error.position if error.path == segment.log_path else None
             reader = SegmentReader(segment)

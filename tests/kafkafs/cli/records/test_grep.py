@@ -270,8 +270,11 @@ def test_a_whole_segment_is_damaged(data: Path, missing: bool) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_records_that_cannot_be_decoded(tmp_path: Path) -> None:
-    """… in batches with the right CRC, after batches without records to show."""
+@pytest.mark.parametrize("rolled_before", [9, 7])
+def test_records_that_cannot_be_decoded(tmp_path: Path, rolled_before: int) -> None:
+    """… in batches with the right CRC, after batches without records to show, also at the start of
+    the second segment.
+    """
 
     def one(offset: int, value: bytes, producer: int = -1) -> bytes:
         attributes = 0 if producer < 0 else TRANSACTIONAL_BIT
@@ -303,7 +306,8 @@ def test_records_that_cannot_be_decoded(tmp_path: Path) -> None:
         one(8, b"one, later"),
     ]
     (tmp_path / "t-0").mkdir()
-    (tmp_path / "t-0" / f"{0:020}.log").write_bytes(b"".join(batches))
+    for base, last in (0, rolled_before), (rolled_before, 9):
+        (tmp_path / "t-0" / f"{base:020}.log").write_bytes(b"".join(batches[base:last]))
     done = grep("-n", "one", tmp_path)
     assert (done.exit_code, done.stdout) == (2, "0:one\n8:one, later\n")
     assert str(tmp_path / "t-0") in done.stderr
