@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.crash.moments import Moments
 
@@ -40,3 +41,10 @@ class FailingDisk(Moments):
                     self.failed = self.failed or f"{what} {os.path.relpath(path, self.root)}"
                     raise OSError(self.error, os.strerror(self.error), path)
         return super()._is_last(what, path)
+
+
+def left_by_a_swap(directory: Path) -> frozenset[str]:
+    """Return the names of the files in which a swap stands still; none if it left nothing."""
+    names = [name for name in os.listdir(directory) if not name.endswith(".tmp")]
+    is_left = any(name.endswith((".cleaned", ".swap", ".deleted")) for name in names)
+    return frozenset(names if is_left else ())
