@@ -354,7 +354,7 @@ def test_once(mounted: Place) -> None:
     assert said["mount"] == str(mounted.path)
     assert [each["name"] for each in said["rows"]] == ["a/0", "a/1", "a/2", "b/0"]
     assert {column.key for column in COLUMNS} < said["rows"][0].keys()
-    assert said["seconds"] >= 0.1
+    assert said["seconds"] > 0
 
 
 @pytest.mark.programs
