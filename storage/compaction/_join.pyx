@@ -1,7 +1,7 @@
 """Joins batches: writes the records of batches in plain form into one batch.
 
-Pure. A joined record keeps its bytes but for the deltas of offset and timestamp, which count from
-the first batch. Layouts: `storage/record/batch.py`.
+Pure. Only the deltas of offset and timestamp change in a joined record: they count from the first
+batch. Layouts: `storage/record/batch.py`.
 """
 
 from cpython.bytearray cimport (

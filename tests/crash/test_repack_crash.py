@@ -40,7 +40,7 @@ class Stage(NamedTuple):
 
 
 class Life:
-    """What is run, and what was to be known at each of its stages."""
+    """Writes and repacks a log, and notes the facts that each stage must keep."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -156,7 +156,7 @@ def test_a_kill_at_every_operation(tmp_path: Path) -> None:
 
 def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life, stops = run(tmp_path / "data", (0, 2))
-    stops.found = [found for found in stops.found if found.lost]
+    stops.found = stops.power_cuts
     monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
     stops.judge(life.check, tmp_path / "found")
 

@@ -918,7 +918,7 @@ FAULTS = [
         "            if base_offset is not None and (base_offset <= active.base_offset or not"
         " is_kept):\n",
         "            if base_offset is not None and base_offset < 0 < is_kept:\n",
-        "A segment that is rolled and cleaned during a look is taken for a truncated log.",
+        "A follower takes a segment that was rolled and cleaned during a look for a truncated log.",
         (FOLLOW,),
     ),
     Fault(

@@ -25,7 +25,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _TEXT_BYTES = 64 << 10
 
 Report = Callable[["CorruptRecord"], object]
-"""Gets damage; the search continues behind it."""
+"""Gets damage; the search continues after it."""
 
 
 def _parsed(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:

@@ -232,7 +232,7 @@ def test_statuses(data: Path) -> None:
 
 
 def test_damage_does_not_end_the_search(data: Path) -> None:
-    """… of the records behind it, and of other partitions."""
+    """The records after it are found, and those of other partitions."""
     with LogManager.open(str(data)) as manager:
         log = manager.log("orders", 0)
         append(log, b"one, later")
