@@ -397,14 +397,16 @@ class History:
         change (`is_ahead`) the file stays: a start may carry the change out.
         """
         with self._lock:
-            if self.is_ahead:
-                return
-            # Before the read of `now`: after a change of `now`, a caller compares the version.
-            self.version += 1
-            now = self.now if log_start is None else self.now._replace(log_start=log_start)
-            reader = SegmentReader(segments[-1])
-            last = reader.look_again(reader.last_batch)
-            self._save(now, segments, last)
+            if not self.is_ahead:
+                self._save_present(segments, log_start)
+
+    def _save_present(self, segments: Sequence[Segment], log_start: int | None = None) -> None:
+        # Before the read of `now`: after a change of `now`, a caller compares the version.
+        self.version += 1
+        now = self.now if log_start is None else self.now._replace(log_start=log_start)
+        reader = SegmentReader(segments[-1])
+        last = reader.look_again(reader.last_batch)
+        self._save(now, segments, last)
 
     def save_ahead(
         self, before: Shift, past: Shift, segments: Sequence[Segment], last: LastBatch, version: int
@@ -435,14 +437,10 @@ class History:
         with self._lock:
             if self.is_ahead or self._repacking is not None:
                 raise BlockingIOError(errno.EAGAIN, "a change of the log is being carried out")
-            self.version += 1
-            now = self.now
-            reader = SegmentReader(segments[-1])
-            last = reader.look_again(reader.last_batch)
-            base = old.base_offset
-            self._repacking = (base, old.size, new.size, new_nonce(), self._announced)
+            sizes = old.size, new.size
+            self._repacking = (old.base_offset, *sizes, new_nonce(), self._announced)
             try:
-                self._save(now, segments, last)
+                self._save_present(segments)
             except BaseException:
                 self._repacking = None
                 raise
