@@ -44,6 +44,7 @@ cdef struct Node:
 cdef struct Run:
     const uint8_t *start
     int64_t size
+    const int32_t *borders  # of a long needle that is no part of a longer word; else NULL
 
 
 cdef inline Subject subject_of(
@@ -90,6 +91,7 @@ cdef class Predicate:
 
     cdef int32_t add(self, tuple part) except -1
     cdef int32_t add_run(self, object data) except -1
+    cdef int add_borders(self, Run *run) except -1
     cdef bint holds(self, const Subject *subject) noexcept nogil
     cdef bint may_hold(self, const Limits *limits) noexcept nogil
     cdef bint may_hold_in(self, const uint8_t *start, int64_t size) noexcept nogil

@@ -47,6 +47,14 @@ cdef extern from "storage/record/columns/search.h":
         const uint8_t *at, const uint8_t *end, const uint8_t *needle, int64_t size
     ) noexcept nogil
     bint is_of_word "kafkafs_is_of_word"(uint8_t byte) noexcept nogil
+    void fill_borders "kafkafs_fill_borders"(
+        const uint8_t *needle, int64_t size, int32_t *borders
+    ) noexcept nogil
+    bint has_whole "kafkafs_has_whole"(
+        const uint8_t *start, const uint8_t *end, const uint8_t *needle, int64_t size,
+        const int32_t *borders, bint fold
+    ) noexcept nogil
+    int64_t COMPARED "KAFKAFS_COMPARED"
 
 
 cdef enum:
@@ -146,12 +154,15 @@ cdef class Predicate:
                 for run in operands:
                     self.add_run(run)
                     node.count += 1
+                    if node.whole and len(run) > COMPARED:
+                        self.add_borders(&self.runs[self.runs_used - 1])
         self.nodes[number] = node
         return number
 
     cdef int32_t add_run(self, object data) except -1:
         cdef int32_t number = self.runs_used
         self.runs = <Run *> grown(self.runs, sizeof(Run) * (number + 1))
+        self.runs[number].borders = NULL
         if isinstance(data, str):
             self.runs[number].start = NULL
             self.runs[number].size = ANY_BYTES if data == "%" else ONE_CHARACTER
@@ -161,6 +172,13 @@ cdef class Predicate:
             self.runs[number].size = len(data)
         self.runs_used += 1
         return number
+
+    cdef int add_borders(self, Run *run) except -1:
+        cdef bytearray borders = bytearray(run.size * sizeof(int32_t))
+        self.kept.append(borders)
+        fill_borders(run.start, run.size, <int32_t *> PyByteArray_AS_STRING(borders))
+        run.borders = <const int32_t *> PyByteArray_AS_STRING(borders)
+        return 0
 
     cdef bint holds(self, const Subject *subject) noexcept nogil:
         """Whether the condition is true for the record."""
@@ -380,6 +398,10 @@ cdef bint contains(const Node *node, const Run *needles, const Run *run) noexcep
     cdef int32_t each
     for each in range(node.count):
         needle, at = &needles[each], start
+        if needle.borders != NULL:
+            if has_whole(start, end, needle.start, needle.size, needle.borders, node.fold):
+                return True
+            continue
         while True:
             if node.fold:
                 at = find_folded(at, end, needle.start, needle.size)

@@ -119,3 +119,41 @@ static inline int kafkafs_is_of_word(uint8_t byte)
     const uint8_t folded = kafkafs_folded(byte);
     return (folded >= 'a' && folded <= 'z') || (byte >= '0' && byte <= '9') || byte == '_';
 }
+
+/* Fills in, for each start of the needle, the size of the longest shorter one with which it ends. */
+static inline void kafkafs_fill_borders(const uint8_t *needle, int64_t size, int32_t *borders)
+{
+    borders[0] = 0;
+    for (int64_t at = 1, same = 0; at < size; at++) {
+        while (same && needle[at] != needle[same])
+            same = borders[same - 1];
+        same += needle[at] == needle[same];
+        borders[at] = (int32_t) same;
+    }
+}
+
+/* Returns whether the needle is between `start` and `end` and is no part of a longer word. `fold`:
+   as in kafkafs_find_folded.
+
+   The needle may be there many times as a part of longer words, and these may overlap. So no byte
+   is compared again after a place that fits (Knuth, Morris and Pratt). */
+static inline int kafkafs_has_whole(
+    const uint8_t *start, const uint8_t *end, const uint8_t *needle, int64_t size,
+    const int32_t *borders, int fold)
+{
+    int64_t same = 0;
+    for (const uint8_t *at = start; at < end; at++) {
+        const uint8_t byte = fold ? kafkafs_folded(*at) : *at;
+        while (same && byte != needle[same])
+            same = borders[same - 1];
+        same += byte == needle[same];
+        if (same < size)
+            continue;
+        const uint8_t *place = at + 1 - size;
+        if ((place == start || !kafkafs_is_of_word(place[-1]))
+            && (at + 1 == end || !kafkafs_is_of_word(at[1])))
+            return 1;
+        same = borders[same - 1];
+    }
+    return 0;
+}

@@ -162,6 +162,38 @@ def test_long_words(size: int) -> None:
         assert not matches(("contains", "key", b"", False, False, False, word), run.upper())
 
 
+@given(
+    needle=st.text("aA -", min_size=1, max_size=6).map(str.encode),
+    repeated=st.integers(1, 300),
+    run=st.text("aA -", max_size=6).map(str.encode),
+    more=st.integers(0, 300),
+    fold=st.booleans(),
+)
+def test_whole_words_of_any_size(
+    needle: bytes, repeated: int, run: bytes, more: int, fold: bool
+) -> None:
+    needle = (needle * repeated)[:600]
+    needle = needle.lower() if fold else needle
+    run = needle[1:] + needle * 2 + run * more + needle
+    pattern = rb"(?<![0-9A-Za-z_])%s(?![0-9A-Za-z_])" % re.escape(needle)
+    found = re.search(pattern, run, re.IGNORECASE if fold else 0)
+    part = ("contains", "key", b"", False, fold, True, needle)
+    assert matches(part, run) == (found is not None)
+
+
+@pytest.mark.parametrize("fold", [False, True])
+@pytest.mark.parametrize("size", [1, 80, 300, 300_000])
+def test_whole_words_are_found_in_linear_time(size: int, fold: bool) -> None:
+    """In each word of the bytes begins a part that fits, and it is no whole word. If the search
+    read the rest of the bytes or of the needle again for each, it would take hours.
+    """
+    needle = b"a" + b" aa" * (size // 3) + b" a" * (size > 1)
+    part = ("contains", "key", b"", False, fold, True, needle)
+    assert not matches(part, b"aa " * 3_000_000)
+    assert not matches(part, b"a" * 9_000_000)
+    assert matches(part, b"aa " * 3_000_000 + needle)
+
+
 ORDERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
