@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -131,6 +132,17 @@ def scan(
                 report(error)
 
     return Scan(max(end - start, 0), batches())
+
+
+def first_records(batch: Buffer, count: int) -> Buffer:
+    """Return a plain batch with only its first records, `count` of them. Errors: CorruptRecord."""
+    from storage.record.batch import plain_records
+    from storage.record.columns._predicate import Predicate, kept
+
+    last = next(islice(plain_records(batch), count - 1, None))
+    some = kept(batch, Predicate(("every",)), 0, last.offset + 1)
+    assert some is not None
+    return some
 
 
 def text_of(view: TextView, batch: Buffer) -> bytes:

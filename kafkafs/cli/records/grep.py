@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
@@ -29,7 +28,7 @@ from kafkafs.cli.common.clusters import (
     partitions_of,
 )
 from kafkafs.cli.common.ending import FOUND, failure
-from kafkafs.cli.common.matching import Report, Scan, scan, text_of
+from kafkafs.cli.common.matching import Report, Scan, first_records, scan, text_of
 from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.cli.common.output import Output, binary_stdout, output_options
 from kafkafs.cli.common.ranges import Range, resolve_ranges
@@ -299,15 +298,17 @@ def _search(
             name, matches, records = f"{topic}:{number}", 0, list[Any]()
             labels = [name] if is_named else []
             for batch, count in _batches(begin, name, bar, out):
-                count = count if most is None else min(count, most - matches)
+                if most is not None and count > most - matches:
+                    count = most - matches
+                    batch = first_records(batch, count) if shown.has_records else batch
                 matches += count
                 if shown.has_records and out.as_json:
-                    records += [json.loads(line) for _, line in _lines(batch, view, count)]
+                    records += [json.loads(line) for _, line in _lines(batch, view)]
                 elif shown.has_records:
                     if stdout.isatty():
                         bar.close()
-                    if labels or shown.with_offsets or marked or most is not None:
-                        for offset, line in _lines(batch, view, count):
+                    if labels or shown.with_offsets or marked:
+                        for offset, line in _lines(batch, view):
                             more = [str(offset)] if shown.with_offsets else []
                             _write(stdout, labels + more, line, marked)
                     else:
@@ -361,12 +362,12 @@ def _batches(
         report(error)
 
 
-def _lines(batch: Buffer, view: TextView, count: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset and the text of the first records of a plain batch."""
+def _lines(batch: Buffer, view: TextView) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the text of each record of a plain batch."""
     from storage.record.batch import plain_records
 
     text, at = text_of(view, batch), 0
-    for record in islice(plain_records(batch), count):
+    for record in plain_records(batch):
         # Only a value that is printed as it is can have several lines.
         size = len(record.value or b"") if view.name == "values" else text.index(b"\n", at) - at
         yield record.offset, text[at : at + size + 1]

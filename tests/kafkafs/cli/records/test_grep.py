@@ -11,6 +11,8 @@ import subprocess
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -19,6 +21,7 @@ from kafkafs.cli import main
 from kafkafs.cli.common.matching import scan
 from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.tree.filesystem import FileSystem
+from kafkafs.views import TEXT_VIEWS, TextView, values_view
 from storage import LogManager, Record, encode
 from storage.condition.condition import Condition, Contains
 from storage.errors import CorruptRecord
@@ -325,6 +328,26 @@ def test_words_that_no_command_line_has(tmp_path: Path) -> None:
         for option in ("-c", "-ci", "-cw"):
             done = grep(option, word, tmp_path)
             assert done.stdout == f"{count * (option != '-cw' or word[0] == 'o')}\n"
+
+
+def test_only_records_that_are_printed_are_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    view = values_view()
+
+    def render(*given: Any) -> tuple[int, int]:
+        sizes.append(view.render(*given)[0])
+        return sizes[-1], 0
+
+    loops: Any = SimpleNamespace(render=render, measure=view.measure)
+    counted = TextView("values", view.parse, loops, committed=True, whole_records=False)
+    monkeypatch.setitem(TEXT_VIEWS, "values", lambda: counted)
+    with LogManager.open(str(tmp_path)) as manager:
+        append(manager.create_topic("t", 1).partitions[0], *[b"one"] * 50_000)
+    for options, expected in (("-m 2", "one\none\n"), ("-n -m 2", "0:one\n1:one\n")):
+        assert printed(*options.split(), "one", tmp_path) == expected
+    assert sum(sizes) == 16
 
 
 @pytest.mark.programs
