@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from storage import paths
 from storage.errors import InvalidRecord, InvalidTxnState
 from storage.log.assign import check_last_offset, with_offsets
 from storage.log.log import Log
 from storage.log.validator import ValidatedBatch, validated, without_conversion
+from storage.record._batch import walk_batches
 from storage.record.control import ABORT, Marker, encode_marker, parse_marker
 from storage.record.header import BatchHeader, Buffer, parse_header
 from storage.segment.segment import MAX_OFFSET_SPAN
@@ -160,34 +162,54 @@ def end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
     return log.append_assigned(assigned, now_ns)
 
 
-def append_as_follower(
-    log: Log, batches: bytearray, entries: list[BatchEntry], now_ns: int
-) -> None:
-    """Append batches that keep their offsets. The first must not begin below the log end.
+def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
+    """Append whole batches of any format as they are, with their offsets, epochs and producers.
 
-    Gaps of offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). The caller checks
-    the order of the batches, and `flush_due`. Errors: InvalidRecord for an offset below the log end
-    or above the largest one; those of `check_writable`; OSError. Nothing is appended.
+    Only CRCs and headers are checked. Each batch must follow the previous one, gaps of offsets and
+    of sequences are allowed (`UnifiedLog.appendAsFollower`). The caller checks `flush_due`. Errors:
+    InvalidRecord; those of `check_writable`; nothing is appended. OSError, CorruptRecord if a
+    marker cannot be read: the batches before a gap that is too large for one segment may be
+    appended.
     """
     log.check_writable()
     log.files.check_room()
-    header = parse_header(batches, 0)
-    if header.base_offset < log.log_end_offset:
-        raise InvalidRecord(
-            f"offset {header.base_offset} is below the log end {log.log_end_offset}",
-            path=log.directory,
-            offset=header.base_offset,
-        )
+    view = memoryview(batches)
+    parts: list[memoryview] = []
+    at, end = 0, log.log_end_offset
+    while at < len(view):
+        rest = view[at:]
+        base = int.from_bytes(rest[:8], "big", signed=True)
+        # The walk ends before a batch that no segment can have together with the first one.
+        taken, _, _, end, fault, _ = walk_batches(rest, len(rest), base, end, paths.MAX_OFFSET)
+        if not taken:
+            raise InvalidRecord(
+                fault or "the batch is truncated", path=log.directory, position=at, offset=base
+            )
+        parts.append(rest[:taken])
+        at += taken
+    for part in parts:
+        _append_part(log, part, now_ns)
+
+
+def _append_part(log: Log, batches: memoryview, now_ns: int) -> None:
+    """Append sound batches that one segment can have, with their offsets."""
+    entries: list[BatchEntry] = []
+    headers: list[BatchHeader] = []
     update = ProducerUpdate(log.producers)
-    headers = [parse_header(batches, entry[0]) for entry in entries]
-    for (at, *_), each in zip(entries, headers, strict=True):
-        is_marker = each.is_control and each.is_transactional
-        marker = parse_marker(batches, at) if is_marker else None
-        update.add(_producer_batch(each, each.base_offset, at, marker))
-    check_last_offset(header.base_offset, headers[-1].last_offset)
-    log.append_assigned((batches, entries, header.base_offset, update), now_ns)
-    # A later epoch replaces the 0 that `append_assigned` has given to a log without epochs.
-    log.epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
+    at = 0
+    while at < len(batches):
+        header = parse_header(batches, at)
+        entries.append((at, header.size, header.last_offset, header.max_timestamp))
+        headers.append(header)
+        if header.producer_id >= 0:
+            # A cleaner leaves a control batch without a record in the place of a marker.
+            is_marker = header.is_control and header.is_transactional and header.records_count
+            marker = parse_marker(batches, at) if is_marker else None
+            update.add(_producer_batch(header, header.base_offset, at, marker))
+        at += header.size
+    producers = update if update.batches else None
+    log.append_assigned((batches, entries, headers[0].base_offset, producers), now_ns)
+    log.epochs.assign(headers)
 
 
 def append_with_offsets(
@@ -198,32 +220,26 @@ def append_with_offsets(
 
     `validator.validated` has the rules for a batch, with settings `without_conversion`; each must
     follow the previous one, gaps are allowed. `checked`: as in `append_batches`. The caller checks
-    `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended. OSError: the batches
-    before a gap that is too large for one segment may be appended.
+    `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended. OSError: as in
+    `append_as_follower`.
     """
     log.check_writable()
     if checked is None:
         checked = validated(batches, without_conversion(log.config), now_ns // 1_000_000)
-    # For each segment: a base offset that it can have, the batches, their entries.
-    parts: list[tuple[int, bytearray, list[BatchEntry]]] = []
+    joined = bytearray()
     end = log.log_end_offset
     for data, header, _ in checked:
         if header.base_offset < end:
             reason = f"batch starts at offset {header.base_offset}"
             raise InvalidRecord(f"{reason}, but the previous batch ends at {end - 1}")
-        if not parts or header.last_offset - parts[-1][0] > MAX_OFFSET_SPAN:
-            # The base offset that `Log._prepare_segment` chooses.
-            is_near = header.last_offset - end <= MAX_OFFSET_SPAN
-            parts.append((end if is_near else header.base_offset, bytearray(), []))
         end = header.last_offset + 1
-        _, joined, entries = parts[-1]
-        entries.append((len(joined), len(data), header.last_offset, header.max_timestamp))
         joined += data
     check_last_offset(log.log_end_offset, end - 1)
-    for _, joined, entries in parts:
-        is_first = log.is_new
-        append_as_follower(log, joined, entries, now_ns)
-        if is_first and (base_offset := parse_header(joined).base_offset) > 0:
+    is_first = log.is_new
+    try:
+        append_as_follower(log, joined, now_ns)
+    finally:
+        if is_first and not log.is_new and (base_offset := parse_header(joined).base_offset) > 0:
             log.begin_at(base_offset)
 
 

@@ -12,11 +12,12 @@ from storage import paths
 from storage.errors import InvalidRecord, RecordTooLarge
 from storage.log.validator import check_not_ahead
 from storage.record._batch import assign_offsets
+from storage.record.header import Buffer
 from storage.segment.writer import BatchEntry
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerUpdate
 
-Assigned = tuple[bytearray, list[BatchEntry], int, ProducerUpdate | None]
+Assigned = tuple[Buffer, list[BatchEntry], int, ProducerUpdate | None]
 """Batches with their offsets, an entry for each, the first offset; the update of their producers,
 if they have any.
 """

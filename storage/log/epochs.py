@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from storage import paths
 from storage.files import Files
+from storage.record.header import MAGIC, BatchHeader
 from storage.state import checkpoint_file
 
 
@@ -28,12 +29,16 @@ class LeaderEpochs:
         self.latest = entries[-1][0] if entries else 0
         self.is_unflushed = False
 
-    def assign(self, batches: Iterable[tuple[int, int]]) -> None:
-        """Add the epochs and base offsets of appended batches."""
+    def assign(self, batches: Iterable[BatchHeader]) -> None:
+        """Add the epochs of appended batches. A batch of v0 or v1 has no epoch, and drops those of
+        earlier ones (`UnifiedLog.append`).
+        """
         entries = list(self.entries)
-        for epoch, offset in batches:
-            if epoch > (entries[-1][0] if entries else -1):
-                checkpoint_file.begin_epoch(entries, epoch, offset)
+        for batch in batches:
+            if batch.magic < MAGIC:
+                entries.clear()
+            elif batch.leader_epoch > (entries[-1][0] if entries else -1):
+                checkpoint_file.begin_epoch(entries, batch.leader_epoch, batch.base_offset)
         self._set(entries)
 
     def truncate_from_start(self, offset: int) -> None:
@@ -45,7 +50,7 @@ class LeaderEpochs:
     def _set(self, entries: list[tuple[int, int]]) -> None:
         if entries != self.entries:
             self.entries = entries
-            self.latest = entries[-1][0]
+            self.latest = entries[-1][0] if entries else 0
             self.is_unflushed = True
 
     def write(self, files: Files, directory: str, entries: list[tuple[int, int]]) -> None:

@@ -37,6 +37,7 @@ from storage.log.state import LogState
 from storage.log.transactions import Transactions
 from storage.log.validator import check_keys, converted, converts
 from storage.record.batch import Record
+from storage.record.header import Buffer, parse_header
 from storage.recovery.partition import Recovered
 from storage.recovery.promises import PartitionFiles
 from storage.segment.damage import Damage
@@ -272,8 +273,7 @@ class Log(LogState):
         counters.bytes_appended += len(batches)
         self.bytes_appended += len(batches)
         if not self.epochs.entries:
-            # Without epochs, new batches have epoch 0 (`LeaderEpochs.latest`).
-            self.epochs.assign([(0, first)])
+            self.epochs.assign([parse_header(batches)])
         if self.durability.unflushed_since_ms is None:
             self.durability.mark_unflushed()
         stabilized = False
@@ -353,7 +353,7 @@ class Log(LogState):
         bound = min(config.segment_jitter_ms, config.segment_ms)
         return limit - (random.randrange(bound) if bound > 0 else 0)
 
-    def _should_roll(self, active: Segment, batches: bytearray, entries: list[BatchEntry]) -> bool:
+    def _should_roll(self, active: Segment, batches: Buffer, entries: list[BatchEntry]) -> bool:
         """Return whether an active segment with records must roll (`LogSegment.shouldRoll`)."""
         config = self.config
         size = active.size + len(batches)

@@ -31,7 +31,6 @@ from storage.record.scan import batches
 from storage.segment.batch_check import Part, check_part
 from storage.segment.cut import cut_files
 from storage.segment.walk import Buffered
-from storage.segment.writer import BatchEntry
 from storage.task import Task
 
 
@@ -100,9 +99,8 @@ def salvage(log: Log, now_ns: int) -> list[Salvaged]:
     try:
         for source in _set_aside(log):
             outcome.append(salvaged := Salvaged(source.path, source.end - source.start))
-            for data, header in _batches(log, source, log.log_end_offset, salvaged):
-                entry: BatchEntry = (0, header.size, header.last_offset, header.max_timestamp)
-                append_as_follower(log, bytearray(data), [entry], now_ns)
+            for data, _ in _batches(log, source, log.log_end_offset, salvaged):
+                append_as_follower(log, data, now_ns)
         if any(salvaged.batches for salvaged in outcome):
             log.flush()
     finally:

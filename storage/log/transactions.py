@@ -19,6 +19,7 @@ from bisect import bisect_left, bisect_right
 from storage.errors import StorageError
 from storage.index.txn_index import TxnEntry
 from storage.log.state import LogState
+from storage.record.header import Buffer
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.writer import BatchEntry
@@ -93,7 +94,7 @@ class Transactions:
     def append(
         self,
         active: Segment,
-        batches: bytearray,
+        batches: Buffer,
         entries: list[BatchEntry],
         now_ns: int,
         update: ProducerUpdate,

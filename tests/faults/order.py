@@ -772,8 +772,8 @@ FAULTS = [
     Fault(
         "restore-begins-at-0",
         "storage/log/append.py",
-        "        is_first = log.is_new\n",
-        "        is_first = False\n",
+        "    is_first = log.is_new\n",
+        "    is_first = False\n",
         "A log that comes back has lost records that were deleted on purpose.",
         (NEW,),
     ),

@@ -12,11 +12,15 @@ import pytest
 
 from storage import Log, LogManager, Record, encode
 from storage.compaction.repack import repack_all
-from storage.log.append import append_batches
+from storage.log.append import append_as_follower, append_batches
+from storage.record.control import ABORT
 from storage.task import Task
+from tests import oracle
 from tests.interop.kafka_tools import Dumped, batches, complaints, dump_log_segments, records
-from tests.storage.logs import NOW_MS, opened
+from tests.storage.log.test_follower import at
+from tests.storage.logs import NOW_MS, batch, opened
 from tests.storage.producers import Producer
+from tests.storage.transactions import marker, produced
 
 
 def random_batch(rng: random.Random, now_ms: int) -> list[Record]:
@@ -135,6 +139,31 @@ def test_rolled_by_size(tmp_path: Path) -> None:
             )
         assert len(log.segments) > 4
     assert judge(tmp_path / "t-0") == written
+
+
+def test_as_a_leader_has_sent_them(tmp_path: Path) -> None:
+    """Batches of every format, with the offsets that they have."""
+    old = [
+        oracle.put_message(oracle.Message(0, b"k", b"v0"), 0),
+        oracle.put_message(oracle.Message(1, b"k", b"v1", NOW_MS), 1),
+        oracle.put_wrapper(
+            [oracle.Message(n, b"k", b"w", NOW_MS + n) for n in range(3)], 1, 1, offset=4
+        ),
+    ]
+    ours = at(produced([b"one", b"two"], 7, transactional=True), 5)
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.change_topic_settings("t", {"index.interval.bytes": "0"})
+        append_as_follower(log, b"".join(old) + ours, NOW_MS * 1_000_000)
+        log.roll(NOW_MS)
+        append_as_follower(log, at(marker(7, ABORT), 7) + at(batch([b"x"]), 8), NOW_MS * 1_000_000)
+    partition = tmp_path / "t-0"
+    every = [
+        file for suffix in (".log", ".index", ".timeindex") for file in files(partition, suffix)
+    ]
+    printed, errors = dump_log_segments(every, "--deep-iteration", "--print-data-log")
+    assert complaints(errors) == []
+    assert re.findall(r"^\| offset: (\d+)", printed, re.MULTILINE) == list("012345678")
 
 
 def test_rolled_by_a_full_index(tmp_path: Path) -> None:

@@ -457,7 +457,7 @@ def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: in
         log.listeners.append(AtTheEnd())
         data = batch([b"1"])
         data[:8] = gap.to_bytes(8, "big")
-        append_as_follower(log, data, [(0, len(data), gap, NOW_MS)], NOW_NS)
+        append_as_follower(log, data, NOW_NS)
         log.roll(NOW_MS)
         assert values(log) == [b"1"]
         assert log.log_end_offset == gap + 1
@@ -472,7 +472,7 @@ def test_a_leader_epoch_that_begins_where_the_last_one_did(tmp_path: Path) -> No
         data = batch([b"2"])
         data[:8] = (1).to_bytes(8, "big")
         data[12:16] = (5).to_bytes(4, "big")
-        append_as_follower(log, data, [(0, len(data), 1, NOW_MS)], NOW_NS)
+        append_as_follower(log, data, NOW_NS)
         assert log.epochs.entries == [(5, 1)]
         log.flush()
     path = tmp_path / "t-0" / "leader-epoch-checkpoint"
