@@ -215,7 +215,7 @@ def plain_batches(
     The header has the magic of the stored batch, 0 for an entry of Kafka 0.7. Errors:
     CorruptRecord, with path and position in the log, for a damaged batch.
     """
-    walk = Walk(SegmentReader(segment).read, position, end, _WINDOW_BYTES)
+    walk = Walk(SegmentReader(segment).read_batches, position, end, _WINDOW_BYTES)
     for data in walk:
         start, at = walk.position, 0
         while at < len(data):

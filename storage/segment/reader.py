@@ -156,6 +156,17 @@ class SegmentReader:
             raise CorruptRecord(reason, path=segment.log_path, position=position)
         return data
 
+    def read_batches(self, position: int, size: int) -> memoryview:
+        """Return what `read` does, or a part of it that ends with a whole batch: batches are
+        checked in the bytes that are returned. Errors: those of `read` and `window`.
+        """
+        data = memoryview(bytearray(size))
+        # `check` reads by itself.
+        must_check = self._checked_before(position)[0] < position
+        if must_check or self.raw(data, position) < size:
+            return memoryview(self.read(position, size))
+        return data[: self.sound_part(data, position)]
+
     def raw(self, buffer: memoryview | bytearray, position: int) -> int:
         """Fill `buffer` with the bytes from `position` on, checked or not; return their count.
         Errors: BlockingIOError, SegmentGone, CorruptRecord if the file is missing, OSError.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record, encode
 from storage.errors import CorruptRecord, OffsetOutOfRange
+from storage.files import Files
 from storage.log.append import append_batches
 from storage.log.read import plain_batches
 from storage.record.batch import decode, decode_plain
@@ -52,6 +53,34 @@ def test_read_outside_of_the_log(tmp_path: Path) -> None:
             with pytest.raises(OffsetOutOfRange) as caught:
                 log.read(offset, 100)
             assert (caught.value.log_start, caught.value.log_end) == (0, 2)
+
+
+def test_batches_are_read_once_to_check_and_return_them(tmp_path: Path) -> None:
+    class Counting(Files):
+        read_bytes = 0
+
+        def pread(self, fd: int, size: int, position: int) -> bytes:
+            data = super().pread(fd, size, position)
+            Counting.read_bytes += len(data)
+            return data
+
+        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+            count = super().preadv(fd, buffer, position)
+            Counting.read_bytes += count
+            return count
+
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for _ in range(200):
+            append(log, b"x" * 10_000)
+        log.roll(NOW_MS)
+        size = log.size
+    with LogManager.open(str(tmp_path), read_only=True, files=Counting()) as manager:
+        log = manager.log("t", 0)
+        Counting.read_bytes = 0
+        assert sum(1 for _ in log.records()) == 200
+        # The start is checked when it is looked up, and a window may end inside a batch.
+        assert size < Counting.read_bytes < 1.3 * size
 
 
 def test_no_read_crosses_a_segment(tmp_path: Path) -> None:
