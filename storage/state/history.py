@@ -23,7 +23,8 @@ A partition directory holds one small text file, `kafkafs.history` (Kafka ignore
                          point, at least up to the second one, which was the log end
     batches 77aa…        once a segment was repacked: a part of the nonce of files of stored bytes
     repacked-below 31    each segment below this offset was repacked, or needs it not
-    repacked 0 900 300   a segment's base offset, and its bytes before and after it was repacked
+    repacked 0 900 300   a segment's base offset, and its bytes before and after it was repacked;
+                         it stays while the log has a segment with this base offset
 
 Most of it is a fingerprint of the segments. A log only grows at its end, so the fingerprint still
 matches a longer log. If it does not match, a broker or an offline tool has rewritten something, or
@@ -47,10 +48,9 @@ names a later segment of the same numbering, in case another program deletes the
 survives a new nonce: it is valid as long as the segments from there on are the same.
 
 **A repacked segment** has the same records in other batches (`storage.compaction.repack`), so it is
-no change of the past. Its size changes, and no CRC of a file can be the old and the new one at the
-moment of the swap. So before the swap the line `repacked` is durable: a segment of the size after
-it counts with the size before it. The next complete write counts the present sizes, without that
-line.
+no change of the past. In fingerprints it counts with its former size: the line `repacked`, which is
+durable before the swap, has both. A process that follows the directory reads the line, too, and so
+knows that a new file has the same records.
 
 For a read-only directory the file is kept *aside*, in a directory of the reader's own. It is a
 cache there: if it cannot be written, the next reader draws another nonce.
@@ -82,11 +82,13 @@ from storage.state.history_file import (
     SHOWN_ABOVE,
     BaseLine,
     HistoryContent,
+    Sizes,
     count_and_crc,
     flushed_of,
     has_segment,
     head,
     number_of,
+    size_of,
     visible_from,
 )
 from storage.waiting import before_waiting
@@ -174,6 +176,15 @@ def read(files: Files, directory: str) -> HistoryContent:
         raise CorruptCheckpoint("not a history file", path=path) from None
 
 
+def repacked_sizes(files: Files, directory: str) -> Sizes:
+    """Return the former sizes of repacked segments, as the writer of a partition has recorded them;
+    empty if its history cannot be read.
+    """
+    with contextlib.suppress(CorruptCheckpoint, OSError):
+        return read(files, directory).repacked
+    return {}
+
+
 class History:
     """The nonces and the absolute bases of one partition: the present state is `now`.
 
@@ -220,13 +231,11 @@ class History:
         # See `HistoryContent`.
         self._batches_nonce = 0
         self.repacked_below = 0
-        # The lines `repacked`: the sizes that count in the written fingerprints.
-        self._repacked: dict[tuple[int, int], int] = {}
-        # The sizes of segments that were repacked, by their former ones.
-        self._sizes: dict[tuple[int, int], int] = {}
-        # The segment that is being repacked: base offset, bytes before and after; the new part of
-        # the nonce; the number of announced changes when it was written.
-        self._repacking: tuple[int, int, int, int, int] | None = None
+        # The lines `repacked`: the sizes that count in fingerprints. Replaced as a whole.
+        self._repacked: Sizes = {}
+        # While a segment is being repacked: the new part of the nonce, and the number of announced
+        # changes when it was written.
+        self._repacking: tuple[int, int] | None = None
         self._announced = 0
 
     @classmethod
@@ -267,8 +276,14 @@ class History:
             # Apparent damage may be a batch that is being written.
             writable, cut = True, False
         history._lines = recorded.text
-        history._repacked = dict(recorded.repacked)
         history._batches_nonce = recorded.batches_nonce
+        if aside is not None:
+            known = recorded.repacked
+            recorded.repacked = {**known, **repacked_sizes(files, directory)}
+            here_now = {(each.base_offset, each.size) for each in segments}
+            if here_now & (recorded.repacked.keys() - known.keys()):
+                history._batches_nonce = new_nonce()
+        history._repacked = recorded.repacked
         history.repacked_below = recorded.repacked_below
         here = history._place()
         moved = {name for name, value in here.items() if recorded.facts.get(name) != [value]}
@@ -437,19 +452,38 @@ class History:
         with self._lock:
             if self.is_ahead or self._repacking is not None:
                 raise BlockingIOError(errno.EAGAIN, "a change of the log is being carried out")
-            sizes = old.size, new.size
-            self._repacking = (old.base_offset, *sizes, new_nonce(), self._announced)
+            self.add_repacked({(old.base_offset, new.size): self._size(old)}, segments)
+            self._repacking = (new_nonce(), self._announced)
             try:
                 self._save_present(segments)
             except BaseException:
                 self._repacking = None
                 raise
 
+    def add_repacked(self, sizes: Sizes, segments: Sequence[Segment]) -> None:
+        """Add the former sizes of repacked segments, and keep those of `segments`, the log's."""
+        bases = {segment.base_offset for segment in segments}
+        known = {**self._repacked, **sizes}
+        self._repacked = {key: size for key, size in known.items() if key[0] in bases}
+
+    def is_repacked(self, old: Segment, new: Segment) -> bool:
+        """Return whether `new`, in another file, has all records of `old`, which may have been read
+        to an earlier end.
+        """
+        if (new.base_offset, new.size) not in self._repacked:
+            return False
+        return old.base_offset == new.base_offset and self._size(old) <= self._size(new)
+
+    def _size(self, segment: Segment) -> int:
+        """Return the size of a segment before it was repacked."""
+        return size_of(segment, self._repacked)
+
     def note_repacked(self, below: int) -> None:
-        """Note that no segment below this offset needs repacking. Does not wait."""
-        self.repacked_below = below
-        # The next periodic save writes it.
-        self.counted = 0
+        """Note that no segment below this offset needs repacking. Runs on a worker thread."""
+        with self._lock:
+            self.repacked_below = below
+            # The next periodic save writes it.
+            self.counted = 0
 
     def check_repack(self) -> None:
         """Check that no change was announced since `begin_repack`. Errors: BlockingIOError."""
@@ -459,15 +493,15 @@ class History:
 
     def end_repack(self, *, is_done: bool) -> None:
         """Note that the log has the new segment, or will not get it. Does not wait."""
-        if self._repacking is None:
-            return
-        base, before, after, nonce, _ = self._repacking
-        if is_done:
-            self._sizes[base, before] = after
-            self._batches_nonce = nonce
-            # The next periodic save writes the present sizes.
-            self.counted = 0
+        if self._repacking is not None and is_done:
+            self._batches_nonce = self._repacking[0]
         self._repacking = None
+
+    def repacked_elsewhere(self) -> None:
+        """Note that another process has repacked a segment, which the log has now."""
+        self._batches_nonce = new_nonce()
+        # The next periodic save writes it.
+        self.counted = 0
 
     @property
     def is_ahead(self) -> bool:
@@ -504,13 +538,7 @@ class History:
     ) -> None:
         shown = segments[visible_from(segments, past.log_start) :]
         flushed_end = self._flushed_end()
-        # In this order: the log thread may end a repack meanwhile.
-        repacking = self._repacking
-        sizes, repacked = dict(self._sizes), {}
-        if repacking is not None and repacking[:2] not in sizes:
-            # The segments may have the old one or the new one.
-            base, size_before, size_after, *_ = repacking
-            sizes[base, size_after] = repacked[base, size_after] = size_before
+        sizes, bases = self._repacked, {segment.base_offset for segment in segments}
         lines = [
             "version 0",
             f"nonce {past.nonce:016x}",
@@ -532,8 +560,13 @@ class History:
                 lines.append(f"base {view} {offset} {at} {fingerprints}")
         for view, places in past.passed.items():
             lines += [f"passed {view} {offset} {at}" for offset, at in places]
+        # (By base offset, since the segments may have the old one or the new one.)
+        lines += [
+            f"{REPACKED} {base} {size_before} {size_after}"
+            for (base, size_after), size_before in sizes.items()
+            if base in bases
+        ]
         self._lines = "".join(f"{line}\n" for line in lines)
-        self._repacked = repacked
         self._store()
         self._saved_bases = (past.bases,) if before is None else (before.bases, past.bases)
         self._ahead_of = before
@@ -551,13 +584,11 @@ class History:
         self._may_be_marked = self._may_be_marked or is_marked
         lines = self._lines + "".join(f"{name} {value}\n" for name, value in self._place().items())
         repacking = self._repacking
-        batches_nonce = self._batches_nonce if repacking is None else repacking[3]
+        batches_nonce = self._batches_nonce if repacking is None else repacking[0]
         if batches_nonce:
             lines += f"batches {batches_nonce:016x}\n"
         if self.repacked_below:
             lines += f"repacked-below {self.repacked_below}\n"
-        for (base, after), before in self._repacked.items():
-            lines += f"{REPACKED} {base} {before} {after}\n"
         if is_marked:
             lines += f"{SHOWN_ABOVE} {flushed_end} {shown_end}\n"
         path = os.path.join(self._directory, FILE_NAME)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 SHOWN_ABOVE = "shown-above"
 """The line that is present while `.follow` has shown records that may not be flushed."""
 REPACKED = "repacked"
-"""The name of a line for each segment that was repacked since the fingerprints were made."""
+"""The name of a line for each segment that was repacked."""
 
 Sizes = Mapping[tuple[int, int], int]
-"""(base offset, bytes) of a segment -> its bytes before, or after, it was repacked."""
+"""(base offset, bytes) of a repacked segment -> its bytes before."""
 
 
 class BaseLine(NamedTuple):
@@ -48,23 +48,24 @@ class BaseLine(NamedTuple):
 class HistoryContent:
     """A file's content; empty without one.
 
-    `text`: its lines except `shown-above`, those about the boot and the mount, and `repacked`.
-    `repacked`: the former sizes of segments, by the present ones.
+    `text`: its lines except `shown-above`, those about the boot and the mount, `batches` and
+    `repacked-below`. `repacked`: the former sizes of segments, by the present ones.
     """
 
     text: str = ""
     facts: dict[str, list[str]] = field(default_factory=dict)
     bases: dict[str, list[BaseLine]] = field(default_factory=dict)
     passed: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    repacked: dict[tuple[int, int], int] = field(default_factory=dict)
+    repacked: Sizes = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> HistoryContent:
         """Parse a history file. Errors: ValueError, KeyError or IndexError for another file."""
-        recorded = cls()
+        repacked: dict[tuple[int, int], int] = {}
+        recorded = cls(repacked=repacked)
         for line in text.splitlines():
             name, *values = line.split(" ")
-            if name not in (SHOWN_ABOVE, "boot", "mount", REPACKED, "batches", "repacked-below"):
+            if name not in (SHOWN_ABOVE, "boot", "mount", "batches", "repacked-below"):
                 recorded.text += f"{line}\n"
             if name == "base":
                 offset, position, sealed, flushed = (int(values[at]) for at in (1, 2, 3, 5))
@@ -78,7 +79,7 @@ class HistoryContent:
                 first, before, after = map(int, values)
                 if not 0 <= after < before:
                     raise ValueError(line)
-                recorded.repacked[first, after] = before
+                repacked[first, after] = before
             else:
                 recorded.facts[name] = values
         recorded._check()
@@ -181,6 +182,10 @@ class HistoryContent:
         base, position, batch_crc, _ = self.facts["last"]
         if segment.base_offset != int(base):
             return False
+        before = self.repacked.get((int(base), segment.size))
+        if before is not None:
+            # It was sealed and repacked since, so the batch is part of another one.
+            return int(position) < before
         try:
             batch = next(SegmentReader(segment).batches(int(position)), None)
         except CorruptRecord:
@@ -206,16 +211,13 @@ def has_segment(segments: Sequence[Segment], offset: int) -> bool:
 
 def sealed_crc(segments: Sequence[Segment], sizes: Sizes) -> int:
     """Return a CRC over base offsets and sizes; `sizes`: those that count instead."""
-    text = "".join(f"{each.base_offset} {_size(each, sizes)}\n" for each in segments)
+    text = "".join(f"{each.base_offset} {size_of(each, sizes)}\n" for each in segments)
     return crc32c(text.encode())
 
 
-def _size(segment: Segment, sizes: Sizes) -> int:
-    base, size = segment.base_offset, segment.size
-    # It may have been repacked more than once. All steps go in one direction.
-    while (base, size) in sizes:
-        size = sizes[base, size]
-    return size
+def size_of(segment: Segment, sizes: Sizes) -> int:
+    """Return the size of a segment before it was repacked."""
+    return sizes.get((segment.base_offset, segment.size), segment.size)
 
 
 def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]:

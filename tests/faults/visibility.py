@@ -39,8 +39,8 @@ FAULTS = [
     Fault(
         "repacked-size-not-written-before-the-swap",
         "storage/state/history.py",
-        "            sizes[base, size_after] = repacked[base, size_after] = size_before\n",
-        "            sizes[base, size_after] = size_before\n",
+        "            if base in bases\n",
+        "            if base in bases and self._repacking is None\n",
         "After a kill in the middle of a swap every file is new, and shippers begin again.",
         (REPACK_CRASH,),
     ),
@@ -55,8 +55,8 @@ FAULTS = [
     Fault(
         "stored-bytes-change-under-their-inode",
         "storage/state/history.py",
-        "            self._batches_nonce = nonce\n",
-        "            self._batches_nonce = self._batches_nonce or 0 * nonce\n",
+        "            self._batches_nonce = self._repacking[0]\n",
+        "            self._batches_nonce = self._batches_nonce or 0\n",
         "A file of stored bytes shows other bytes at the same positions.",
         (TREE_REPACK,),
     ),
