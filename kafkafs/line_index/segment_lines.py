@@ -276,6 +276,14 @@ class SegmentLines:
         if self.segment.sealed and self._state[1] is not None:
             self.seal()
 
+    def take_totals(self, text_length: int, records: int) -> None:
+        """Take the totals of another segment with the same records, instead of measuring. The
+        entries are measured when they are needed.
+        """
+        self._state = Saved(self.segment.size, text_length, records), None
+        self.text_length, self.records, self.covered = text_length, records, self.segment.size
+        self.loaded = True
+
     def _measure_log(self, until: float) -> None:
         buffer = memoryview(bytearray(max(min(CHUNK, self.end - self.covered), 0)))
         while (position := self.covered) < (end := self.end):
@@ -632,6 +640,10 @@ class SegmentLines:
         before it). The end is 0 where a batch begins at the record's position. BlockingIOError
         where the entries are not in memory and this may not wait.
         """
+        if text >= self.text_length:
+            # It replaces a segment that was not read to its end.
+            before_waiting()
+            self.measure()
         saved, tail = self._state
         if text < saved.text_length:
             held = self._held or self._read_entries()

@@ -6,6 +6,7 @@ and reports them to the listeners like a log of our own:
     appended, rolled     whole batches with a correct CRC, in any segment
     removing             segments were deleted from the head (retention)
     swapping, swapped    a cleaner has replaced segments of the head
+    repacking, repacked  a segment has the same records in another file
     truncated            the last batch that was read is no longer at its place
 
 A look costs two stats if nothing has changed. The directory's mtime shows changes of names, the
@@ -26,6 +27,10 @@ twice rewritten a part that the follower had not read, or only in part. Then the
 offset, as a consumer does: the follower swaps in the remaining segments before listeners are
 informed of later ones (`_add_after_unread`). The writer removes or cleans only below its high
 watermark, even if it last recorded a lower one.
+
+A daemon that repacks a segment first records both sizes in its history (`storage.state.history`).
+By these the follower recognizes the new file. If the old file was deleted before all of it was
+read, the new one has the rest.
 
 Segments that have left the log are in `Log.retired`, as in a log of our own: readers continue until
 file.delete.delay.ms is over, through a descriptor or the name `.deleted`.
@@ -48,6 +53,8 @@ from storage.log.log import Log
 from storage.recovery.partition import LogLoader
 from storage.recovery.segment import reaches
 from storage.segment.segment import Segment
+from storage.state.history import repacked_sizes
+from storage.state.history_file import is_repacked
 from storage.state.producer_state import ProducerState
 
 # An mtime younger than this, in ns, may also be that of a later change.
@@ -285,6 +292,7 @@ class LogFollower:
 
     def _change_head(self, found: dict[int, Segment]) -> bool:
         """Replace the segments that differ from a listing; return False if it has to wait."""
+        self._take_repacked(found)
         segments = self.log.segments
         count = len(segments)
         bases = [base for base in found if base <= segments[-1].base_offset]
@@ -297,6 +305,27 @@ class LogFollower:
         if bases or count:
             self._replace_head(count, self._head(segments[count].base_offset, found))
         return True
+
+    def _take_repacked(
+        self, found: dict[int, Segment], producers: ProducerState | None = None
+    ) -> None:
+        """Let the log have the sealed segments of a listing that its writer has repacked.
+
+        `producers`: as for `_replace_head`.
+        """
+        log = self.log
+        changed = [each for each in self._changed(found) if each.base_offset in found]
+        if not changed:
+            return
+        sizes = repacked_sizes(log.files, log.directory)
+        if sizes:
+            self._head(log.active.base_offset, found)
+        for old in changed:
+            new = found.get(old.base_offset, old)
+            is_whole = new.sealed and not (new.lost or new.lost_bytes or old.lost or old.damages)
+            if is_whole and new.identity != old.identity and is_repacked(old, new, sizes):
+                self._leave(old)
+                log.take_repacked(old, new, producers)
 
     def _head(self, end: int, found: dict[int, Segment]) -> list[Segment]:
         """Return the segments of a listing below `end`; read those that were not read."""
@@ -451,7 +480,12 @@ class LogFollower:
         self._begin(found[base])
         # Tells listeners the end of the part that was read.
         active.next_offset = read_to
-        self._replace_head(count, new, producers)
+        self._take_repacked(found, producers)
+        while count and new and new[-1] is log.segments[count - 1]:
+            count -= 1
+            new.pop()
+        if count or new:
+            self._replace_head(count, new, producers)
 
     def _is_cleaned(self, start: int, end: int, found: dict[int, Segment]) -> bool:
         """Return whether a cleaned segment may have some of the offsets from `start` to below
@@ -474,11 +508,7 @@ class LogFollower:
         old = log.segments[:count]
         lost = [segment for segment in old if segment not in new]
         for segment in lost:
-            if self._leads_to(segment):
-                # If the writer was killed in a swap, it removes it as soon as it starts again.
-                with contextlib.suppress(SegmentGone, OSError):
-                    self._hold(segment)
-            self._lose(segment)
+            self._leave(segment)
         for listener in log.listeners:
             if new:
                 listener.swapping(log, old, new)
@@ -508,8 +538,12 @@ class LogFollower:
                 # It was missing before `before` was seen to end.
                 before.next_offset = min(before.next_offset, after.base_offset)
 
-    def _lose(self, segment: Segment) -> None:
+    def _leave(self, segment: Segment) -> None:
         """Release a segment for deletion, unless its file was overwritten or has a new inode."""
+        if self._leads_to(segment):
+            # If the writer was killed in a swap, it removes it as soon as it starts again.
+            with contextlib.suppress(SegmentGone, OSError):
+                self._hold(segment)
         seen: list[os.stat_result] = []
         if segment.is_open and not segment.is_lost:
             with contextlib.suppress(FileNotFoundError, SegmentGone):

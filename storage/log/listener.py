@@ -88,7 +88,10 @@ class LogListener(Generic[L]):
         """
 
     def repacked(self, log: L, old: Segment, new: Segment) -> None:
-        """`new` has replaced `old`, which can be read until it is removed."""
+        """`new` has replaced `old`, which can be read until it is removed.
+
+        In another process's log, `old` may not have been read to its end, as with `swapped`.
+        """
 
     def repack_ended(self, log: L) -> None:
         """The change announced by `preparing_repack` was carried out, or will never be.

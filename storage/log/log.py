@@ -648,6 +648,28 @@ class Log(LogState):
             listener.repacked(self, old, new)
         self.history.end_repack(is_done=True)
 
+    def take_repacked(self, old: Segment, new: Segment, producers: ProducerState | None) -> None:
+        """Replace a sealed segment by `new`, which another process has repacked.
+
+        `producers`: as of the log end, if not all of `old` was read; `new` has the rest.
+        """
+        if self._history is not None:
+            self._history.begin_repacked()
+        for listener in self.listeners:
+            listener.repacking(self, old, new)
+        number = self.segments.index(old)
+        # In this order another thread finds every aborted transaction at any moment.
+        self.release_later((old,), self.monotonic_ms())
+        segments = (*self.segments[:number], new, *self.segments[number + 1 :])
+        self.sync_with_writer(segments=segments, producers=producers)
+        if producers is not None:
+            self.transactions.producers_replaced()
+        elif self.producers.first_undecided_offset is not None:
+            self.transactions.stabilize()
+        for listener in self.listeners:
+            listener.repacked(self, old, new)
+        self.give_up_repack()
+
     def finish_replacement(self, new: Segment) -> None:
         """Rename a replacement's files to the log's names; the old ones' renames are durable."""
         # (Retention may have deleted it.)

@@ -397,8 +397,7 @@ class LogConfig:
         _one_of("off", "zstd", "lz4", "gzip", "snappy"),
         "With `zstd`, `lz4`, `gzip` or `snappy`, small batches of a closed segment are joined into "
         "compressed ones of up to 256 KiB of plain bytes. The text of all files stays as it is. "
-        "Only for topics that kafkafs has created, with `cleanup.policy=delete`. In `.follow` of a "
-        "read-only mount, the lines of a repacked segment become newlines.",
+        "Only for topics that kafkafs has created, with `cleanup.policy=delete`.",
         "kafkafs.repack",
     )
     unknown: tuple[str, ...] = ()

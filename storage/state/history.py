@@ -181,7 +181,9 @@ def repacked_sizes(files: Files, directory: str) -> Sizes:
     empty if its history cannot be read.
     """
     with contextlib.suppress(CorruptCheckpoint, OSError):
-        return read(files, directory).repacked
+        # (A broker's directory has no history.)
+        if files.exists(os.path.join(directory, FILE_NAME)):
+            return read(files, directory).repacked
     return {}
 
 
@@ -198,15 +200,17 @@ class History:
         directory: str,
         *,
         writable: bool,
-        aside: bool = False,
+        writer_directory: str | None = None,
         flushed_end: Callable[[], int] = lambda: 0,
         stable_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`flushed_end`: returns the log's recovery point; `stable_end`: its last stable offset."""
+        """`writer_directory`: where the log's writer keeps its history, if this one is kept aside.
+        `flushed_end`: returns the log's recovery point; `stable_end`: its last stable offset.
+        """
         self._files = files
         self._directory = directory
         self._writable = writable
-        self._aside = aside
+        self._writer_directory = writer_directory
         self._flushed_end = flushed_end
         self._stable_end = stable_end
         # Held while the file is written.
@@ -231,7 +235,7 @@ class History:
         # See `HistoryContent`.
         self._batches_nonce = 0
         self.repacked_below = 0
-        # The lines `repacked`: the sizes that count in fingerprints. Replaced as a whole.
+        # The lines `repacked`: the sizes that count in fingerprints.
         self._repacked: Sizes = {}
         # While a segment is being repacked: the new part of the nonce, and the number of announced
         # changes when it was written.
@@ -267,23 +271,15 @@ class History:
         if aside is None:
             recorded = history._read()
         else:
-            history = cls(files, aside, writable=True, aside=True, stable_end=stable_end)
-            recorded = HistoryContent()
-            with contextlib.suppress(OSError):
-                recorded = history._read()
-            if not recorded.facts:
-                recorded = cls(files, directory, writable=False)._read()
+            history = cls(
+                files, aside, writable=True, writer_directory=directory, stable_end=stable_end
+            )
+            recorded = history._read_aside(directory, segments)
             # Apparent damage may be a batch that is being written.
             writable, cut = True, False
         history._lines = recorded.text
-        history._batches_nonce = recorded.batches_nonce
-        if aside is not None:
-            known = recorded.repacked
-            recorded.repacked = {**known, **repacked_sizes(files, directory)}
-            here_now = {(each.base_offset, each.size) for each in segments}
-            if here_now & (recorded.repacked.keys() - known.keys()):
-                history._batches_nonce = new_nonce()
         history._repacked = recorded.repacked
+        history._batches_nonce = recorded.batches_nonce
         history.repacked_below = recorded.repacked_below
         here = history._place()
         moved = {name for name, value in here.items() if recorded.facts.get(name) != [value]}
@@ -329,6 +325,10 @@ class History:
         if self._aside or not self._writable:
             return {"boot": boot_id()}
         return {"boot": boot_id(), "mount": self._files.mount_id(self._directory)}
+
+    @property
+    def _aside(self) -> bool:
+        return self._writer_directory is not None
 
     @property
     def nonce(self) -> int:
@@ -452,31 +452,16 @@ class History:
         with self._lock:
             if self.is_ahead or self._repacking is not None:
                 raise BlockingIOError(errno.EAGAIN, "a change of the log is being carried out")
-            self.add_repacked({(old.base_offset, new.size): self._size(old)}, segments)
+            known = {**self._repacked}
+            known[old.base_offset, new.size] = size_of(old, known)
+            bases = {segment.base_offset for segment in segments}
+            self._repacked = {key: size for key, size in known.items() if key[0] in bases}
             self._repacking = (new_nonce(), self._announced)
             try:
                 self._save_present(segments)
             except BaseException:
                 self._repacking = None
                 raise
-
-    def add_repacked(self, sizes: Sizes, segments: Sequence[Segment]) -> None:
-        """Add the former sizes of repacked segments, and keep those of `segments`, the log's."""
-        bases = {segment.base_offset for segment in segments}
-        known = {**self._repacked, **sizes}
-        self._repacked = {key: size for key, size in known.items() if key[0] in bases}
-
-    def is_repacked(self, old: Segment, new: Segment) -> bool:
-        """Return whether `new`, in another file, has all records of `old`, which may have been read
-        to an earlier end.
-        """
-        if (new.base_offset, new.size) not in self._repacked:
-            return False
-        return old.base_offset == new.base_offset and self._size(old) <= self._size(new)
-
-    def _size(self, segment: Segment) -> int:
-        """Return the size of a segment before it was repacked."""
-        return size_of(segment, self._repacked)
 
     def note_repacked(self, below: int) -> None:
         """Note that no segment below this offset needs repacking. Runs on a worker thread."""
@@ -497,9 +482,11 @@ class History:
             self._batches_nonce = self._repacking[0]
         self._repacking = None
 
-    def repacked_elsewhere(self) -> None:
-        """Note that another process has repacked a segment, which the log has now."""
-        self._batches_nonce = new_nonce()
+    def begin_repacked(self) -> None:
+        """Note that the log is about to take a segment that another process has repacked. Call
+        `end_repack` afterwards. Does not wait.
+        """
+        self._repacking = new_nonce(), self._announced
         # The next periodic save writes it.
         self.counted = 0
 
@@ -538,6 +525,11 @@ class History:
     ) -> None:
         shown = segments[visible_from(segments, past.log_start) :]
         flushed_end = self._flushed_end()
+        if self._writer_directory is not None:
+            # Only of the segments that the log has taken: the next reader compares them.
+            here = {(segment.base_offset, segment.size) for segment in segments}
+            known = {**self._repacked, **repacked_sizes(self._files, self._writer_directory)}
+            self._repacked = {key: size for key, size in known.items() if key in here}
         sizes, bases = self._repacked, {segment.base_offset for segment in segments}
         lines = [
             "version 0",
@@ -597,7 +589,9 @@ class History:
 
     def relocate(self, directory: str) -> None:
         """Note that the partition's directory was renamed."""
-        if not self._aside:
+        if self._writer_directory is not None:
+            self._writer_directory = directory
+        else:
             self._directory = directory
 
     def _read(self) -> HistoryContent:
@@ -616,6 +610,20 @@ class History:
         self._saved_bases = (
             {view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()},
         )
+        return recorded
+
+    def _read_aside(self, directory: str, segments: Sequence[Segment]) -> HistoryContent:
+        """Return the history that is kept aside, else that of the log's writer in `directory`."""
+        recorded = HistoryContent()
+        with contextlib.suppress(OSError):
+            recorded = self._read()
+        if not recorded.facts:
+            return History(self._files, directory, writable=False)._read()
+        known = recorded.repacked
+        recorded.repacked = {**known, **repacked_sizes(self._files, directory)}
+        repacked = recorded.repacked.keys() - known.keys()
+        if any((segment.base_offset, segment.size) in repacked for segment in segments):
+            recorded.facts["batches"] = [f"{new_nonce():x}"]
         return recorded
 
 

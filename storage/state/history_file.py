@@ -220,6 +220,12 @@ def size_of(segment: Segment, sizes: Sizes) -> int:
     return sizes.get((segment.base_offset, segment.size), segment.size)
 
 
+def is_repacked(old: Segment, new: Segment, sizes: Sizes) -> bool:
+    """Return whether `new` has all records of `old`, which may have been read in part."""
+    is_known = (new.base_offset, new.size) in sizes and new.base_offset == old.base_offset
+    return is_known and size_of(old, sizes) <= size_of(new, sizes)
+
+
 def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]:
     """Return the sealed segments whose records are all below `flushed_end`."""
     return sealed[: bisect_right(sealed, flushed_end, key=lambda segment: segment.next_offset)]

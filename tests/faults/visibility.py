@@ -53,6 +53,22 @@ FAULTS = [
         (TREE_REPACK,),
     ),
     Fault(
+        "rest-of-a-repacked-segment-is-not-measured",
+        "kafkafs/tree/partition/partition_text.py",
+        "        is_read = old.next_offset >= new.next_offset and old.stable_size == old.size\n",
+        "        is_read = old.next_offset <= new.next_offset\n",
+        "A read-only mount never shows lines that it had not read when a segment was repacked.",
+        (TREE_REPACK,),
+    ),
+    Fault(
+        "sizes-of-repacked-segments-not-kept-aside",
+        "storage/state/history.py",
+        "            self._repacked = {key: size for key, size in known.items() if key in here}\n",
+        "            self._repacked = {} if here else known\n",
+        "After a remount, a read-only mount shows all lines again under new inodes.",
+        (TREE_REPACK,),
+    ),
+    Fault(
         "stored-bytes-change-under-their-inode",
         "storage/state/history.py",
         "            self._batches_nonce = self._repacking[0]\n",
@@ -751,7 +767,7 @@ FAULTS = [
     Fault(
         "history-sizes-not-compared",
         "storage/state/history_file.py",
-        '    text = "".join(f"{each.base_offset} {_size(each, sizes)}\\n" for each in segments)',
+        '    text = "".join(f"{each.base_offset} {size_of(each, sizes)}\\n" for each in segments)',
         '    text = "".join(f"{each.base_offset}\\n" for each in segments)',
         "A segment that another program has rewritten counts as the same.",
         (HISTORY,),

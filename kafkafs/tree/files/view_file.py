@@ -433,8 +433,10 @@ class ReadHandle(Handle):
             data = self._read(position, size)
             if partition.intact():
                 return data
-        except (BlockingIOError, CorruptRecord, SegmentGone):
-            if partition.intact():
+        except (BlockingIOError, CorruptRecord, SegmentGone) as error:
+            # (The segment may have been repacked: the next look finds the new file.)
+            is_over = not isinstance(error, SegmentGone) or may_wait()
+            if is_over and partition.intact():
                 raise
         if may_wait():
             # Only the owner's thread follows: the next request reads what is left.

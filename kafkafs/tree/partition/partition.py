@@ -668,8 +668,12 @@ class Partition:
 
     def repacking(self, old: Segment, new: Segment) -> None:
         """`new` replaces `old` when this returns. Errors: StorageError, OSError; it must not."""
+        self._hold((old,))
         for text in self.texts.values():
-            text.check_repacked(old, new)
+            if self.log.read_only:
+                text.swapping()
+            else:
+                text.check_repacked(old, new)
         self._end_ranges()
 
     def repacked(self, old: Segment, new: Segment) -> None:
@@ -681,7 +685,10 @@ class Partition:
             for text in self.texts.values():
                 text.repacked(old, new)
             # Last: a thread that finds the new nonce finds views that show the new bytes.
-            self.log.history.end_repack(is_done=True)
+            if self._history_read:
+                self.log.history.end_repack(is_done=True)
+            else:
+                self._unread_changes += 1
         self._keep_text()
         self._drop_names()
 

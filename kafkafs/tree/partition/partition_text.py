@@ -622,14 +622,28 @@ class PartitionText:
         segments = self.log.segments
         number = segments.index(new)
         if not self.view.is_text:
-            self._keep_later(self._replace_head(number + 1, segments[: number + 1]))
+            unshown = self._unshown(number + 1)
+            self._keep_later(self._replace_head(number + 1, segments[: number + 1], unshown))
             return
         extent = self.timeline.extents[number]
         assert extent.segment is old
-        assert self._measured is not None
-        self.timeline.exchange(extent, self._measured[1])
         extent.leave()
+        self.timeline.exchange(extent, self._repacked_extent(extent, new))
         self._left[old] = extent
+
+    def _repacked_extent(self, extent: Extent, new: Segment) -> Extent:
+        """The extent of `new`, which has the records of the segment of `extent`."""
+        if self._measured is not None and self._measured[0] is new:
+            return self._measured[1]
+        # Another process has repacked it.
+        found, old = self._extent(new), extent.segment
+        assert isinstance(found, SegmentLines)
+        is_read = old.next_offset >= new.next_offset and old.stable_size == old.size
+        if is_read and extent.complete and not extent.is_guessed:
+            found.take_totals(extent.text_length, extent.records)
+        elif extent in self.timeline.positioned[1]:
+            self.end_unknown = True
+        return found
 
     def repack_ended(self) -> None:
         """The repacking was carried out, or given up. Thread-safe."""
@@ -868,6 +882,10 @@ def render_text(
                 return reader
             before = extent
             extent, start = generation.locate(origin + done)
+            if before is None and _is_repacked(reader.segment, extent.segment):
+                # Another process has repacked it before all of it was read.
+                reader = reader_at(extent, origin + done - start)
+                continue
             is_next = start == origin + done or generation.may_begin_inside(origin + done)
             if not is_next or reader.skip or extent is before:
                 reader.check_again()
@@ -879,6 +897,10 @@ def render_text(
             reader = reader_at(extent, origin + done - start)
         except CorruptRecord as error:
             raise Damaged(error, done) from None
+
+
+def _is_repacked(old: Segment, new: Segment) -> bool:
+    return old is not new and old.base_offset == new.base_offset
 
 
 def _release(segments: Iterable[Segment]) -> None:

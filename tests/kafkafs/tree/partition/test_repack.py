@@ -13,17 +13,20 @@ from kafkafs.tree.handles import Handle
 from storage import LogManager, Record, encode
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
+from storage.log.append import append_batches
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.task import Task
-from tests.kafkafs.trees import Tree, a_tree, in_thread, read
+from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.producers import Producer
 
 SAME = (
     *("t/0", "t/.kv/0", "t/.jsonl/0", "t/.follow/0", "t/.ship/0", "t/.snapshot/0", "t/0@5..17"),
     *("t/.jsonl/0@3", "t/0@-4", "t/.jsonl/.snapshot/0"),
 )
+FOLLOWING = Following(read_only=True)
 CHANGED = ("t/.batches/0", "t/.batches/0@5..17", "t/.raw/0/00000000000000000000.log")
 
 
@@ -312,3 +315,160 @@ def test_positions_stay_whatever_else_changes(tmp_path: Path, seed: int) -> None
                 )
     shown.check()
     shown.tree.stop()
+
+
+class Beside:
+    """A tree that follows another one, whose process repacks, and what it must show."""
+
+    def __init__(self, data: Path) -> None:
+        self.writer = Tree(data)
+        self.data = data
+        self.lines: list[bytes] = []
+        self.open: list[bytes] = []
+        self.start = 0
+        self.append()
+        self.tree = self.mount()
+        self.inodes = self.found()
+        self.tree.read("t/.follow/0")
+
+    def mount(self) -> Tree:
+        self.handles: dict[str, Handle] = {}
+        return Tree(self.data, FOLLOWING)
+
+    def found(self) -> list[int]:
+        return [self.tree.file(name).inode for name in ("t/0", "t/.jsonl/0", "t/.follow/0")]
+
+    def append(self) -> None:
+        for _ in range(3):
+            number = len(self.lines)
+            self.lines.append(b"%d the same words in each line, again and again\n" % number)
+            record = Record(0, NOW_MS + number, 0, None, self.lines[-1][:-1])
+            self.writer.log().append(bytearray(encode([record])), now_ns=NOW_NS)
+
+    def roll(self) -> None:
+        self.writer.roll()
+
+    def repack(self) -> None:
+        in_thread(lambda: repack_all(self.writer.log(), NOW_MS, Task()))
+
+    def delete_files(self) -> None:
+        self.writer.delete_files()
+
+    def remove_head(self) -> None:
+        log = self.writer.log()
+        if len(log.segments) > 2:
+            # Positions count what the mount has seen, and it sees both changes at once.
+            self.look()
+            self.repack()
+            self.writer.remove_head(1)
+            self.start = log.log_start_offset
+
+    def look(self) -> None:
+        self.tree.file()
+
+    def delete_own(self) -> None:
+        self.tree.log().release_retired(1 << 62)
+
+    def while_nobody_looks(self) -> None:
+        """The mount closes its files, and what it has read of the log's end is repacked."""
+        for handle in self.handles.values():
+            handle.release()
+        self.handles.clear()
+        for _ in range(2):
+            self.tree.log().age_descriptors()
+        for step in self.append, self.roll, self.append, self.roll, self.repack, self.delete_files:
+            step()
+
+    def housekeeping(self) -> None:
+        self.tree.fs.partitions.tick()
+        self.tree.fs.partitions.housekeeping()
+
+    def remount(self) -> None:
+        self.tree.stop()
+        self.tree = self.mount()
+
+    def kill(self) -> None:
+        self.writer.manager.abandon()
+        self.writer = Tree(self.data)
+
+    def read_on(self) -> None:
+        """A reader of each file goes on where it stands, without a new lookup."""
+        first = len(b"".join(self.lines[: self.start]))
+        text = b"".join(self.lines)
+        if not self.handles:
+            self.handles = {"t/.follow/0": self.tree.open("t/.follow/0")}
+            self.at = first
+        self.at = max(self.at, first)
+        piece = read(self.handles["t/.follow/0"], self.at, 100)
+        assert piece == text[self.at : self.at + len(piece)]
+        self.at += len(piece)
+
+    def check(self) -> None:
+        text = b"".join(self.lines)
+        first = len(b"".join(self.lines[: self.start]))
+        assert self.tree.read("t/0") == text[first:]
+        inodes = self.found()
+        assert inodes[2] == self.inodes[2]
+        if not self.start:
+            assert inodes == self.inodes
+            assert self.tree.read("t/.jsonl/0").count(b"\n") == len(self.lines)
+        assert self.tree.attributes(self.tree.file("t/.follow/0")).size == len(text)
+        assert self.tree.read("t/.follow/0", first) == text[first:]
+        assert self.tree.read("t/.batches/0") == self.writer.read("t/.batches/0")
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        manager.create_topic("t", 1)
+        manager.change_topic_settings("t", {"kafkafs.repack": "zstd"})
+    beside = Beside(data)
+    yield beside
+    beside.tree.stop()
+    beside.writer.stop()
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_mount_beside_shows_the_rest_of_a_transaction(
+    beside: Beside, *, is_sealed: bool, is_committed: bool
+) -> None:
+    """The old file, of which the mount has shown only the begin, is deleted."""
+    log, producer = beside.writer.log(), Producer(7, transactional=True)
+    append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
+    beside.append()
+    if is_sealed:
+        beside.roll()
+    shown = b"".join(beside.lines[:3])
+    assert beside.tree.read("t/.follow/0") == shown
+    if is_committed:
+        beside.lines.insert(3, b"of a transaction\n")
+    append_batches(log, producer.commit() if is_committed else producer.abort(), now_ns=NOW_NS)
+    beside.while_nobody_looks()
+    text = b"".join(beside.lines)
+    assert beside.tree.read("t/.follow/0", len(shown)) == text[len(shown) :]
+    assert beside.tree.read("t/0") == text
+    assert beside.found() == beside.inodes
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_mount_beside_shows_the_same_text(beside: Beside, seed: int) -> None:
+    rng = random.Random(seed)
+    steps = [*[beside.append] * 4, *[beside.roll] * 2, *[beside.repack] * 2]
+    steps += [beside.delete_files, beside.look, beside.delete_own, beside.housekeeping]
+    steps += [
+        beside.while_nobody_looks,
+        beside.remount,
+        beside.kill,
+        beside.read_on,
+        beside.read_on,
+        beside.check,
+    ]
+    steps += [beside.remove_head] * (seed % 2)
+    for _ in range(100):
+        rng.choice(steps)()
+    beside.check()
+    assert beside.tree.log().counters.truncations == 0
