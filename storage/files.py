@@ -585,23 +585,33 @@ class Files:
     def _replace_atomically(
         self, path: str, data: bytes, *, sync: bool = True, mode: int = 0o644
     ) -> None:
+        with self.replacing(path, mode) as fd:
+            self.pwrite(fd, data, 0)
+            if sync:
+                self.fsync(fd)
+        if sync:
+            self.sync_directory(os.path.dirname(path) or ".")
+
+    @contextlib.contextmanager
+    def replacing(self, path: str, mode: int = 0o644) -> Iterator[int]:
+        """Open a new file for a `with` block; it then gets the name `path`. If the block raises, it
+        is removed.
+
+        Its name is a temporary one until then (`is_temporary`). Nothing is synced.
+        """
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f"{os.urandom(8).hex()}-{name}.tmp")
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             try:
-                self.pwrite(fd, data, 0)
-                if sync:
-                    self.fsync(fd)
+                yield fd
             finally:
                 self.close(fd)
             self.rename(temporary, path)
-        except OSError:
+        except Exception:
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
-        if sync:
-            self.sync_directory(directory or ".")
 
     # -- the lock ------------------------------------------------------------------------------
 

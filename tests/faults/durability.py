@@ -28,12 +28,12 @@ FAULTS = [
         "small-file-not-synced-before-its-rename",
         "storage/files.py",
         """\
-                self.pwrite(fd, data, 0)
-                if sync:
-                    self.fsync(fd)
+            self.pwrite(fd, data, 0)
+            if sync:
+                self.fsync(fd)
 """,
         """\
-                self.pwrite(fd, data, 0)
+            self.pwrite(fd, data, 0)
 """,
         "A checkpoint, a topic's settings or the adoptions are empty after a power cut.",
         (LOG_CRASH,),
@@ -43,12 +43,14 @@ FAULTS = [
         "storage/files.py",
         """\
         if sync:
-            self.sync_directory(directory or ".")
+            self.sync_directory(os.path.dirname(path) or ".")
 
-    # -- the lock -""",
+    @contextlib.contextmanager
+    def replacing(""",
         """\
 
-    # -- the lock -""",
+    @contextlib.contextmanager
+    def replacing(""",
         "A checkpoint that was said to be durable is the one of before after a power cut.",
         (FILES,),
     ),
