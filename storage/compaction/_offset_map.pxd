@@ -7,7 +7,7 @@ that hashes and prefetches several keys before it looks up the first does not wa
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 
-cdef extern from "storage/compaction/siphash.h":
+cdef extern from "storage/record/siphash.h":
     ctypedef struct Hash "kafkafs_hash":
         uint64_t low
         uint64_t high

@@ -1,4 +1,4 @@
-/* SipHash of a key, and the home slot of a hash: the C part of `_offset_map.pxd`. */
+/* SipHash of bytes, and the home slot of a hash in a table. */
 
 #pragma once
 
