@@ -28,6 +28,7 @@ TIMEINDEX = ".timeindex"
 TXNINDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 LINES = ".lines"
+WORDS = ".words"
 # A segment file of Kafka 0.7, named by its first byte's position in the partition.
 OLD_LOG = ".kafka"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)

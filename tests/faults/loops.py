@@ -13,6 +13,8 @@ OFFSET_MAP = "tests/storage/compaction/test__offset_map.py"
 PLAIN = "tests/storage/record/test_plain.py"
 STAMP = "tests/storage/record/test__stamp.py"
 VIEWS = "tests/kafkafs/views"
+WORDS = "tests/storage/words/test_words.py"
+WORDS_LOOP = "tests/storage/words/test__words.py"
 
 FAULTS = [
     # -- dump ----------------------------------------------------------------------------------
@@ -166,6 +168,55 @@ FAULTS = [
         "        if fault != NO_FAULT or self.count and used > self.limit:\n",
         "A joined batch is larger than max.message.bytes, and consumers cannot fetch it.",
         ("tests/storage/compaction/test_repack.py",),
+    ),
+    # -- words ---------------------------------------------------------------------------------
+    Fault(
+        "words-last-one-of-a-field-left-out",
+        "storage/words/_words.pyx",
+        "    if word != NULL and not words.full:\n",
+        "    if False:\n",
+        "A search misses records that end with the word, if they have 64 bytes.",
+        (WORDS_LOOP,),
+    ),
+    Fault(
+        "words-header-values-left-out",
+        "storage/words/_words.pyx",
+        "    for left in range(2 * count):\n",
+        "    for left in range(count):\n",
+        "A search for the value of a header misses records.",
+        (WORDS_LOOP, WORDS),
+    ),
+    Fault(
+        "words-characters-of-two-bytes-left-out",
+        "storage/words/_words.pyx",
+        "            if size > 0:\n",
+        "            if size > 2:\n",
+        "A search for ä misses all records.",
+        (WORDS_LOOP, WORDS),
+    ),
+    Fault(
+        "words-block-with-offsets-of-another",
+        "storage/words/_words.pyx",
+        "            if not 0 <= head.offset_delta <= last_delta:\n",
+        "            if head.offset_delta < 0:\n",
+        "A record has an offset outside the block that its words lead to.",
+        (WORDS_LOOP,),
+    ),
+    Fault(
+        "words-crowded-bucket-not-marked",
+        "storage/words/_words.pyx",
+        "stored = ANY_BLOCK if counts[bucket] > MOST_SLOTS else",
+        "stored = 0 if counts[bucket] > MOST_SLOTS else",
+        "Words in a bucket with too many entries are in no block.",
+        (WORDS_LOOP,),
+    ),
+    Fault(
+        "words-entries-of-the-last-part-kept",
+        "storage/words/_words.pyx",
+        "        self.count = 0\n",
+        "        self.count = self.count\n",
+        "Each part has the entries of all parts before it.",
+        (WORDS_LOOP, WORDS),
     ),
     # -- indexes and checked parts --------------------------------------------------------------
     Fault(

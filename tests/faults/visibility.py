@@ -34,7 +34,66 @@ REPACK = "tests/storage/compaction/test_repack.py"
 TREE_REPACK = "tests/kafkafs/tree/partition/test_repack.py"
 REPACK_CRASH = "tests/crash/test_repack_crash.py"
 
+WORDS = "tests/storage/words/test_words.py"
+
 FAULTS = [
+    # -- words ---------------------------------------------------------------------------------
+    Fault(
+        "words-of-a-needle-that-may-be-longer",
+        "storage/words/query.py",
+        "    low, high = 0 if starts else 1, ",
+        "    low, high = 0, ",
+        "A search for a part of a word misses records.",
+        (WORDS,),
+    ),
+    Fault(
+        "words-window-of-a-number-that-may-be-longer",
+        "storage/words/query.py",
+        "        if low <= match.start() and match.end(1) <= high:\n",
+        "        if low <= match.start():\n",
+        "A search for 10.0.0.1 misses 10.0.0.12.",
+        (WORDS,),
+    ),
+    Fault(
+        "words-damaged-page-has-no-blocks",
+        "storage/words/words.py",
+        "            return (1 << part.blocks) - 1\n        return page.bits(",
+        "            return 0\n        return page.bits(",
+        "A search misses the records of a damaged page without a word.",
+        (WORDS,),
+    ),
+    Fault(
+        "words-block-with-too-many-words-has-none",
+        "storage/words/words.py",
+        "self._evaluate(query, number) | self._full >> block\n",
+        "self._evaluate(query, number) & ~(self._full >> block)\n",
+        "A search misses the records of a block with a million words.",
+        (WORDS,),
+    ),
+    Fault(
+        "words-of-a-segment-that-has-changed",
+        "storage/words/words.py",
+        "        if header.log_crc != crc32c(checked_bytes(segment)):\n",
+        "        if False:\n",
+        "A search misses the records of a segment that was written again.",
+        (WORDS,),
+    ),
+    Fault(
+        "words-pages-of-an-older-file",
+        "storage/words/layout.py",
+        "    return crc32c(data) ^ (secret + position) & 0xFFFFFFFF\n",
+        "    return crc32c(data) ^ secret + position & 0\n",
+        "After a power cut, a page of an older file hides records.",
+        (WORDS,),
+    ),
+    Fault(
+        "words-of-a-part-without-its-last-block",
+        "storage/words/build.py",
+        "        if self._block:\n",
+        "        if False:\n",
+        "A search misses the last records of each segment.",
+        (WORDS,),
+    ),
     # -- repacking -----------------------------------------------------------------------------
     Fault(
         "repacked-size-not-written-before-the-swap",

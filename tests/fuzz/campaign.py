@@ -49,7 +49,7 @@ Maker = Callable[[Random], bytes]
 _LOGS = (crafted.log, crafted.plain_log)
 _OF_BATCHES = (
     "shown_log", "columns", "found_records", "kept", "kept_of_right_crcs", "staged",
-    "cleaned_log", "key_value_text", "json_text",
+    "cleaned_log", "key_value_text", "json_text", "words_of_a_log",
 )  # fmt: skip
 _OF_LOGS = (
     "log", "log_of_right_crcs", "dumped_log", "dumped_log_of_right_crcs", "dumped", "expanded",

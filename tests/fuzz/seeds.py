@@ -18,6 +18,7 @@ from storage.settings.messages import Field
 from storage.state.producer_state import ProducerEntry
 from storage.state.producer_state import encode as encode_snapshot
 from tests import oracle
+from tests.fuzz.words_files import built
 from tests.kafkafs.schemas import avro_values
 from tests.storage.old_logs import encode_entry, encode_set
 
@@ -122,6 +123,8 @@ def seeds(name: str) -> list[bytes]:
     if name == "avro_value":
         draw = random.Random(name)
         return [avro_values.encoded(avro_values.ORDER, avro_values.order(draw)) for _ in range(9)]
+    if name.startswith("words_file"):
+        return [built()]
     if name == "avro_schema":
         draw = random.Random(name)
         schemas = [avro_values.ORDER, *(avro_values.random_schema(draw) for _ in range(20))]
@@ -144,6 +147,7 @@ _OF_LOGS = (
     "cleaned_log",
     "key_value_text",
     "json_text",
+    "words_of_a_log",
 )
 
 

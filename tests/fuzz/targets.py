@@ -47,11 +47,16 @@ from storage.settings.messages import MessageError
 from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state import checkpoint_file, producer_state
+from storage.words._words import PartBuilder
+from storage.words.query import EVERYTHING, AllOf, Entry, OneOf, query_of_key
+from storage.words.words import Words, check
 from tests import oracle
+from tests.fuzz import words_files
 from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page
 from tests.kafkafs.schemas.avro_values import ORDER
 from tests.storage.old_logs import encode_entry
+from tests.storage.words import words_twin
 
 Target = Callable[[bytes], None]
 
@@ -471,6 +476,58 @@ def cleaned_records(data: bytes) -> None:
     count, bits = data[0], data[1]
     header = BatchHeader(0, 0, 0, 2, 0, bits & 0x58, max(count - 1, 0), 0, 0, -1, -1, -1, count)
     cleaned(pack(header, data[2:]))
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+SECRET = 1, 2
+
+
+@target
+def words_of_a_log(data: bytes) -> None:
+    """The words of each batch of a log, where no checksum helps."""
+    for _, made, _ in _plain_batches(memoryview(with_right_crcs(data[:ROOM]))):
+        header = parse_header(made)
+        builder = PartBuilder(*SECRET, header.base_offset)
+        records: list[Record] | None = None
+        with contextlib.suppress(StorageError):
+            records = [] if header.is_control else _records(made)
+        try:
+            with before_guard_page(made) as view:
+                assert builder.read(view) >= 0
+        except StorageError:
+            last = header.last_offset
+            assert (
+                records is None
+                or last < header.base_offset
+                or not all(header.base_offset <= record.offset <= last for record in records)
+            )
+            continue
+        assert records is not None
+        builder.put(0)
+        pages, directory, buckets = builder.end(1, 0)
+        expected = words_twin.part([words_twin.hashes(records, SECRET)], SECRET, 0)
+        assert (bytes(pages), bytes(directory), buckets) == expected
+
+
+@target
+def words_file(data: bytes) -> None:
+    """Any bytes as the words of a segment: refused, or ranges in the segment."""
+    segment = words_files.segment_on(words_files.TwoFiles(data))
+    path = segment.file_path(".words")
+    check(segment, path)
+    words = Words.open(segment, path)
+    if words is None:
+        return
+    for query in (EVERYTHING, Entry(b"all"), query_of_key(b"key"), AllOf((Entry(b"in3"),))):
+        for either in (query, OneOf((query, Entry(b"absent")))):
+            assert all(type(first) is type(last) is int for first, last in words.offsets(either))
+
+
+@target
+def words_file_of_right_checksums(data: bytes) -> None:
+    """The same where no checksum helps."""
+    words_file(words_files.with_right_checksums(data))
 
 
 # -- views ---------------------------------------------------------------------------------------

@@ -1,0 +1,21 @@
+from typing import Final
+
+from storage.record.header import Buffer
+
+MOST_BLOCKS: Final = 256
+PAGE_BUCKETS: Final = 128
+BUCKET_BYTES: Final = 32
+MOST_SLOTS: Final = 4096
+ANY_BLOCK: Final = 0xFFFF
+MOST_ENTRIES: Final = 2500000
+
+def hash_of(data: Buffer, secret: int, secret_2: int, is_key: bool) -> int: ...
+
+class PartBuilder:
+    count: int
+    next_offset: int
+
+    def __init__(self, secret: int, secret_2: int, next_offset: int) -> None: ...
+    def read(self, batches: Buffer) -> int: ...
+    def put(self, block: int) -> None: ...
+    def end(self, blocks: int, position: int) -> tuple[bytearray, bytearray, int]: ...

@@ -1,0 +1,96 @@
+"""The `.words` file of a sealed segment: the blocks of records in which each of its words is.
+
+A *block* is consecutive batches with at least 512 KiB of plain bytes. An *entry* is (`query`)
+
+- a word, in lower case,
+- a character of UTF-8 with two to four bytes,
+- four neighbouring numbers, such as an IPv4 address,
+- a whole key, with a hash of its own.
+
+The entry's hash is the upper half of SipHash-1-3's first 64 bits. Its keys are the header's random
+secret, so nobody can make records whose words share a hash. Little-endian:
+
+    header   72 bytes: magic, version, CRC-32C of the 4 KiB of log before the end of what is
+             covered, base offset, bytes of log covered, secret (two u64), position of the index,
+             count of blocks, count of parts, the index's CRC-32C, CRC-32C of all this
+    parts    each of at most 256 blocks: pages, directory
+    index    for each block the offset after it (i64), inverted if any entry may be in the block;
+             for each part: positions of its start and of its directory (u64), count of blocks,
+             count of buckets (u32)
+
+A part's entries are divided by their hashes into buckets of about 32 bytes, and 128 buckets are a
+page:
+
+    counts   of slots in each bucket (u16); 65535: any entry of the bucket may be in any block
+    slots    u16: the block in the lower byte, the last 8 bits of the hash in the upper one
+    common   entries that take less room as bits: the hashes (u32), then a bit for each block
+    CRC      of the page (`checksum`)
+
+The directory has the end of each page, counted from the part's start (u32), and its own CRC. So a
+look-up reads the header, the index, and for each entry and part one page.
+
+The file is written under another name, renamed, and never synced. After a power cut it may have any
+bytes, also those of another file of this kind.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from storage.record.crc import crc32c
+from storage.record.header import Buffer
+from storage.segment.segment import Segment
+
+BLOCK_BYTES = 512 << 10
+CHECKED = 4096
+"""Bytes of log before the end of what is covered: the header has their CRC."""
+
+MAGIC = b"KFSWORDS"
+VERSION = 1
+HEADER = struct.Struct("<8sIIqQQQQIII")
+HEADER_SIZE = HEADER.size + 4
+PART = struct.Struct("<QQII")
+
+
+class Header(NamedTuple):
+    """See the module."""
+
+    magic: bytes
+    version: int
+    log_crc: int
+    base_offset: int
+    covered: int
+    secret: int
+    secret_2: int
+    index_position: int
+    blocks: int
+    parts: int
+    index_crc: int
+
+    def packed(self) -> bytes:
+        """Return the header's bytes."""
+        data = HEADER.pack(*self)
+        return data + crc32c(data).to_bytes(4, "little")
+
+
+class Part(NamedTuple):
+    """See the module."""
+
+    start: int
+    directory: int
+    blocks: int
+    buckets: int
+
+
+def checksum(data: Buffer, secret: int, position: int) -> int:
+    """Return the checksum of the bytes at a position of the file: their CRC-32C, changed so that
+    the same bytes elsewhere, or in another file, have another one.
+    """
+    return crc32c(data) ^ (secret + position) & 0xFFFFFFFF
+
+
+def checked_bytes(segment: Segment) -> bytes:
+    """Return the end of a segment's log. Errors: OSError, StorageError."""
+    size = min(segment.size, CHECKED)
+    return segment.disk.pread(segment.log_fd(), size, segment.size - size)

@@ -1,0 +1,190 @@
+"""storage.words._words makes the same parts as its twin, of any records."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptRecord
+from storage.record.batch import Record, decode_plain, encode
+from storage.record.header import parse_header
+from storage.words._words import ANY_BLOCK, MOST_SLOTS, PartBuilder, hash_of
+from tests import made_logs
+from tests.guard_page import before_guard_page
+from tests.storage.words import words_twin
+from tests.storage.words.made_words import headers, nullable, texts
+
+SECRET = 0x0123456789ABCDEF, 0xFEDCBA9876543210
+POSITION = 72
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[bytes]:
+    """Batches in plain form, one after the other."""
+    made, offset = [], draw(st.integers(0, 5))
+    for _ in range(draw(st.integers(1, 4))):
+        count = draw(st.integers(1, 4))
+        some = [
+            Record(offset + each, 0, 0, draw(nullable), draw(nullable), draw(headers))
+            for each in range(count)
+        ]
+        made.append(encode(some))
+        offset += count + draw(st.integers(0, 2))
+    return made
+
+
+def part_of(blocks: list[bytes]) -> tuple[bytes, bytes, int]:
+    builder = PartBuilder(*SECRET, 0)
+    for number, block in enumerate(blocks):
+        with before_guard_page(block) as view:
+            assert builder.read(view) >= 0
+        builder.put(number)
+    pages, directory, buckets = builder.end(len(blocks), POSITION)
+    assert builder.count == 0
+    return bytes(pages), bytes(directory), buckets
+
+
+def twin_of(blocks: list[list[Record]]) -> tuple[bytes, bytes, int]:
+    some = [words_twin.hashes(records, SECRET) for records in blocks]
+    return words_twin.part(some, SECRET, POSITION)
+
+
+@given(st.lists(batches(), min_size=1, max_size=3))
+def test_a_part_is_that_of_the_twin(made: list[list[bytes]]) -> None:
+    # Each block begins anew with small offsets, which a builder refuses: each has a part.
+    for block in made:
+        records = [record for batch in block for record in decode_plain(batch)]
+        assert part_of([b"".join(block)]) == twin_of([records])
+
+
+@given(batches())
+def test_blocks_of_a_part(made: list[bytes]) -> None:
+    assert part_of(made) == twin_of([decode_plain(batch) for batch in made])
+
+
+@given(made_logs.logs())
+def test_batches_of_any_kind(log: made_logs.MadeLog) -> None:
+    records, at = [], 0
+    while at < len(log.data):
+        header = parse_header(log.data, at)
+        if not header.is_control:
+            records += decode_plain(log.data, at)
+        at += header.size
+    assert part_of([log.data]) == twin_of([records])
+
+
+@given(texts, st.booleans())
+def test_hashes(data: bytes, is_key: bool) -> None:
+    lower = data if is_key else data.lower()
+    with before_guard_page(data) as view:
+        assert hash_of(view, *SECRET, is_key) == words_twin.hash_of(lower, SECRET, is_key)
+
+
+def test_words_of_all_lengths() -> None:
+    values = [b"Z" * size + b" " * (size % 3) for size in range(140)]
+    records = [Record(n, 0, 0, None, value) for n, value in enumerate(values)]
+    assert part_of([encode(records)]) == twin_of([records])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b"1.2.3.4", b"1.2.3.4.5.6", b"1.2.3", b"1 2 3 4", b"1.2.3 4", b"1..2.3.4", b"1.2.3.4."),
+        *(
+            b"1234.1.1.1.1",
+            b"1.a.2.3.4",
+            b"999.999.999.999",
+            b"_.1.2.3.4",
+            b"1.2.3.4_",
+            b".1.2.3.4",
+        ),
+        b"-" * 59 + b"12.34.56.78" + b"-" * 50 + b"1.2.3.4.5",
+    ],
+)
+def test_windows_of_numbers(value: bytes) -> None:
+    records = [Record(0, 0, 0, None, value)]
+    assert part_of([encode(records)]) == twin_of([records])
+
+
+def test_common_words_become_bits() -> None:
+    blocks = [
+        [Record(n, 0, 0, None, b"all" + b" often" * (n % 2) + b" rare%d" % (n % 100))]
+        for n in range(200)
+    ]
+    found = part_of([encode(block) for block in blocks])
+    assert found == twin_of(blocks)
+    pages, _, buckets = found
+    assert buckets < 128
+    counts = struct.unpack_from("<128H", pages)
+    assert len(pages) - 256 - 2 * sum(counts) - 4 == 2 * (4 + 25)
+
+
+def test_several_pages() -> None:
+    records = [Record(0, 0, 0, None, b" ".join(b"w%d" % n for n in range(20_000)))]
+    pages, directory, buckets = part_of([encode(records)])
+    assert (pages, directory, buckets) == twin_of([records])
+    assert len(directory) == 4 * -(-buckets // 128) + 4 > 40
+
+
+def test_a_block_with_too_many_words_has_none() -> None:
+    builder = PartBuilder(*SECRET, 0)
+    text = b" ".join(b"%x" % number for number in range(1_100_000))
+    assert builder.read(encode([Record(3, 0, 0, None, text)])) == -1
+    assert builder.next_offset == 4
+    assert builder.read(encode([Record(4, 0, 0, None, text[:1000])])) > 0
+    builder.put(1)
+    _, _, buckets = builder.end(2, 0)
+    assert buckets < 100
+
+
+def flooding(blocks: int) -> list[bytes]:
+    """Words that fill one bucket of a part, if each is in `blocks` blocks; they need the secret."""
+    found = []
+    buckets = (MOST_SLOTS + blocks) * 2 // 32 + 1
+    for number in itertools.count():
+        word = b"%d" % number
+        if hash_of(word, *SECRET, False) * buckets >> 32 == 0:
+            found.append(word)
+            if len(found) * blocks > MOST_SLOTS:
+                return found
+    raise AssertionError
+
+
+def test_a_bucket_with_too_many_slots_has_none() -> None:
+    record = Record(0, 0, 0, None, b" ".join(flooding(18)))
+    builder = PartBuilder(*SECRET, 0)
+    builder.read(encode([record]))
+    for block in range(18):
+        builder.put(block)
+    pages, directory, buckets = builder.end(256, POSITION)
+    blocks = [words_twin.hashes([record], SECRET)] * 18 + [set[int]()] * 238
+    found = bytes(pages), bytes(directory), buckets
+    assert found == words_twin.part(blocks, SECRET, POSITION)
+    assert struct.unpack_from("<2H", pages) == (ANY_BLOCK, 0)
+
+
+def test_offsets_that_no_block_could_have_are_refused() -> None:
+    builder = PartBuilder(*SECRET, 5)
+    with pytest.raises(CorruptRecord, match="offset does not fit"):
+        builder.read(encode([Record(4, 0, 0, None, b"")]))
+    outside = bytearray(encode([Record(5, 0, 0, None, b""), Record(6, 0, 0, None, b"")]))
+    outside[23:27] = bytes(4)
+    with pytest.raises(CorruptRecord, match="offset does not fit"):
+        builder.read(outside)
+    assert builder.next_offset == 5
+
+
+@given(made_logs.damaged())
+def test_damaged_batches_are_refused_or_read(data: bytes) -> None:
+    builder = PartBuilder(*SECRET, 0)
+    with before_guard_page(data) as view:
+        try:
+            builder.read(view)
+        except (CorruptRecord, ValueError):
+            return
+    builder.put(0)
+    builder.end(1, 0)
