@@ -1,44 +1,79 @@
-"""Excludes the offsets of a range for which a condition cannot be true, by the indexes alone.
+"""Excludes the offsets of a range for which a condition cannot be true, by indexes and words.
 
 A segment is excluded if its largest timestamp is too small, and so is the start of a segment by its
 time index. No index has the smallest timestamp of later records: timestamps need not rise, so the
 rest of a log is read. The header of a batch may exclude more (`storage.record.columns._columns`).
+
+The `.words` of a segment exclude the blocks without the words of the condition (`word_query`). They
+answer offsets. So if a cleaner replaces the segment before it is read, the answer is right for the
+records that are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
+from storage import paths
 from storage.condition.condition import Condition
-from storage.condition.intervals import LOWEST, Intervals, intersection, interval, union
+from storage.condition.intervals import (
+    EVERYTHING,
+    LOWEST,
+    Intervals,
+    intersection,
+    interval,
+    union,
+)
 from storage.errors import CorruptRecord, SegmentGone
 from storage.log.log import Log
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.split.word_query import query_of
+from storage.words import query
+from storage.words.query import Query
+from storage.words.words import Words
 
-# If there are more ranges, those with the smallest gaps are joined.
-_MOST_RANGES = 100
+#: The most ranges for plans: each becomes a split at least.
+MOST_RANGES = 100
 
 
 def narrowed(
-    log: Log, from_offset: int, to_offset: int, condition: Condition
-) -> list[tuple[int, int]]:
-    """Return the ranges (first offset, next offset) for which the condition may be true.
+    log: Log, from_offset: int, to_offset: int, condition: Condition, cache: str | None = None
+) -> Iterator[tuple[int, int]]:
+    """Yield the ranges (first offset, next offset) for which the condition may be true, in order.
 
-    `condition` is a result of `of_partition`. Errors: OSError.
+    A segment is looked at when its ranges are needed. If it has none, its range is empty, and lies
+    at its end. `condition` is a result of `of_partition`. `cache`: a directory that may have
+    `.words`, too. Errors: OSError.
     """
-    offsets, times = condition.offsets(), condition.times()
+    offsets, times, words = condition.offsets(), condition.times(), query_of(condition.part)
     if condition.is_impossible or not times:
-        return []
-    found: list[Intervals] = []
+        return
+    if times[0][0] == LOWEST and words == query.EVERYTHING:
+        for low, high in intersection((offsets, interval(from_offset, to_offset - 1))):
+            yield low, high + 1
+        return
     for segment, start, end, _ in segment_ranges(log.segments, from_offset, to_offset):
         wanted = intersection((offsets, ((start, end - 1),)))
         if segment.holds_batches and wanted and times[0][0] > LOWEST:
             first = _first_since(segment, times[0][0])
             wanted = intersection((wanted, interval(first, end - 1)))
-        found.append(wanted)
-    return [(low, high + 1) for low, high in _fewer(union(found))]
+        if wanted and words != query.EVERYTHING:
+            wanted = intersection((wanted, _with_words(segment, words, cache)))
+        yield from ((low, high + 1) for low, high in wanted or ((end, end - 1),))
+
+
+def few(ranges: Iterable[tuple[int, int]], most: int = MOST_RANGES) -> list[tuple[int, int]]:
+    """Return at most `most` ranges that are not empty, which include all of these. Those with the
+    smallest gaps are joined.
+    """
+    left = union(interval(first, behind - 1) for first, behind in ranges)
+    gaps = range(1, len(left))
+    widest = sorted(gaps, key=lambda at: left[at - 1][1] - left[at][0])[: most - 1]
+    cuts = [0, *sorted(widest), len(left)] if left else []
+    return [(left[low][0], left[high - 1][1] + 1) for low, high in pairwise(cuts)]
 
 
 def bytes_of(log: Log, from_offset: int, to_offset: int) -> int:
@@ -71,43 +106,61 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
     """Return an offset of the segment before which no record has that timestamp or a later one."""
     if segment.is_lost:
         return segment.base_offset
-    was_open = segment.is_open
     try:
-        segment.lease()
-    except SegmentGone:
-        return segment.base_offset  # as below
-    try:
-        if segment.max_timestamp < timestamp_ms:
-            largest, offset = segment.max_timestamp, segment.max_timestamp_offset
-            following = segment.next_offset
-        else:
-            largest, offset = segment.time_index.lookup(timestamp_ms - 1)
-            following = offset + 1
-        if largest <= 0:
-            # Records without timestamps are in no index. An entry of zeros is a hole.
-            return segment.base_offset
-        if not segment.writable:
-            # The index of a read-only directory was not checked: an entry counts only if its batch
-            # exists.
-            found = SegmentReader(segment).locate(offset)
-            if found is None or found[1].max_timestamp != largest:
+        with _leased(segment):
+            if segment.max_timestamp < timestamp_ms:
+                largest, offset = segment.max_timestamp, segment.max_timestamp_offset
+                following = segment.next_offset
+            else:
+                largest, offset = segment.time_index.lookup(timestamp_ms - 1)
+                following = offset + 1
+            if largest <= 0:
+                # Records without timestamps are in no index. An entry of zeros is a hole.
                 return segment.base_offset
-        return following
+            if not segment.writable:
+                # The index of a read-only directory was not checked: an entry counts only if its
+                # batch exists.
+                found = SegmentReader(segment).locate(offset)
+                if found is None or found[1].max_timestamp != largest:
+                    return segment.base_offset
+            return following
     except (CorruptRecord, SegmentGone):
         # The reader reports missing records, or finds a cleaner's output.
         return segment.base_offset
+
+
+def _with_words(segment: Segment, wanted: Query, cache: str | None) -> Intervals:
+    """Return the offsets of a segment whose blocks may have these words."""
+    if not segment.sealed or segment.is_lost:
+        return EVERYTHING
+    places = [segment.file_path(paths.WORDS)]
+    if cache is not None:
+        places.append(os.path.join(cache, paths.file_name(segment.base_offset, paths.WORDS)))
+    try:
+        with _leased(segment):
+            for path in places:
+                words = Words.open(segment, path)
+                if words is not None:
+                    try:
+                        return union(
+                            interval(first, behind - 1) for first, behind in words.offsets(wanted)
+                        )
+                    finally:
+                        words.close()
+    except SegmentGone:
+        pass  # the reader finds a cleaner's output
+    return EVERYTHING
+
+
+@contextmanager
+def _leased(segment: Segment) -> Iterator[None]:
+    """Lease a segment. Errors: SegmentGone."""
+    was_open = segment.is_open
+    segment.lease()
+    try:
+        yield
     finally:
         segment.release()
         # A log may have thousands of segments.
         if segment.sealed and not was_open:
             segment.evict()
-
-
-def _fewer(ranges: Intervals) -> Intervals:
-    """Return at most `_MOST_RANGES` ranges, which include all of these."""
-    if len(ranges) <= _MOST_RANGES:
-        return ranges
-    gaps = range(1, len(ranges))
-    widest = sorted(gaps, key=lambda at: ranges[at - 1][1] - ranges[at][0])[: _MOST_RANGES - 1]
-    cuts = [0, *sorted(widest), len(ranges)]
-    return tuple((ranges[first][0], ranges[behind - 1][1]) for first, behind in pairwise(cuts))

@@ -8,6 +8,7 @@ CONDITION = "tests/storage/condition/test_condition.py"
 CONSUME = "tests/mount/consume"
 RETENTION = "tests/storage/retention/test_retention.py"
 CAT_WHERE = "tests/kafkafs/cli/records/test_cat_where.py"
+NARROW = "tests/storage/split/test_narrow.py"
 WHERE = "tests/spark/test_where.py"
 SPARK_OFFSETS = "tests/spark/test_offsets.py"
 SPLIT = "tests/storage/split/test_split.py"
@@ -129,18 +130,34 @@ FAULTS = [
     Fault(
         "split-range-without-its-last-offset",
         "storage/split/narrow.py",
-        "    return [(low, high + 1) for low, high in _fewer(union(found))]\n",
-        "    return [(low, high) for low, high in _fewer(union(found))]\n",
+        "        yield from ((low, high + 1) for low, high in wanted or ((end, end - 1),))\n",
+        "        yield from ((low, high) for low, high in wanted or ((end, end - 1),))\n",
         "A condition on the offset misses the last record.",
         (WHERE, CAT_WHERE),
     ),
     Fault(
         "split-joins-the-widest-gaps",
         "storage/split/narrow.py",
-        "key=lambda at: ranges[at - 1][1] - ranges[at][0])",
-        "key=lambda at: ranges[at][0] - ranges[at - 1][1])",
+        "key=lambda at: left[at - 1][1] - left[at][0])",
+        "key=lambda at: left[at][0] - left[at - 1][1])",
         "A condition on many times reads most of the log.",
-        ("tests/storage/split/test_narrow.py",),
+        (NARROW,),
+    ),
+    Fault(
+        "split-word-cut-at-the-end",
+        "storage/split/word_query.py",
+        "query_of_bytes(token, starts=number == 0, ends=number == last)\n",
+        "query_of_bytes(token, starts=number == 0, ends=True)\n",
+        "`where value like '%abc%'` misses the records with a longer word.",
+        (NARROW,),
+    ),
+    Fault(
+        "split-words-of-no-match",
+        "storage/split/word_query.py",
+        "not isinstance(part, Among | Like | Contains) or part.is_not:\n",
+        "not isinstance(part, Among | Like | Contains):\n",
+        "`where not value = 'a'` misses records.",
+        (NARROW,),
     ),
     # -- indexes -------------------------------------------------------------------------------
     Fault(

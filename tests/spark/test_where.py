@@ -31,6 +31,7 @@ from tests.storage.compaction import cleaned
 from tests.storage.condition import three_values
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, write_settings
 from tests.storage.segmented import segmented
+from tests.storage.split.test_narrow import build_words
 from tests.storage.transactions import Client
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def transactions(data: Path) -> None:
             done.send(value)
             lost.send(value)
             append(log, value, None, timestamp_ms=EPOCH_MS)
+            log.roll(EPOCH_MS)
         done.commit()
         lost.abort()
         undecided.send(b"a")
@@ -154,8 +156,12 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """… with `.words`."""
     made = tmp_path_factory.mktemp("data")
     KINDS[request.param](made)
+    with LogManager.open(str(made), read_only=True) as manager:
+        for log in manager.logs():
+            build_words(log)
     return made
 
 
@@ -259,6 +265,24 @@ def test_older_segments_and_the_start_of_one_are_not_planned(tmp_path: Path) -> 
             path.write_bytes(wrong(good))
         assert len(batch(tmp_path, where=f"timestamp >= {at}")) == 25
         assert len(batch(tmp_path, startingTimestamp=EPOCH_MS + 5)) == 35
+
+
+def test_segments_without_the_words_are_not_planned(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        # Single words may have the same hash.
+        for value in (b"a one", b"two b c d e f g", b"three h", b"active"):
+            append(log, b"the " + value, value)
+            if value != b"active":
+                log.roll(NOW_MS)
+        build_words(log)
+        for where, ranges in (
+            ("value like '% two b c d e f g'", [(2, 4), (6, 8)]),
+            ("value like '%two b c d e f g%'", [(2, 4), (6, 8)]),
+            ("value like '%two%'", [(0, 8)]),
+        ):
+            parts = batch_parts(tmp_path, where=where)
+            assert [shape(part)[2:] for part in parts] == ranges, where
 
 
 def test_very_many_offsets_are_not_as_many_tasks(tmp_path: Path) -> None:

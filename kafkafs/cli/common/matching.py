@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from kafkafs.cli.common.mount_files import find, patiently
 from kafkafs.cli.common.views import path_in_topic
 
 if TYPE_CHECKING:
+    from kafkafs.tree.files.view_file import ViewFile
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.views import TextView
     from kafkafs.views._measure import Cursor
@@ -55,10 +57,14 @@ class Scan(NamedTuple):
 
     `batches` yields how many of them have been searched, and a plain batch of records for which the
     condition holds, or None. Errors: StorageError, OSError.
+
+    `sizes` returns the approximate bytes of log in the offsets that `batches` has searched, and how
+    many of these bytes a search for another condition reads. Errors: OSError.
     """
 
     total: int
     batches: Iterator[tuple[int, Buffer | None]]
+    sizes: Callable[[Condition], tuple[int, int]] = lambda _: (0, 0)
 
 
 def scan(
@@ -74,49 +80,43 @@ def scan(
 
     Errors: StorageError, OSError.
     """
-    from kafkafs.tree.files.start_names import parse_start_name
-    from kafkafs.tree.files.start_points import end_of, of_group, start_offset
     from kafkafs.tree.files.view_file import ViewFile
     from storage.errors import CorruptRecord, SegmentGone
     from storage.record.columns._predicate import kept
-    from storage.split.narrow import narrowed
+    from storage.split.narrow import bytes_of, narrowed
 
     left = condition.of_partition(topic, number)
     if left.is_impossible:
         return Scan(0, iter(()))
     node = find(tree, topic, *path_in_topic(view, str(number)))
-    parsed = parse_start_name(f"{number}@{points}", time.time_ns() // 1_000_000)
     assert isinstance(node, ViewFile)
-    assert parsed is not None
-    partition, shown = node.partition, node.text
+    partition = node.partition
     log, predicate = partition.log, left.predicate()
-    isolation: Isolation = "read_committed" if shown.view.committed else "read_uncommitted"
-
-    def offsets() -> tuple[int, int]:
-        first = of_group(tree.partitions, partition, parsed.start)
-        last = of_group(tree.partitions, partition, parsed.end)
-        assert first is not None
-        start = start_offset(partition, shown, first, strict=False)
-        end = end_of(partition, shown, last).offset
-        return start, shown.bound if end is None else end
-
+    cache = tree.mount.cache_directory(log)
+    isolation: Isolation = "read_committed" if node.text.view.committed else "read_uncommitted"
     # Another process may have removed segments since the directory was opened.
     partition.look()
-    start, end = patiently(offsets)
+    start, end = patiently(partial(_offsets, tree, node, points))
+    at = start
 
     def batches() -> Iterator[tuple[int, Buffer | None]]:
-        at, failed = start, None
+        nonlocal at
+        failed = None
         while True:
             segments = log.segments
             try:
-                for first, behind in narrowed(log, at, end, left):
+                for first, behind in narrowed(log, at, end, left, cache):
                     at = first
+                    if first == behind:
+                        yield at - start, None
+                        continue
                     for batch, header in log.reader.batches(first, behind, isolation):
                         # Batches without records to show may lie before this one.
                         at = max(at, header.base_offset)
                         some = kept(batch, predicate, first, behind, header.magic == 0)
                         at = header.last_offset + 1
                         yield at - start, some
+                at = end
                 return
             except SegmentGone:
                 partition.look()
@@ -131,7 +131,27 @@ def scan(
                 error.path = error.path or log.directory
                 report(error)
 
-    return Scan(max(end - start, 0), batches())
+    def sizes(other: Condition) -> tuple[int, int]:
+        ranges = narrowed(log, start, at, other.of_partition(topic, number), cache)
+        return bytes_of(log, start, at), sum(bytes_of(log, *each) for each in ranges)
+
+    return Scan(max(end - start, 0), batches(), sizes)
+
+
+def _offsets(tree: FileSystem, file: ViewFile, points: str) -> tuple[int, int]:
+    """Return the offsets of two points, `START..END`. Errors: StorageError, OSError."""
+    from kafkafs.tree.files.start_names import parse_start_name
+    from kafkafs.tree.files.start_points import end_of, of_group, start_offset
+
+    partition, shown = file.partition, file.text
+    parsed = parse_start_name(f"{partition.log.partition}@{points}", time.time_ns() // 1_000_000)
+    assert parsed is not None
+    first = of_group(tree.partitions, partition, parsed.start)
+    last = of_group(tree.partitions, partition, parsed.end)
+    assert first is not None
+    start = start_offset(partition, shown, first, strict=False)
+    end = end_of(partition, shown, last).offset
+    return start, shown.bound if end is None else end
 
 
 def first_records(batch: Buffer, count: int) -> Buffer:

@@ -2,7 +2,8 @@
 
 A value matches if `LC_ALL=C grep -a -F` matches it. The search reads batch by batch, and looks for
 the words in the bytes of a whole batch first (`storage.record.columns._predicate`). Only a batch
-that has them is read record by record.
+that has them is read record by record. If a segment has `.words`, only its blocks that may have the
+words are read.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from kafkafs.cli.common.clusters import (
     is_cluster,
     partitions_of,
 )
-from kafkafs.cli.common.ending import FOUND, failure
+from kafkafs.cli.common.ending import FOUND, failure, warn
 from kafkafs.cli.common.matching import Report, Scan, first_records, scan, text_of
 from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.cli.common.output import Output, binary_stdout, output_options
@@ -70,6 +71,7 @@ class _Wanted(NamedTuple):
                 yield from (name, value)
 
     def condition(self, words: Sequence[bytes]) -> Condition:
+        """Return the condition for the records that are selected."""
         from storage.condition.condition import Among, Condition, Contains, Every, Part
 
         groups = [(each,) for each in words] if self.needs_all else [tuple(words)]
@@ -81,6 +83,16 @@ class _Wanted(NamedTuple):
         if self.key is not None:
             found = Every((Among("key", (os.fsencode(self.key),)), found))
         return Condition(found, "")
+
+    def bounded(self, words: Sequence[bytes]) -> Condition | None:
+        """Return the condition with `-w`, if `.words` can help only the search for that one."""
+        from storage.split.word_query import query_of
+        from storage.words.query import EVERYTHING
+
+        with_w = self._replace(whole=True).condition(words)
+        if query_of(self.condition(words).part) == EVERYTHING != query_of(with_w.part):
+            return with_w
+        return None
 
 
 class _Shown(NamedTuple):
@@ -240,7 +252,7 @@ def command(
         raise click.UsageError("grep prints records as text, not as --view batches")
     text_view = TEXT_VIEWS["jsonl" if out.as_json else view]()
     with parts as found:
-        is_found = _search(found, text_view, shown, marked, out)
+        is_found = _search(found, text_view, shown, marked, wanted.bounded(needles), out)
     if out.has_failed:
         out.end()
         sys.exit(_FAILED)
@@ -285,10 +297,15 @@ def _search(
     view: TextView,
     shown: _Shown,
     marked: Callable[[bytes], bytes] | None,
+    bounded: Condition | None,
     out: Output,
 ) -> bool:
-    """Search partitions, print what is found, and return whether anything was found."""
+    """Search partitions, print what is found, and return whether anything was found.
+
+    `bounded`: that of `_Wanted.bounded`.
+    """
     results: list[dict[str, Any]] = []
+    searches: list[Scan] = []
     most = 1 if shown.list_only and shown.most != 0 else shown.most
     # Partitions that cannot be read have been reported.
     is_named = (len(parts) > 1 or out.has_failed) and not shown.without_names
@@ -297,7 +314,7 @@ def _search(
         for topic, number, begin in parts if most != 0 else ():
             name, matches, records = f"{topic}:{number}", 0, list[Any]()
             labels = [name] if is_named else []
-            for batch, count in _batches(begin, name, bar, out):
+            for batch, count in _batches(begin, name, bar, out, searches):
                 if most is not None and count > most - matches:
                     count = most - matches
                     batch = first_records(batch, count) if shown.has_records else batch
@@ -327,17 +344,29 @@ def _search(
             else:
                 _write(stdout, labels, b"", marked)
                 stdout.write(b"%d\n" % matches)
+    if bounded is not None and not out.as_json:
+        _name_whole_words([search.sizes(bounded) for search in searches], out)
     out.json({"partitions": results})
     return any(each["matches"] for each in results)
 
 
+def _name_whole_words(sizes: Sequence[tuple[int, int]], out: Output) -> None:
+    """Name `-w` if the search would have read less with it. `sizes`: those of `Scan`."""
+    read, needed = (sum(each) for each in zip((0, 0), *sizes, strict=True))
+    if needed < read:
+        warn(
+            f"read {out.size(read)} of log, as WORD may be a part of longer words; with -w, grep "
+            f"reads about {out.size(needed)}"
+        )
+
+
 def _batches(
-    begin: Callable[[Report], Scan], name: str, bar: Bar, out: Output
+    begin: Callable[[Report], Scan], name: str, bar: Bar, out: Output, searches: list[Scan]
 ) -> Iterator[tuple[Buffer, int]]:
     """Yield the batches that are found, with their numbers of records, and show the progress.
 
-    Errors are reported. All but damage end the search of the partition. Errors: ClientError,
-    TaskCancelled.
+    Add the search to `searches`. Errors are reported. All but damage end the search of the
+    partition. Errors: ClientError, TaskCancelled.
     """
     from kafka_client.errors import ClientError
     from storage.record.header import parse_header
@@ -350,6 +379,7 @@ def _batches(
     shown = 0
     try:
         search = begin(report)
+        searches.append(search)
         for done, batch in search.batches:
             if is_shown and done - shown > search.total // 1000:
                 shown = done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage.condition.condition import Condition
 from storage.log.log import Log
 from storage.log.read import Isolation
-from storage.split.narrow import narrowed
+from storage.split.narrow import few, narrowed
 from storage.split.split import plan_splits
 from storage.split.split_finder import Split
 
@@ -35,7 +35,7 @@ def all_splits(
         ranges = [(log.log_start_offset, end)]
         if where is not None:
             left = where.of_partition(log.topic, log.partition)
-            ranges = narrowed(log, log.log_start_offset, end, left)
+            ranges = few(narrowed(log, log.log_start_offset, end, left))
         for start, behind in ranges:
             splits += plan_splits(
                 log, start, behind, target_bytes=target_bytes, isolation=isolation

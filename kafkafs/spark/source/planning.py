@@ -24,7 +24,7 @@ from kafkafs.spark.source.options import SourceOptions
 from kafkafs.spark.source.subscription import SubscribedLogs
 from kafkafs.spark.source.task import SplitPartition
 from storage.log.log import Log
-from storage.split.narrow import bytes_of, narrowed
+from storage.split.narrow import bytes_of, few, narrowed
 from storage.split.split import plan_splits
 from storage.split.split_finder import Split
 
@@ -84,7 +84,9 @@ def plan(
             OffsetRange(name, first, behind)
             for name, start, end in whole
             if start < end
-            for first, behind in narrowed(logs[name], start, end, options.where.of_partition(*name))
+            for first, behind in few(
+                narrowed(logs[name], start, end, options.where.of_partition(*name))
+            )
         ]
     where = None
     if options.where is not None:

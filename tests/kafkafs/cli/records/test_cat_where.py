@@ -23,6 +23,7 @@ from storage.record.plain import recompress
 from tests.storage import old_logs
 from tests.storage.compaction import cleaned
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, write_settings
+from tests.storage.split.test_narrow import build_words
 from tests.storage.transactions import Client
 
 VIEWS = ("values", "kv", "jsonl")
@@ -53,11 +54,13 @@ def transactional(data: Path) -> None:
         done.send(b"done")
         lost.send(b"lost")
         append(log, b"plain", None)
+        log.roll(NOW_MS)
         done.commit()
         lost.abort()
         headers = (("h", b"1"), ("g", None))
         records = [Record(0, NOW_MS, 0, None, b"with", headers), Record(1, 5, 0, b"", b"")]
         append_batches(log, bytearray(encode(records)), now_ns=NOW_NS)
+        log.roll(NOW_MS)
         Client(log, 9).send(b"open")
 
 
@@ -71,6 +74,7 @@ def long_lines(data: Path) -> None:
             ]
             batch = recompress(encode(records), codec)
             append_batches(log, bytearray(batch), now_ns=NOW_NS)
+            log.roll(NOW_MS)
 
 
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -79,7 +83,9 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "long": long_lines,
     "v0": lambda data: old_logs.write_legacy(data, "t", 0),
     "v1": lambda data: old_logs.write_legacy(data, "t", 1),
-    "0.7": lambda data: old_logs.write_old(data, "t", old_logs.old_file(b"1", b"22")),
+    "0.7": lambda data: old_logs.write_old(
+        data, "t", old_logs.old_file(b"1", b"22"), old_logs.old_file(b"1", b"last")
+    ),
 }
 
 
@@ -144,15 +150,19 @@ def test_uncommitted_records(tmp_path: Path) -> None:
         assert cat(tmp_path, "t", *more, "--where", "offset >= 0") == whole
 
 
+@pytest.mark.parametrize("condition", ["offset >= 0", "value in ('kept', '1', '3', '4', '5')"])
 @pytest.mark.parametrize("change", ["compaction", "retention"])
-def test_segments_that_the_writer_removes_meanwhile(tmp_path: Path, change: str) -> None:
-    """… are looked up again, and the search goes on behind what was read."""
+def test_segments_that_the_writer_removes_meanwhile(
+    tmp_path: Path, change: str, condition: str
+) -> None:
+    """… are looked up again, and the search goes on behind what was read. Some have `.words`."""
     with cleaned.compacted(tmp_path) as (manager, log):
         for number in range(6):
             cleaned.put(log, (b"a", b"%d" % number), (b"k%d" % number, b"kept"))
             cleaned.roll(log)
         with opened_tree(str(tmp_path)) as tree:
-            found = records_of(scan(tree, "t", 0, "values", "1..end", parse("offset >= 0")))
+            build_words(log)
+            found = records_of(scan(tree, "t", 0, "values", "1..end", parse(condition)))
             assert [next(found) for _ in range(2)] == [1, 2]
             if change == "compaction":
                 cleaned.clean(manager, log)

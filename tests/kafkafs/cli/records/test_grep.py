@@ -20,9 +20,11 @@ from click.testing import CliRunner, Result
 from kafkafs.cli import main
 from kafkafs.cli.common.matching import scan
 from kafkafs.cli.common.mount_files import opened_tree
+from kafkafs.quantities import human_size
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.views import TEXT_VIEWS, TextView, values_view
 from storage import LogManager, Record, encode
+from storage.compaction.repack import repack_all
 from storage.condition.condition import Condition, Contains
 from storage.errors import CorruptRecord
 from storage.log.append import append_batches
@@ -30,11 +32,13 @@ from storage.record.batch import decode_plain
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
+from storage.task import Task
 from tests import oracle
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT
 from tests.kafkafs.cli.records.test_cat_where import KINDS as LOGS
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, write_settings
+from tests.storage.split import test_narrow
 from tests.waits import HANG_S
 
 #: Values for all codecs: cut characters, addresses, parts of words, control characters, nothing.
@@ -49,19 +53,42 @@ def codecs(data: Path) -> None:
     with opened(data) as manager:
         (log,) = manager.create_topic("t", 1).partitions.values()
         for codec in range(5):
-            records = [Record(n, NOW_MS, 0, b"k", value) for n, value in enumerate(VALUES)]
-            batch = recompress(encode(records), codec)
-            append_batches(log, bytearray(batch), now_ns=NOW_NS)
+            for first in range(0, len(VALUES), 3):
+                some = enumerate(VALUES[first : first + 3])
+                records = [Record(n, NOW_MS, 0, b"k", value) for n, value in some]
+                batch = recompress(encode(records), codec)
+                append_batches(log, bytearray(batch), now_ns=NOW_NS)
+                log.roll(NOW_MS)
 
 
 def big(data: Path) -> None:
     write_settings(data, message_max_bytes=64 << 20)
     with opened(data) as manager:
         (log,) = manager.create_topic("t", 1).partitions.values()
-        append(log, b"x" * (10 << 20) + b" one", b"one " * 1_000_000, b"two")
+        for values in (b"x" * (10 << 20) + b" one", b"one " * 1_000_000, b"two"), (b"three",):
+            append(log, *values)
+            log.roll(NOW_MS)
 
 
-KINDS: dict[str, Callable[[Path], object]] = {"codecs": codecs, "big": big, **LOGS}
+def repacked(data: Path) -> None:
+    """Each segment becomes one batch."""
+    with opened(data) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.change_topic_settings("t", {"kafkafs.repack": "zstd"})
+        for number in range(20):
+            for value in VALUES[number % 7 :: 7]:
+                append(log, value, b"%d:%d" % (number, len(value or b"")))
+            log.roll(NOW_MS)
+        assert len(repack_all(log, NOW_MS, Task())) == 20
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "codecs": codecs,
+    "big": big,
+    "repacked": repacked,
+    **LOGS,
+}
+LARGE = {"big", "long"}
 #: Options and words of grep.
 TABLE = [
     *(("", "one"), ("i", "oNe"), ("w", "one"), ("iw", "ONE"), ("v", "one"), ("vw", "one")),
@@ -117,10 +144,20 @@ def by_scan(tree: FileSystem, options: str, words: Sequence[str]) -> list[int]:
     ]
 
 
+def build_words(data: Path, topic: str = "t") -> None:
+    with LogManager.open(str(data), read_only=True) as manager:
+        test_narrow.build_words(manager.log(topic, 0))
+
+
 @pytest.mark.programs
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_records_that_gnu_grep_finds(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "has_words"),
+    [*((kind, False) for kind in KINDS), *((kind, True) for kind in KINDS if kind not in LARGE)],
+)
+def test_the_records_that_gnu_grep_finds(tmp_path: Path, kind: str, has_words: bool) -> None:
     KINDS[kind](tmp_path)
+    if has_words:
+        build_words(tmp_path)
     records = stored(tmp_path)
     with opened_tree(str(tmp_path)) as tree:
         for options, *words in TABLE:
@@ -140,15 +177,19 @@ def random_word(draw: random.Random, values: Sequence[bytes]) -> str:
 
 
 @pytest.mark.programs
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"big", "long"}))
-def test_random_words(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_random_words(tmp_path: Path, kind: str, count: int) -> None:
+    """… in segments that have `.words`."""
     KINDS[kind](tmp_path)
+    build_words(tmp_path)
     records = stored(tmp_path)
     values = [record.value or b"" for record in records]
+    if kind in LARGE:
+        count //= 20
     draw = random.Random(kind)
     with opened_tree(str(tmp_path)) as tree:
-        for _ in range(2000):
+        for _ in range(count):
             words = [random_word(draw, values) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
             options = "".join(each for each in "iwv" if draw.random() < 0.3)
             found = by_scan(tree, options, words)
@@ -320,6 +361,75 @@ def test_records_that_cannot_be_decoded(tmp_path: Path, rolled_before: int) -> N
         found = scan(tree, "t", 0, "values", "start..end", condition, reports.append)
         assert sum(batch is not None for _, batch in found.batches) == 2
     assert len(reports) == 3
+
+
+def test_words_tell_which_segments_are_not_read(tmp_path: Path) -> None:
+    """… here by damage that is reported if a segment is read."""
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for number in range(4):
+            # Single words may have the same hash.
+            line = b" ".join(b"%s%d" % (word, number) for word in (b"one", b"two", b"six", b"ten"))
+            append(log, line, *[b"%x" % line for line in range(1000)])
+            log.roll(NOW_MS)
+    segments = [tmp_path / "t-0" / f"{1001 * number:020}.log" for number in range(4)]
+    build_words(tmp_path)
+    # The words are valid if the end of a segment is as it was.
+    for number in (1, 2):
+        data = bytearray(segments[number].read_bytes())
+        data[100] ^= 1
+        segments[number].write_bytes(data)
+    words_file = segments[2].with_suffix(".words")
+    kept = words_file.read_bytes()
+    words_file.unlink()
+    done = grep("-w", "-c", "one3 two3 six3 ten3", tmp_path)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "1\n", 1)
+    assert str(segments[2]) in done.stderr
+    words_file.write_bytes(kept)
+    for words, place, status, output in (
+        ("one3 two3 six3 ten3", "t", 0, "3003:one3 two3 six3 ten3\n"),
+        ("one3-two3-six3-ten3", "t", 1, ""),
+        ("ONE0 TWO0 SIX0 TEN0", "t", 0, "0:one0 two0 six0 ten0\n"),
+        ("one0 two0 six0 ten0", "t@1..", 1, ""),
+    ):
+        done = grep("-wni", words, tmp_path, place)
+        assert (done.exit_code, done.stdout, done.stderr) == (status, output, ""), words
+
+
+def test_whole_words_are_named_if_they_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for value in (b"one", b"two", b"three"):
+            append(log, value * 1000)
+            append(log, value)
+            log.roll(NOW_MS)
+    assert printed("one", tmp_path).endswith("\none\n")
+    # Secrets with which these words have different hashes.
+    monkeypatch.setattr("storage.words.build.urandom", bytes)
+    build_words(tmp_path)
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "t-0").glob("*.log"))]
+    for words, status, needed in (
+        ("-c one DATA", 0, sizes[0]),
+        ("-c -e one -e two DATA", 0, sum(sizes[:2])),
+        ("-c -e one -e two --and DATA", 1, 0),
+        ("-c one DATA t@..2", 0, None),
+        ("-c -w one DATA", 0, None),
+        ("-c -v one DATA", 0, None),
+        ("-c --key one one DATA", 1, None),
+        ("-c -- -one- DATA", 1, None),
+        ("-c . DATA", 1, None),
+    ):
+        done = grep(*words.replace("DATA", str(tmp_path)).split())
+        reason = ""
+        if needed is not None:
+            reason = (
+                f"kafkafs: read {human_size(sum(sizes))} of log, as WORD may be a part of longer "
+                f"words; with -w, grep reads about {human_size(needed)}\n"
+            )
+        assert (done.exit_code, done.stderr) == (status, reason), words
+    assert grep("one", tmp_path, "--json").stderr == ""
 
 
 def test_words_that_no_command_line_has(tmp_path: Path) -> None:
