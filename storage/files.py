@@ -373,6 +373,13 @@ class Files:
         """Check for room beyond the reserve before taking space. Errors: OSError (ENOSPC)."""
         self.room.check()
 
+    def check_free(self, path: str, size: int) -> None:
+        """Check that the file system of `path` has `size` free bytes. Errors: OSError (ENOSPC)."""
+        space = self.space(path)
+        # (A file system without a limit reports no blocks.)
+        if space.f_blocks and space.f_bavail * space.f_frsize < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
     def settle(self) -> None:
         """Wait until the space of removed files is free: btrfs and XFS write to the disk first."""
         fd = os.open(self._top.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -38,6 +38,8 @@ LINES_SUFFIXES = (
     *(".kv.lines", ".kv-uncommitted.lines"),
     *(".jsonl.lines", ".jsonl-uncommitted.lines"),
 )
+# Files beside a segment that can be rebuilt from its log.
+REBUILT_SUFFIXES = (*INDEX_SUFFIXES, *LINES_SUFFIXES, WORDS)
 # Suffixes appended to those: waiting for deletion, a cleaner's output before and during its swap,
 # set aside by recovery.
 DELETED = ".deleted"

@@ -18,7 +18,6 @@ Threads: `repack` runs on a worker thread. It reads under a lease, and changes t
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import logging
 import os
@@ -239,7 +238,9 @@ def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | No
     with _held(log, segment, task) as config:
         try:
             finish_last(log, task)
-            _check_room(log, segment)
+            # The new segment takes no room from appends.
+            log.files.check_room()
+            log.files.check_free(log.directory, 2 * segment.size)
             new = _joined(log, segment, config, now_ms, task)
             if new is None:
                 return None
@@ -284,15 +285,6 @@ def _check_may(log: Log) -> None:
     """Check that the log may be repacked. Errors: TaskCancelled."""
     if log.closed or log.read_only or not log.may_be_repacked:
         raise TaskCancelled("the settings of the topic no longer allow it")
-
-
-def _check_room(log: Log, segment: Segment) -> None:
-    """Check that the new segment takes no room from appends. Errors: OSError (ENOSPC)."""
-    log.files.check_room()
-    space = log.files.space(log.directory)
-    # (A file system without a limit reports no blocks.)
-    if space.f_blocks and space.f_bavail * space.f_frsize < 2 * segment.size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), segment.log_path)
 
 
 def _joined(log: Log, old: Segment, config: LogConfig, now_ms: int, task: Task) -> Segment | None:

@@ -8,8 +8,8 @@ restored as soon as there is room for it.
 
 Anything but a regular file in the place of a part is renamed (`bad_file`), and the part is made.
 
-After the last part, files that can be rebuilt from the log are removed: line indexes (`.lines`),
-one partition at a time.
+After the last part, files that can be rebuilt from the log are removed: line indexes (`.lines`) and
+words (`.words`), one partition at a time.
 
 The daemon keeps a reserve (`keep`). Other processes that open the directory use an existing one.
 
@@ -48,7 +48,7 @@ class Reserve(Room):
     """The reserve of a data directory. `is_whole`: appends may continue (also without one)."""
 
     def __init__(self, files: Files, path: str, tiered: TieredTopics | None = None) -> None:
-        """`tiered`: the topics whose line indexes stay."""
+        """`tiered`: the topics whose files stay."""
         self._files = files
         self._path = path
         self._tiered = tiered
@@ -128,7 +128,7 @@ class Reserve(Room):
     def give_up(self) -> bool:
         """Give up one part, or files that can be rebuilt; return whether any was left."""
         with self._lock:
-            if not (self._give_up_one() or self._give_up_lines()):
+            if not (self._give_up_one() or self._give_up_rebuilt()):
                 return False
             if self._part:
                 self.is_whole = False
@@ -197,8 +197,8 @@ class Reserve(Room):
                     return True
         return False
 
-    def _give_up_lines(self) -> bool:
-        """Remove the line indexes of one partition. Another thread may use one of them."""
+    def _give_up_rebuilt(self) -> bool:
+        """Remove line indexes and words of one partition. Another thread may use one of them."""
         for name, is_directory in self._files.scan(self._path):
             partition = paths.parse_partition_directory(name)
             if not is_directory or partition is None:
@@ -210,7 +210,7 @@ class Reserve(Room):
             # Another thread may delete the partition.
             with contextlib.suppress(FileNotFoundError):
                 for file, is_inner in self._files.scan(directory):
-                    if not is_inner and file.endswith(paths.LINES):
+                    if not is_inner and file.endswith((paths.LINES, paths.WORDS)):
                         self._files.unlink(os.path.join(directory, file))
                         given = True
             if given:

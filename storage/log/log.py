@@ -175,6 +175,11 @@ class Log(LogState):
         return self.tiered is None and self.config.may_be_repacked
 
     @property
+    def has_words(self) -> bool:
+        """Whether sealed segments get a `.words` file; False for a tiered topic."""
+        return self.tiered is None and self.config.has_words
+
+    @property
     def history(self) -> History:
         """The partition's history, read at its first use by one thread at a time."""
         return self._history or self.load_history()
@@ -704,9 +709,11 @@ class Log(LogState):
             if segment.base_offset not in bases:
                 # (A cleaned segment has the base of the one that it replaces.)
                 bases.add(segment.base_offset)
+                # Another process may have built the words while the files were renamed.
+                name = paths.file_name(segment.base_offset, paths.WORDS)
+                words = os.path.join(self.directory, name)
                 snapshot = self.snapshots.path(segment.base_offset)
-                if self.files.exists(snapshot):
-                    doomed.append(snapshot)
+                doomed += filter(self.files.exists, (words, snapshot))
         self.retired = waiting
         return doomed
 

@@ -435,7 +435,7 @@ def _files_of(files: Files, directory: str) -> tuple[list[str], list[str]]:
             path = os.path.join(directory, name)
             if name.endswith(paths.LOG):
                 raise unusable(path, files.file_stat(path).st_mode)
-            if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
+            if name.endswith((*paths.REBUILT_SUFFIXES, paths.SNAPSHOT)):
                 bad.append(name)
         elif name == manifest_file.FILE_NAME:
             bad.append(name)

@@ -27,12 +27,14 @@ from storage.settings.config import LogConfig
 from storage.state import manifest_file
 
 _LOG_SWAP = paths.LOG + paths.SWAP
-_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
 # Files in its range that a swap does not replace. Snapshots that match no segment any more are
 # removed later.
 _KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
 # Files that a rewritten segment with the same offsets loses; producer snapshots stay valid.
-_REPLACED = (*_KINDS, *paths.LINES_SUFFIXES, paths.OLD_LOG)
+_REPLACED = (paths.LOG, *paths.REBUILT_SUFFIXES, paths.OLD_LOG)
+
+# Without a log, these are removed.
+_ORPHANS = (*paths.INDEX_SUFFIXES, paths.WORDS)
 
 
 def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
@@ -196,11 +198,11 @@ def replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int,
 def drop_orphan_indexes(
     files: Files, directory: str, names: list[str], bases: set[int]
 ) -> list[str]:
-    """Remove index files of segments that have no log; return the remaining names."""
+    """Remove indexes and words of segments that have no log; return the remaining names."""
     remaining: list[str] = []
     for name in names:
         base = paths.base_offset_of(name)
-        if base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES):
+        if base is not None and base not in bases and name.endswith(_ORPHANS):
             files.unlink(os.path.join(directory, name))
         else:
             remaining.append(name)

@@ -54,7 +54,7 @@ damages_lock = threading.RLock()
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
 
-_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
+_KINDS = (paths.LOG, *paths.REBUILT_SUFFIXES)
 
 
 class Segment:
@@ -243,7 +243,7 @@ class Segment:
                 for kind in (*_KINDS[1:], _KINDS[0]):
                     path = self.file_path(kind)
                     target = path.removesuffix(self.suffix) + suffix
-                    # Line indexes may be removed at any moment (`reserve`).
+                    # Line indexes and words may be removed at any moment (`reserve`).
                     with contextlib.suppress(FileNotFoundError):
                         if self.disk.exists(path):
                             self.disk.rename(path, target)

@@ -400,6 +400,14 @@ class LogConfig:
         "Only for topics that kafkafs has created, with `cleanup.policy=delete`.",
         "kafkafs.repack",
     )
+    kafkafs_words: str = _setting(
+        "off",
+        _one_of("off", "words"),
+        "With `words`, the daemon builds a `.words` file for each closed segment. With these files "
+        "`kafkafs grep` and conditions skip the parts of a log in which a word does not occur. "
+        "Only for topics that kafkafs has created.",
+        "kafkafs.words",
+    )
     unknown: tuple[str, ...] = ()
     """Names of deciding settings that are not known: while there are any, nothing is deleted by age
     or size, and nothing compacted. Not itself a setting.
@@ -420,6 +428,11 @@ class LogConfig:
         """Whether the batches of sealed segments may be joined."""
         is_deleted = self.cleanup_policy == ("delete",)
         return self.kafkafs_repack != "off" and is_deleted and not self.unknown
+
+    @property
+    def has_words(self) -> bool:
+        """Whether sealed segments get a `.words` file."""
+        return self.kafkafs_words != "off"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

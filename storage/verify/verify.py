@@ -30,6 +30,8 @@ from storage.files import Files
 from storage.kafka07.segment import entry_files
 from storage.recovery.segment import BEGUN
 from storage.recovery.swap import as_if_finished
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file, manifest_file, producer_state
 from storage.verify.transactions import OpenTransactions
@@ -42,6 +44,7 @@ from storage.verify.verify_segment import (
     Verified,
     verify_piece,
 )
+from storage.words import words
 
 _CHECKPOINTS = (
     (paths.RECOVERY_POINTS, "recovery point"),
@@ -75,6 +78,7 @@ _ASIDE = {
 }
 
 _ANEW = "the next start rebuilds it"
+_NOT_USED = "searches read the log instead. To build it again: kafkafs words"
 
 _T = TypeVar("_T")
 _Key: TypeAlias = tuple[str, int]
@@ -403,8 +407,26 @@ class _Directory:
         for name in listed.names:
             base = paths.base_offset_of(name)
             is_orphan = base is not None and base not in listed.bases
-            if is_orphan and name.endswith(paths.INDEX_SUFFIXES):
+            if is_orphan and name.endswith((*paths.INDEX_SUFFIXES, paths.WORDS)):
                 self._left_over(listed.directory, name, "an index without a log")
+
+    def _check_words(self, listed: _Partition) -> None:
+        for place in listed.segments:
+            name = os.path.basename(place.path(paths.WORDS))
+            if name not in listed.names:
+                continue
+            segment = Segment(
+                *(self.files, listed.directory, place.base_offset, LogConfig()),
+                writable=False,
+                sealed=True,
+                suffix=place.renamed,
+            )
+            with contextlib.suppress(FileNotFoundError):
+                segment.size = self.files.file_stat(segment.log_path).st_size
+                reason = words.check(segment, segment.file_path(paths.WORDS))
+                if reason is not None:
+                    self._left_over(listed.directory, name, f"{reason}: {_NOT_USED}")
+            segment.close_descriptors()
 
     def _check_topic_id(self, directory: str, topic: str) -> None:
         path = os.path.join(directory, paths.PARTITION_METADATA)
@@ -469,6 +491,10 @@ _RULES: tuple[tuple[str, Callable[[_Directory, _Partition], None]], ...] = (
         _Directory._check_manifest,
     ),
     ("Each index has a log; otherwise it is left over.", _Directory._check_orphans),
+    (
+        "Each `.words` file is one of its segment; otherwise it is left over.",
+        _Directory._check_words,
+    ),
     (
         "No recorded leader epoch begins after the log end or after its own batches. The first "
         "one may begin after its batches: deleting records moves it to the log start.",

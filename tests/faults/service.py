@@ -9,6 +9,7 @@ DUTIES = "tests/kafkafs/fuse/test_duties.py"
 SCHEDULE = "tests/kafkafs/fuse/test_schedule.py"
 OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
 RESERVE = "tests/storage/directory/test_reserve.py"
+WORD_FILES = "tests/storage/directory/test_word_files.py"
 RETAIN = "tests/storage/directory/test_retain.py"
 MANAGER = "tests/storage/directory/test_manager.py"
 LOG = "tests/storage/log/test_log.py"
@@ -257,10 +258,74 @@ FAULTS = [
     Fault(
         "reserve-used-up-and-no-line-index-goes",
         "storage/directory/reserve.py",
-        "self._give_up_one() or self._give_up_lines()",
+        "self._give_up_one() or self._give_up_rebuilt()",
         "self._give_up_one() or False",
         "Nothing can be deleted once the reserve is used up.",
         (RESERVE,),
+    ),
+    Fault(
+        "words-not-given-up-for-deletions",
+        "storage/directory/reserve.py",
+        "file.endswith((paths.LINES, paths.WORDS))",
+        "file.endswith(paths.LINES)",
+        "Nothing can be deleted once the reserve is used up, though the words could be.",
+        (RESERVE,),
+    ),
+    Fault(
+        "words-of-another-process-stay-without-a-segment",
+        "storage/log/log.py",
+        "filter(self.files.exists, (words, snapshot))",
+        "filter(self.files.exists, (words, snapshot)[1:])",
+        "What was built while the segment was deleted stays for ever, and confirms guesses.",
+        (WORD_FILES,),
+    ),
+    Fault(
+        "words-of-a-replaced-segment-stay",
+        "storage/directory/word_files.py",
+        "        return not log.read_only or (\n",
+        "        return bool(files) or (\n",
+        "What another process has built stays in the directory of a topic that was made again.",
+        (WORD_FILES,),
+    ),
+    Fault(
+        "words-of-a-deleted-topic-stay",
+        "storage/directory/word_files.py",
+        "    if log.closed or segment.deleted:\n        return False\n",
+        "    if segment.deleted:\n        return False\n",
+        "Words of a deleted topic lie in the directory of the next one of its name.",
+        (WORD_FILES,),
+    ),
+    Fault(
+        "words-without-a-segment-survive-a-start",
+        "storage/recovery/swap.py",
+        "_ORPHANS = (*paths.INDEX_SUFFIXES, paths.WORDS)",
+        "_ORPHANS = paths.INDEX_SUFFIXES",
+        "What a crash has left of a deletion stays for ever.",
+        (WORD_FILES,),
+    ),
+    Fault(
+        "words-of-an-old-segment-beside-the-new-one",
+        "storage/paths.py",
+        "REBUILT_SUFFIXES = (*INDEX_SUFFIXES, *LINES_SUFFIXES, WORDS)",
+        "REBUILT_SUFFIXES = (*INDEX_SUFFIXES, *LINES_SUFFIXES)",
+        "A deleted segment leaves its words.",
+        (WORD_FILES, "tests/crash/test_word_files_crash.py"),
+    ),
+    Fault(
+        "words-of-a-damaged-segment-again-and-again",
+        "storage/directory/word_files.py",
+        "            sizes[segment] = max(size, 0)\n",
+        "            if size > 0:\n                sizes[segment] = size\n",
+        "A segment with damage is read every five seconds.",
+        (WORD_FILES,),
+    ),
+    Fault(
+        "words-lost-on-a-full-disk-never-come-back",
+        "storage/directory/word_files.py",
+        "self.looked_ms >= _AGAIN_MS",
+        "self.looked_ms > 9 * _AGAIN_MS",
+        "Searches read everything until the next start.",
+        (WORD_FILES,),
     ),
     Fault(
         "line-indexes-take-the-reserve",

@@ -257,7 +257,7 @@ def test_line_indexes_go_when_it_is_used_up(tmp_path: Path) -> None:
         before = names(tmp_path / "t-0")
         assert manager.reserve.keep(SIZE)
         for name in ("t-0", "u-0"):
-            for suffix in (".lines", ".kv.lines"):
+            for suffix in (".lines", ".words"):
                 (tmp_path / name / f"{0:020}{suffix}").write_bytes(b"x")
         for _ in range(COUNT):
             assert manager.reserve.give_up()

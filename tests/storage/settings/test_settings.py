@@ -65,6 +65,7 @@ TABLE = {
     "local.retention.bytes": ("-2", "log.local.retention.bytes"),
     "kafkafs.retention.policy": ("kafka", "kafkafs.retention.policy"),
     "kafkafs.repack": ("off", "kafkafs.repack"),
+    "kafkafs.words": ("off", "kafkafs.words"),
 }
 
 
@@ -312,6 +313,7 @@ def test_what_is_set_on_a_topic_that_is_not_there(tmp_path: Path) -> None:
         ("local.retention.bytes", "-2", "-3"),
         ("kafkafs.retention.policy", "kafka:x", ":x"),
         ("kafkafs.repack", "off zstd lz4 gzip snappy", "uncompressed"),
+        ("kafkafs.words", "off words", "on true"),
         ("no.such.setting", "", "1"),
     ],
 )

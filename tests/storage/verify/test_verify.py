@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, paths
+from storage.directory.word_files import WordFiles
 from storage.files import Files
 from storage.log.append import append_batches
 from storage.record.batch import Record
@@ -21,6 +22,7 @@ from storage.record.batch import encode as encode_batch
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.state.manifest_file import drop
 from storage.state.producer_state import ProducerEntry, encode
+from storage.task import Task
 from storage.verify.verify import VerifyReport, log_bytes, verify
 from storage.verify.verify_segment import LogPiece, Verified, verify_piece
 from tests import oracle
@@ -438,6 +440,7 @@ def test_what_is_left_over_is_named_and_is_no_fault(tmp_path: Path) -> None:
         "t-0/00000000000000000000.index.cleaned",
         "t-0/00000000000000000000.log.swap",
         "t-0/00000000000000099999.index",
+        "t-0/00000000000000099999.words",
         "recovery-point-offset-checkpoint.tmp",
     }
     for name in names:
@@ -457,6 +460,29 @@ def test_what_is_left_over_is_named_and_is_no_fault(tmp_path: Path) -> None:
     assert [os.path.basename(item.path) for item in asked.left_over] == [
         "x-0.0123456789abcdef0123456789abcdef-delete"
     ]
+
+
+@pytest.mark.parametrize(
+    ("at", "new"),
+    [(0, b""), (0, b"x"), (70, b"xx"), (80, b"xxxx"), (-30, b"xxxx")],
+    ids=["another's", "magic", "header", "page", "index"],
+)
+def test_words_that_are_not_valid_are_left_over(tmp_path: Path, at: int, new: bytes) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        WordFiles().build_missing(manager.log("t", 0), Task())
+    whole = checked(tmp_path)
+    assert (whole.faults, whole.left_over) == ([], [])
+    first, second = segments(tmp_path, ".words")[:2]
+    size = first.stat().st_size
+    if new:
+        patch(first, at % size, new)
+    else:
+        first.write_bytes(second.read_bytes())
+    found = checked(tmp_path)
+    assert found.faults == []
+    assert [fault.path for fault in found.left_over] == [str(first)]
+    assert "To build it again: kafkafs words" in found.left_over[0].reason
 
 
 def test_what_a_living_writer_is_at_work_on_is_no_fault(tmp_path: Path) -> None:
