@@ -11,8 +11,9 @@ for one of them at most. A failed duty gets its next turn (`storage.background`)
 cleaning failed pauses, longer each time, since cleaning may read all of it; a job by `.control`
 cleans it at once.
 
-**Repacking** looks every few seconds for sealed segments of topics with `kafkafs.repack`, and joins
-their batches (`storage.compaction.repack`), one log after the other.
+Every few seconds sealed segments are looked at, one log after the other. **Repacking** joins their
+batches if the topic has `kafkafs.repack` (`storage.compaction.repack`). Then their `.words` files
+are built if it has `kafkafs.words` (`storage.directory.word_files`).
 
 The **checker** reads what was appended every kafkafs.check.interval.ms, and begins a pass over all
 sealed segments as long after the last one (`storage.verify.log_checker`). Staged files that nobody
@@ -50,11 +51,11 @@ from storage.verify.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER
 LEAST_S = 0.01
 #: How often to look for open adoptions, in seconds.
 SETTLE_S = 1.0
-#: How often to look for sealed segments to repack, in seconds.
-REPACK_S = 5.0
+#: How often to look at sealed segments, in seconds.
+SEALED_S = 5.0
 #: How long to pause after a turn that failed altogether, in seconds.
 RETRY_S = 15.0
-#: The pauses of a log that could not be cleaned or repacked, in seconds: the first and the longest.
+#: The pauses of a log for which such work has failed, in seconds: the first and the longest.
 CLEAN_AGAIN_S = 15.0, 600.0
 #: The command that `.control` shows for jobs of the clock.
 COMMAND = "run"
@@ -77,6 +78,7 @@ class Schedule:
         self._duties = self._manager.duties
         self._cleans_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
         self._repacks_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
+        self._builds_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
         # The segments of logs that have nothing left to repack.
         self._repacked: WeakKeyDictionary[Log, tuple[Segment, ...]] = WeakKeyDictionary()
         # The faults of logs' retention policies at the last look.
@@ -96,7 +98,7 @@ class Schedule:
             begin(self._turns, "removal of positions", positions_s, self._positions)
             if broker.log_cleaner_enable:
                 begin(self._turns, "compaction", 0, self._compaction)
-            begin(self._turns, "repacking", first_s, self._repacking)
+            begin(self._turns, "work on sealed segments", first_s, self._sealed)
             newest = self._check_of("newest", checker.run_newest, NEWEST_BYTES_PER_SECOND)
             begin(self._turns, "check of newest segments", check_s, newest)
             sealed = self._check_of("sealed", checker.run_sealed, SEALED_BYTES_PER_SECOND)
@@ -187,18 +189,38 @@ class Schedule:
             self._cleans_again.succeeded(log)
         return job.state is JobState.DONE and cleaner.first_dirty(log) != before
 
-    # -- repacking -----------------------------------------------------------------------------
+    # -- sealed segments -----------------------------------------------------------------------
 
-    async def _repacking(self) -> float:
-        rate = compaction.bytes_per_second(self._mount)
+    async def _sealed(self) -> float:
         for log in list(self._manager.logs()):
-            # (A broker's topic keeps the broker's batches.)
-            if self._manager.settings.is_brokers_topic(log.topic) or not log.may_be_repacked:
+            # (A broker's topic keeps the broker's batches, and its directory the broker's files.)
+            if self._manager.settings.is_brokers_topic(log.topic):
                 continue
-            is_done = self._repacked.get(log) is log.segments
-            if not (log.closed or is_done or self._repacks_again.waits(log)):
-                await self._workers.background("repacking", partial(self._repack, log), rate)
-        return REPACK_S
+            if log.may_be_repacked and self._repacked.get(log) is not log.segments:
+                await self._work_on(log, "repacking", self._repack, self._repacks_again)
+            if log.has_words and self._mount.word_files.is_due(log):
+                build = self._mount.word_files.build_missing
+                await self._work_on(log, "building of words", build, self._builds_again)
+        return SEALED_S
+
+    async def _work_on(
+        self, log: Log, duty: str, work: Callable[[Log, Task], object], again: Retries[Log]
+    ) -> None:
+        """Work on the sealed segments of a log, unless it waits after a failure."""
+
+        def attempt(task: Task) -> None:
+            try:
+                work(log, task)
+            except TaskCancelled:
+                raise
+            except Exception:
+                task.on_log_thread(partial(again.failed, log))
+                raise
+            task.on_log_thread(partial(again.succeeded, log))
+
+        if not (log.closed or again.waits(log)):
+            rate = compaction.bytes_per_second(self._mount)
+            await self._workers.background(duty, attempt, rate, of=log.name)
 
     def _repack(self, log: Log, task: Task) -> None:
         """Repack the segments of a log that are due. Runs on a worker thread."""
@@ -208,24 +230,17 @@ class Schedule:
                 raise TaskCancelled("the topic has been deleted")
             return self._partitions.of(log)
 
+        found = task.on_log_thread(partition)
+        # First it reads the history, once.
+        found.nonce()
         try:
-            found = task.on_log_thread(partition)
-            # First it reads the history, once.
-            found.nonce()
-            try:
-                repack_all(log, self._manager.clock_ms(), task)
-            finally:
-                # Housekeeping saves which segments need no repacking.
-                found.note_change()
-        except TaskCancelled:
-            raise
-        except Exception:
-            task.on_log_thread(partial(self._repacks_again.failed, log))
-            raise
+            repack_all(log, self._manager.clock_ms(), task)
+        finally:
+            # Housekeeping saves which segments need no repacking.
+            found.note_change()
         task.on_log_thread(partial(self._note_repacked, log))
 
     def _note_repacked(self, log: Log) -> None:
-        self._repacks_again.succeeded(log)
         # Segments with open transactions are not due yet.
         if not due(log) and log.segments[-1].base_offset <= log.last_stable_offset:
             self._repacked[log] = log.segments

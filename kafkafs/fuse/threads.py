@@ -167,16 +167,21 @@ class JobThreads:
         lane.free += 1
 
     async def background(
-        self, name: str, work: Callable[[Task], object], bytes_per_second: float | None = None
+        self,
+        name: str,
+        work: Callable[[Task], object],
+        bytes_per_second: float | None = None,
+        *,
+        of: str = "",
     ) -> None:
-        """Run a duty (`storage.background`) in a thread, as long work.
+        """Run a duty (`storage.background`), for the object `of`, in a thread, as long work.
 
         A cancellation stops the work, and waits for its end.
         """
         task = Task(self.on_log_thread, bytes_per_second=bytes_per_second)
 
         def carry_out() -> None:
-            with self._duties.attempt(name):
+            with self._duties.attempt(name, of):
                 work(task)
 
         if self._jobs.closed:

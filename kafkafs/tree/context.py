@@ -26,6 +26,7 @@ from kafkafs.tree.recent_lookups import RecentLookups
 from kafkafs.tree.unfinished import Unfinished
 from kafkafs.views import VIEWS, View
 from storage.compaction.log_cleaner import LogCleaner
+from storage.directory.word_files import WordFiles
 from storage.follow.follow_directory import DirectoryFollower
 from storage.log.log import Log
 from storage.manager import LogManager
@@ -82,6 +83,7 @@ class MountContext:
         self.jobs = Jobs(manager.clock_ms, self.events)
         self.cleaner = LogCleaner(manager)
         self.checker = LogChecker(manager.logs, manager.clock_ms, manager.duties)
+        self.word_files = WordFiles()
         self.abort_outcomes: dict[tuple[str, str], str] = {}
         """The last outcome of `.control/abort-transaction`, by topic and topic id."""
 
@@ -117,9 +119,13 @@ class MountContext:
         """The directory for a partition's line indexes where its own is read-only, else None."""
         if not self.options.read_only and not log.read_only:
             return None
-        # Directories without topic ids, and copies of one directory, must not share indexes.
-        directory = f"{inode_number(log.directory, log.topic_id):016x}"
-        return os.path.join(cache_root(), directory)
+        return cache_directory(log)
+
+
+def cache_directory(log: Log) -> str:
+    """Return the directory for what is made for a partition whose own directory is not ours."""
+    # Directories without topic ids, and copies of one directory, must not share indexes.
+    return os.path.join(cache_root(), f"{inode_number(log.directory, log.topic_id):016x}")
 
 
 def cache_root() -> str:

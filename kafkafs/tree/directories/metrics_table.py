@@ -165,6 +165,13 @@ METRICS = {
             "share is largest. Only for compacted topics.",
             ("topic",),
         ),
+        Metric("words_bytes", "gauge", "Bytes of the .words files of topics with kafkafs.words."),
+        Metric(
+            "words_missing_segments",
+            "gauge",
+            "Closed segments without a .words file, of topics with kafkafs.words.",
+        ),
+        Metric("words_seconds", "counter", "Time that the building of .words files took."),
     ),
     "duties": (
         Metric(

@@ -58,6 +58,7 @@ def metrics_text(partitions: Partitions, handles: Sequence[Handle]) -> str:
             *_of_logs(mount),
             *_of_jobs(mount),
             *_of_cleaner(mount),
+            *_of_words(mount),
             *_of_duties(mount),
             *_of_requests(mount),
             *_of_opening(mount),
@@ -230,6 +231,15 @@ def _of_cleaner(mount: MountContext) -> Iterator[Values]:
     uncleanable = list(mount.cleaner.uncleanable)
     yield "uncleanable_partitions", sum(not log.closed for log in uncleanable)
     yield "topic_dirty_ratio", _by_name(_dirty_ratios(mount))
+
+
+def _of_words(mount: MountContext) -> Iterator[Values]:
+    words = mount.word_files
+    logs = [] if mount.manager.read_only else mount.manager.logs()
+    totals = [words.totals(log) for log in logs if log.has_words]
+    yield "words_bytes", sum(size for size, _ in totals)
+    yield "words_missing_segments", sum(missing for _, missing in totals)
+    yield "words_seconds", words.elapsed_s
 
 
 def _dirty_ratios(mount: MountContext) -> dict[str, float]:

@@ -4,6 +4,7 @@ tests/mount/contract/test_schedule.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -20,10 +21,13 @@ from kafkafs.fuse.threads import JobThreads
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from storage import Record, encode
+from storage import Record, encode, paths
+from storage.files import Files
 from storage.groups.offset_records import Committed
 from storage.log.log import Log
 from storage.manager import LogManager
+from storage.words.words import Words
+from tests.storage.handed import write_broker
 from tests.storage.logs import append, values, write_settings
 from tests.waits import HANG_S
 
@@ -37,10 +41,12 @@ SETTINGS: dict[str, object] = {
 class World:
     """A data directory, workers and the schedule. Seconds pass when the test says so."""
 
-    def __init__(self, data: Path, clock: trio.testing.MockClock) -> None:
+    def __init__(
+        self, data: Path, clock: trio.testing.MockClock, files: Files | None = None
+    ) -> None:
         self.clock = clock
         self.said: list[str] = []
-        self.manager = LogManager.open(str(data), clock_ms=self.now_ms)
+        self.manager = LogManager.open(str(data), clock_ms=self.now_ms, files=files)
         events = Events(self.now_ms)
         events.forward = self.said.append
         self.tree = FileSystem(MountContext(self.manager, events=events))
@@ -86,13 +92,18 @@ class World:
                 await trio.testing.wait_all_tasks_blocked(0.001)
 
 
-def in_world(data: Path, test: Callable[[World], Awaitable[None]], **settings: object) -> None:
+def in_world(
+    data: Path,
+    test: Callable[[World], Awaitable[None]],
+    files: Files | None = None,
+    **settings: object,
+) -> None:
     data.mkdir(exist_ok=True)
     write_settings(data, **{**SETTINGS, **settings})
     clock = trio.testing.MockClock()
 
     async def main() -> None:
-        world = World(data, clock)
+        world = World(data, clock, files)
         async with trio.open_nursery() as nursery:
             await nursery.start(world.workers.run)
             nursery.start_soon(world.schedule.run)
@@ -226,6 +237,92 @@ def test_a_segment_that_would_not_become_smaller_is_read_once(tmp_path: Path) ->
         history = Path(log.directory, "kafkafs.history").read_text()
         assert "repacked-below 1\n" in history
 
+    in_world(tmp_path / "data", test)
+
+
+def words_of(log: Log) -> list[int]:
+    """Return the base offsets of the sealed segments with a valid `.words` file."""
+    return [
+        each.base_offset
+        for each in log.segments[:-1]
+        if Words.open(each, each.file_path(paths.WORDS)) is not None
+    ]
+
+
+def test_words_are_built_for_each_segment_as_it_is_in_the_end(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        logs = [
+            world.topic("plain", kafkafs_words="words"),
+            world.topic("repacked", kafkafs_words="words", kafkafs_repack="zstd"),
+            world.topic("compacted", kafkafs_words="words", cleanup_policy="compact"),
+        ]
+        without = world.topic("without")
+        for log in (*logs, without):
+            for _ in range(20):
+                records = [Record(0, world.now_ms(), 0, b"key", b"the same words in each line")]
+                log.append(bytearray(encode(records)), now_ns=world.now_ms() * 1_000_000)
+            log.roll(world.now_ms())
+        before = {log: log.segments[0] for log in logs}
+        # A round of the cleaner may swap a segment while its words are built.
+        for _ in range(4):
+            await world.pass_s(31)
+        assert [words_of(log) for log in logs] == [[0], [0], [log.segments[0].base_offset]]
+        assert [log.segments[0] is before[log] for log in logs] == [True, False, False]
+        assert words_of(without) == []
+        world.old(logs[0])
+        await world.pass_s(6)
+        assert words_of(logs[0]) == [0, 20]
+        assert not [line for line in world.said if "words" in line]
+
+    in_world(tmp_path / "data", test)
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.EIO, errno.ENOSPC])
+def test_a_disk_that_takes_no_words_is_named_once_and_asked_again_later(
+    tmp_path: Path, error: int
+) -> None:
+    class Refusing(Files):
+        is_broken = True
+        tries = 0
+
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            if ".words" in path and flags & os.O_CREAT:
+                self.tries += 1
+                if self.is_broken:
+                    raise OSError(error, os.strerror(error), path)
+            return super().open(path, flags, mode)
+
+    files = Refusing()
+
+    async def test(world: World) -> None:
+        log = world.topic("a", kafkafs_words="words")
+        world.old(log)
+        await world.pass_s(31)
+        for _ in range(40):
+            await world.pass_s(6)
+        # After 15, 30, 60 and 120 seconds.
+        assert 4 <= files.tries <= 6
+        assert len([line for line in world.said if "building of words failed" in line]) == 1
+        assert append(log, b"appends go on") == 1
+        files.is_broken = False
+        await world.pass_s(600)
+        await world.pass_s(6)
+        assert words_of(log) == [0]
+        assert "works again" in world.said[-1]
+
+    in_world(tmp_path / "data", test, files)
+
+
+def test_the_words_of_a_brokers_topic_are_not_built(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.manager.log("t", 0)
+        world.manager.change_topic_settings("t", {"kafkafs.words": "words"})
+        world.old(log)
+        await world.pass_s(31)
+        await world.pass_s(6)
+        assert words_of(log) == []
+
+    write_broker(tmp_path / "data", {"t": 1})
     in_world(tmp_path / "data", test)
 
 

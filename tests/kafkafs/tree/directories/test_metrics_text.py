@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kafkafs.printable import one_line
 from kafkafs.tree.directories.metrics_table import BY_NAME
 from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
+from storage import paths
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree
 from tests.storage.logs import append
@@ -105,6 +106,27 @@ def test_cleaners_and_checker(tmp_path: Path) -> None:
     assert found["kafkafs_deleted_segments_total",] == 4
     assert found["kafkafs_checked_bytes_total",] == checked > 0
     assert found["kafkafs_damages_total",] == 1
+
+
+def test_words(tmp_path: Path) -> None:
+    """Only topics that have the setting count."""
+    with a_tree(tmp_path / "data") as tree:
+        for topic in ("t", "without"):
+            tree.mkdir(topic)
+            append(tree.log(topic), b"record")
+            tree.roll(topic)
+        mount = tree.fs.mount
+        mount.manager.change_topic_settings("t", {"kafkafs.words": "words"})
+        before = shown(tree)
+        mount.word_files.build_missing(tree.log(), Task())
+        mount.word_files.elapsed_s = 1.5
+        found = shown(tree)
+        size = tree.log().segments[0].file_size(paths.WORDS)
+    assert before["kafkafs_words_bytes",] == 0
+    assert before["kafkafs_words_missing_segments",] == 1
+    assert found["kafkafs_words_bytes",] == size > 0
+    assert found["kafkafs_words_missing_segments",] == 0
+    assert found["kafkafs_words_seconds_total",] == 1.5
 
 
 def test_many_partitions() -> None:
