@@ -79,6 +79,7 @@ _SECTIONS = (
             "repair": "Repair a data directory that is not in use.",
             "compact": "Keep only the latest record of each key.",
             "prune": "Delete old segments, as retention does.",
+            "words": "Build files that make searches fast.",
         },
     ),
     Section(

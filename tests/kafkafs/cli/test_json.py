@@ -30,6 +30,7 @@ OF_A_DIRECTORY = (
     *("repair data", "repair damaged", "repair --indexes data", "repair --indexes damaged"),
     *("repair --salvage damaged", "repair --salvage --apply damaged", "repair --purge damaged"),
     *("compact --dry-run data", "prune --dry-run data", "prune data", "compact data users"),
+    *("words data", "words data users", "words damaged", "words missing", "words --remove data"),
     *("convert --dry-run data", "convert data", "detach data", "detach --dry-run data"),
     *("handover --dry-run data data", "handover data missing"),
     *("groups missing", "ls loop", "spark verify loop"),

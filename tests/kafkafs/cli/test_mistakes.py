@@ -64,6 +64,7 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "spark stats --dry-run": lambda data: [data],
     "spark verify --dry-run": lambda data: [data],
     "verify": lambda data: [data],
+    "words": lambda data: [data],
 }
 #: Those that take none; `mount` and `top`, whose mistakes are in tests of their own; and `doctor`,
 #: which says what is wrong with what it is given.

@@ -40,6 +40,7 @@ READERS = {
     "fetch": ["MNT/orders/0:earliest:1000"],
     "repair --indexes": ["MNT"],
     "verify": ["MNT"],
+    "words": ["MNT/orders"],
 }
 #: What needs the daemon.
 OTHERS = {

@@ -152,7 +152,21 @@ def _space(path: str) -> Iterator[Finding]:
     if free * SCARCE < total:
         what = f"{human_size(free)} of {human_size(total)} are free on the disk of {path}"
         frees, mend = _makes_room(path)
+        if words := _words_bytes(path):
+            frees.append(
+                f"the .words files have {human_size(words)} (kafkafs words --remove deletes them)"
+            )
         yield Finding("; ".join([what, *frees]), mend, is_wrong=free * SHORT < total)
+
+
+def _words_bytes(path: str) -> int:
+    """Return the bytes of all `.words` files."""
+    size = 0
+    for name in filter(paths.is_partition_directory, os.listdir(path)):
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(os.path.join(path, name)):
+                size += entry.stat().st_size if entry.name.endswith(paths.WORDS) else 0
+    return size
 
 
 def _makes_room(path: str) -> tuple[list[str], str]:

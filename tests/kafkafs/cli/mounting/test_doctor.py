@@ -363,9 +363,11 @@ def test_what_frees_room_on_a_full_disk(
             manager.change_topic_settings("orders", settings)
             for _ in range(30):
                 append(log, b"x" * 1_000_000, timestamp_ms=time.time_ns() // 1_000_000)
+            (Path(log.directory) / f"{0:020}.words").write_bytes(bytes(100_000))
         fill_bytes(disk)
         state, what, line = one(doctor(data), "space")
         assert (state, said in what) == ("wrong", True), what
+        assert "the .words files have 97.7KiB (kafkafs words --remove deletes them)" in what
         assert re.search(mend, line), line
 
 

@@ -1,0 +1,94 @@
+"""`kafkafs words`: builds the `.words` files of logs, now."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import Address, check_address, logs_argument, logs_at
+from kafkafs.cli.common.ending import end
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import long_work, opened
+from kafkafs.quantities import Size, Value
+from storage.paths import INTERNAL_TOPICS
+from storage.plural import counted
+
+if TYPE_CHECKING:
+    from storage.log.log import Log
+    from storage.settings.settings import Settings
+
+
+@click.command("words", epilog=examples("kafkafs words data", "kafkafs words --remove mnt/mail:0"))
+@logs_argument()
+@click.option("--remove", is_flag=True, help="Remove the files of words instead.")
+@output_options(
+    "`removed`, and the list `partitions` with the number of `files` that were built or removed",
+    sizes=True,
+)
+def command(logs: Address, remove: bool, out: Output) -> None:
+    """Build files that make searches fast, for the closed segments that have none.
+
+    The file of a segment says in which parts of the segment a word may occur. With it,
+    `kafkafs grep` and conditions read only these parts. The daemon builds the files of topics with
+    kafkafs.words=words when it closes a segment. This command builds them for segments that were
+    closed before, and for topics without this setting. Without TOPIC, it builds them for all topics
+    but those that Kafka itself uses.
+
+    The directory may be in use, also by a broker. The command takes no lock. The files lie beside
+    the segments (`*.words`). If the directory is a broker's, or if you may not write it, they lie
+    in the cache directory of kafkafs, and serve only your searches on this machine.
+
+    A file of words reveals which words occur in a segment. It is deleted with its segment. If you
+    rewrite a log with other programs in order to erase records, run `kafkafs words --remove`, too.
+    The daemon builds the files again as long as a topic has kafkafs.words=words.
+
+    Ctrl-C leaves the files that are complete.
+    """
+    from kafkafs.tree.context import cache_directory
+    from storage.directory.word_files import WordFiles, remove_all, remove_stale
+    from storage.errors import StorageError, TaskCancelled
+
+    check_address(logs)
+    partitions: list[dict[str, Value]] = []
+    files = WordFiles(checks_pages=True)
+    with opened(logs.data_dir, read_only=True) as manager, long_work() as task:
+        for log in logs_at(manager, logs.places):
+            if not logs.places and log.topic in INTERNAL_TOPICS:
+                continue
+            name = f"{log.topic}:{log.partition}"
+            cache = None if _is_ours(log, manager.settings) else cache_directory(log)
+            facts: dict[str, Value] = {"topic": log.topic, "partition": log.partition}
+            try:
+                if remove:
+                    count = remove_all(log) + remove_all(log, cache_directory(log))
+                    out.say(f"{name}: removed {counted(count, 'file')}")
+                    partitions.append({**facts, "files": count})
+                    continue
+                if cache is not None:
+                    os.makedirs(cache, mode=0o700, exist_ok=True)
+                remove_stale(log, cache)
+                count = len(files.build_missing(log, task, cache))
+            except TaskCancelled:
+                raise
+            except (OSError, StorageError) as error:
+                out.report(f"{name}: {error}", path=f"{log.topic}-{log.partition}")
+                continue
+            size, missing = files.totals(log)
+            closed = len(log.segments) - 1
+            out.say(
+                f"{name}: built {counted(count, 'file')}; {closed - missing} of "
+                f"{counted(closed, 'closed segment')} have one ({out.size(size)})"
+            )
+            facts |= {"files": count, "directory": cache or log.directory, "bytes": Size(size)}
+            partitions.append({**facts, "segments": closed, "missing": missing})
+    out.json({"removed": remove, "partitions": partitions})
+    end(failed=out.has_failed)
+
+
+def _is_ours(log: Log, settings: Settings) -> bool:
+    """Return whether the files may lie in the log's directory."""
+    is_kept = settings.is_brokers_topic(log.topic) or log.tiered is not None
+    return not is_kept and os.access(log.directory, os.W_OK)
