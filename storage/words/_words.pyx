@@ -381,13 +381,14 @@ cdef class PartBuilder:
         """Add the entries that were read last, as those of a block of the part."""
         cdef uint64_t at
         cdef int64_t wanted = self.count + self.words.count
+        cdef int64_t room
         cdef uint64_t *moved
         if wanted > self.room:
-            self.room = max(wanted, min(2 * self.room, <int64_t> MOST_ENTRIES))
-            moved = <uint64_t *> realloc(self.pairs, self.room * sizeof(uint64_t))
+            room = max(wanted, min(2 * self.room, <int64_t> MOST_ENTRIES))
+            moved = <uint64_t *> realloc(self.pairs, room * sizeof(uint64_t))
             if moved == NULL:
                 raise MemoryError
-            self.pairs = moved
+            self.pairs, self.room = moved, room
         with nogil:
             for at in range(self.words.size):
                 if self.words.slots[at]:

@@ -213,7 +213,7 @@ static inline void kafkafs_add_word(
     for (const uint8_t *digit = at; digit < end; digit++)
         if (!kafkafs_is_digit(*digit))
             return;
-    if (numbers->end + 1 != at || *numbers->end != '.')
+    if (!numbers->count || numbers->end + 1 != at || *numbers->end != '.')
         numbers->count = 0;
     numbers->starts[numbers->count++ & 3] = at;
     numbers->end = end;
