@@ -114,6 +114,9 @@ class Reader:
                     break
                 if not header.is_control and not self._is_hidden(header, isolation):
                     yield made, header
+                if header.last_offset >= end - 1:
+                    # The next one may need another read.
+                    break
 
     def next_readable(self, offset: int, error: CorruptRecord) -> int:
         """Return the offset behind the damage that a read from `offset` has met: that of the next

@@ -39,8 +39,9 @@ from storage.waiting import before_waiting, may_wait
 
 T = TypeVar("T")
 
-# The bytes that `batches` checks at a time.
+# The bytes that `batches` checks at a time, and those that it checks first.
 _STEP_BYTES = 64 * 1024
+_FIRST_STEP_BYTES = 4 * 1024
 # A check expects batches of this size, even if max.message.bytes is smaller.
 _MIN_LARGEST_BYTES = 64 * 1024
 # `shared_form` expands smaller batches without computing their decoded size first.
@@ -359,8 +360,11 @@ class SegmentReader:
         A batch or damage begins at `position`.
         """
         segment, end = self.segment, self.segment.size
+        # A look-up needs the first ones only.
+        step = _FIRST_STEP_BYTES
         while position < end:
-            until = min(self.check(position, min(position + _STEP_BYTES, end)), end)
+            until = min(self.check(position, min(position + step, end)), end)
+            step = min(2 * step, _STEP_BYTES)
             for place in segment.damages:
                 if place.end <= position or place.start >= until:
                     continue

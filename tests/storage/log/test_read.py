@@ -55,7 +55,7 @@ def test_read_outside_of_the_log(tmp_path: Path) -> None:
             assert (caught.value.log_start, caught.value.log_end) == (0, 2)
 
 
-def test_batches_are_read_once_to_check_and_return_them(tmp_path: Path) -> None:
+def test_batches_are_checked_in_the_bytes_that_are_read(tmp_path: Path) -> None:
     class Counting(Files):
         read_bytes = 0
 
@@ -77,6 +77,10 @@ def test_batches_are_read_once_to_check_and_return_them(tmp_path: Path) -> None:
         size = log.size
     with LogManager.open(str(tmp_path), read_only=True, files=Counting()) as manager:
         log = manager.log("t", 0)
+        Counting.read_bytes = 0
+        assert sum(1 for _ in log.reader.batches(100, 101)) == 1
+        # A window, and what the look-up has read before.
+        assert Counting.read_bytes < 120_000
         Counting.read_bytes = 0
         assert sum(1 for _ in log.records()) == 200
         # The start is checked when it is looked up, and a window may end inside a batch.
