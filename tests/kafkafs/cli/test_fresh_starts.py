@@ -33,6 +33,7 @@ LINES = [
     ("config data orders", "cleanup.policy=compact\n"),
     ("compact --dry-run data", "orders:0: nothing to clean\n"),
     ("prune --dry-run data", "would delete 0 segments (0B, 0 records)\n"),
+    ("words data", "orders:0: built 0 files; 0 of 0 closed segments have one (0B)\n"),
     (f"dump {LOG}", "Log starting offset: 0\n"),
     ("verify data", "1 partition with 4 records, 166B: whole\n"),
     ("repair --indexes data", "1 segment read, 0 files differ\n"),
