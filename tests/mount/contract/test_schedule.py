@@ -60,6 +60,26 @@ def test_retention_is_applied_by_the_clock(tmp_path: Path) -> None:
         assert mount.events().count("the clock") <= said + 1
 
 
+def test_words_are_built_by_the_clock(tmp_path: Path) -> None:
+    base = fast(tmp_path)
+    with mounted(base) as mount:
+        first = mount.topic("orders")
+        mount.run("echo kafkafs.words=words >> orders/.config")
+        append(first, b"one\n")
+        do(first, "roll", "run")
+        built = base / "data/orders-0" / f"{0:020}.words"
+        until(built.exists)
+        until(
+            lambda: "kafkafs_words_missing_segments 0" in (mount / ".kafkafs/metrics").read_text()
+        )
+        size = built.stat().st_size
+        assert f"kafkafs_words_bytes {size}" in (mount / ".kafkafs/metrics").read_text()
+        assert built.name not in [path.name for path in (first.parent / ".raw/0").iterdir()]
+        # It goes with its segment.
+        append(first.parent / ".config", b"file.delete.delay.ms=0\nretention.bytes=0\n")
+        until(lambda: not built.exists())
+
+
 def test_a_data_directory_that_is_gone_is_a_line_per_duty(tmp_path: Path) -> None:
     """… not one per turn; and the daemon can be ended."""
     often = {"log_flush_offset_checkpoint_interval_ms": 1000, "kafkafs_check_interval_ms": 20}
