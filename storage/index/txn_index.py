@@ -103,8 +103,9 @@ class TxnIndex:
     ) -> None:
         """Read the file; a missing one has no entries. Errors: OSError.
 
-        A broker that swaps a segment in renames the log first. So in a read-only log the file may
-        still have the name that ends in `.swap`, or may be about to get its own.
+        A broker that swaps a segment in renames the log first, and kafkafs renames it last. So in a
+        read-only log only one of the two names may end in `.swap`, and the file may be renamed at
+        this moment. For the kind with `.swap`, `open_file` opens the other name.
         """
         self._files = files
         self._open_file = open_file

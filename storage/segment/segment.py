@@ -339,6 +339,14 @@ class Segment:
     def _open_within_budget(self, kind: str, flags: int) -> Descriptor:
         return descriptors.open_for(self, partial(self._open_present, kind, flags))
 
+    def _open_txn_index(self, kind: str, flags: int) -> Descriptor:
+        if self.suffix == paths.SWAP and kind.endswith(paths.SWAP):
+            # (Without a file of this name, that of the replaced segment is as good: its aborted
+            # transactions stay aborted.)
+            path = self.file_path(kind.removesuffix(paths.SWAP)).removesuffix(paths.SWAP)
+            return Descriptor(self.disk, path, flags)
+        return self._open_within_budget(kind, flags)
+
     def _open_present(self, kind: str, flags: int) -> Descriptor:
         self._check_present()
         return self.open_file(kind, flags)
@@ -527,7 +535,7 @@ class Segment:
         index = self._txn_index
         if index is None:
             before_waiting()
-            made = TxnIndex(self.disk, self._open_within_budget, writable=self.writable)
+            made = TxnIndex(self.disk, self._open_txn_index, writable=self.writable)
             with descriptors.lock:
                 index = self._txn_index = self._txn_index or made
         return index

@@ -156,6 +156,35 @@ def _finish(directory: Path) -> None:
             path.rename(path.with_suffix(""))
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_what_is_aborted_stays_so_between_the_last_two_renames_of_a_swap(
+    tmp_path: Path, is_open: bool
+) -> None:
+    """kafkafs renames the log last, so its index of transactions has the final name before."""
+    broker = BrokerDirectory(tmp_path)
+    partition = _with_aborted(broker)
+    log_path = partition.directory / paths.file_name(0, paths.LOG)
+    swapped = log_path.with_name(log_path.name + paths.SWAP)
+
+    def swap() -> None:
+        swapped.write_bytes(log_path.read_bytes())
+        log_path.rename(log_path.with_name(log_path.name + paths.DELETED))
+
+    if not is_open:
+        swap()
+    with LogManager.open(str(broker.data), read_only=True, keeps_faulty=True) as manager:
+        follower = DirectoryFollower(manager)
+        log = manager.log("t", 0)
+        if is_open:
+            swap()
+            follower.look(log)
+        assert log.segments[0].log_path == str(swapped)
+        assert len(log.segments[0].aborted) == 1
+        swapped.rename(log_path)
+        follower.look(log)
+        assert values(log) == partition.values
+
+
 class _Stopped(Exception):  # noqa: N818 - nothing is wrong
     """The writer was killed."""
 
