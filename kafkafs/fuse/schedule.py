@@ -39,6 +39,7 @@ from kafkafs.tree.jobs import Job, JobKind, JobState, JobWork
 from kafkafs.tree.partition.partition import Partition
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.repack import due, repack_all
+from storage.compaction.replacing import finish_swap
 from storage.directory.retain import plan_retention
 from storage.errors import TaskCancelled
 from storage.log.log import Log
@@ -193,6 +194,9 @@ class Schedule:
 
     async def _sealed(self) -> float:
         for log in list(self._manager.logs()):
+            if log.replacement is not None and not log.cleaning:
+                # An error has interrupted it, and the settings may allow no other one.
+                await self._work_on(log, "end of a swap", finish_swap, self._repacks_again)
             # (A broker's topic keeps the broker's batches, and its directory the broker's files.)
             if self._manager.settings.is_brokers_topic(log.topic):
                 continue

@@ -37,6 +37,26 @@ def finish_last(log: Log, task: Task) -> None:
         _take_back(log, last)
 
 
+def finish_swap(log: Log, task: Task) -> None:
+    """Finish the last swap of a log, if an error has interrupted it: the settings may allow no
+    other one. Runs on a worker thread. Errors: as `finish_last`.
+    """
+
+    def begin() -> bool:
+        is_due = log.replacement is not None and not (log.closed or log.cleaning)
+        log.cleaning = log.cleaning or is_due
+        return is_due
+
+    def end() -> None:
+        log.cleaning = False
+
+    if task.on_log_thread(begin):
+        try:
+            finish_last(log, task)
+        finally:
+            task.on_log_thread(end)
+
+
 def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
     """Write the history of shown text before the readable segments `new` replace `old`. The log is
     flushed. Errors: TaskCancelled, OSError, StorageError; the log must be left as it is.

@@ -219,6 +219,31 @@ def test_sealed_segments_are_repacked_again_and_again(tmp_path: Path) -> None:
     in_world(tmp_path / "data", test)
 
 
+def test_a_swap_is_finished_although_repacking_was_switched_off(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.topic("a", kafkafs_repack="zstd")
+        for _ in range(20):
+            append(log, b"the same words in each line", timestamp_ms=world.now_ms())
+        log.roll(world.now_ms())
+        old = log.segments[0]
+        obstacle = Path(f"{old.file_path(paths.INDEX)}.deleted", "file")
+        obstacle.parent.mkdir()
+        obstacle.touch()
+        await world.pass_s(31)
+        await world.pass_s(16)
+        assert log.segments[0] is not old
+        assert log.segments[0].log_path.endswith(".swap")
+        world.manager.change_topic_settings("a", {"kafkafs.repack": "off"})
+        obstacle.unlink()
+        obstacle.parent.rmdir()
+        await world.pass_s(31)
+        assert log.segments[0].log_path.endswith(".log")
+        assert os.path.exists(log.segments[0].log_path)
+        assert old.log_path.endswith(".deleted")
+
+    in_world(tmp_path / "data", test)
+
+
 def test_a_segment_that_would_not_become_smaller_is_read_once(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         log = world.topic("a", kafkafs_repack="zstd")
