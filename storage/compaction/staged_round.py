@@ -77,7 +77,8 @@ def plan(
     sources.read_aborted(log)
     found = tuple(source_of(log.files, segment) for segment in sources.segments)
     for segment, source in zip(sources.segments, found, strict=True):
-        if segment.size != source.size:
+        # (The files of a swap that is not finished have other names.)
+        if segment.size != source.size or segment.suffix:
             raise SwapRefused(f"{segment.log_path} is being replaced: try again")
     return StagedRound(
         log.topic,

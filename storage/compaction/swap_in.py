@@ -109,8 +109,7 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
                 )
         prepare(log, old, new, task)
         for segment, each in zip(new, request.new, strict=True):
-            segment.set_suffix(paths.CLEANED)
-            _check_names(log, segment, request)
+            _take(log, segment, request)
             segment.set_mtime(each.mtime_ns)
             task.check()
         log.files.sync_directory(log.directory)
@@ -185,8 +184,14 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
     segment.close_descriptors()
 
 
-def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
-    """Check that none of its files was removed: from now on no other process removes any."""
+def _take(log: Log, segment: Segment, request: SwapRequest) -> None:
+    """Rename a new segment's files, and check that none was removed: from now on no other process
+    removes any.
+    """
+    try:
+        segment.set_suffix(paths.CLEANED)
+    except FileNotFoundError:
+        raise _refused(request, f"{segment.log_path} no longer exists") from None
     kinds = [paths.LOG, paths.INDEX, paths.TIMEINDEX]
     if segment.aborted:
         kinds.append(paths.TXNINDEX)

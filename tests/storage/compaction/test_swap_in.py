@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager
+from storage import Log, LogManager, paths
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
@@ -286,6 +286,41 @@ def test_new_files_that_are_not_whole(
         spoil(path)
         refused(manager, log, request, reason, before=before)
         assert clean(manager, log).records_kept == 4
+
+
+@pytest.mark.parametrize("turn", range(1, 6))
+def test_a_new_log_is_removed_meanwhile(tmp_path: Path, turn: int) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        [path] = Path(log.directory).glob("00000000000000000000.log.*.staged")
+        task = Task(Turns(turn, path.unlink))
+        with pytest.raises(SwapRefused, match=r"no longer exists|does not exist"):
+            swap(manager, request, task)
+        assert not path.exists()
+        assert clean(manager, log).records_kept == 4
+
+
+def test_an_interrupted_swap_is_finished_first(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        obstacle = Path(f"{log.segments[0].file_path(paths.INDEX)}{paths.DELETED}", "file")
+        obstacle.parent.mkdir()
+        obstacle.touch()
+        request = asked(manager, log)
+        with pytest.raises(IsADirectoryError):
+            swap(manager, request)
+        assert log.segments[0].log_path.endswith(paths.SWAP)
+        put(log, (b"b", b"8"))
+        roll(log)
+        with pytest.raises(SwapRefused, match="is being replaced"):
+            asked(manager, log)
+        obstacle.unlink()
+        obstacle.parent.rmdir()
+        assert swap(manager, request)
+        assert not list(Path(log.directory).glob(f"*{paths.SWAP}"))
+        assert swap(manager, asked(manager, log))
+        assert [offset for offset, *_ in contents(log)] == [4, 7, 8]
 
 
 def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
