@@ -219,6 +219,10 @@ def command(
     and is printed as a whole. An empty WORD matches all records. Records of aborted and of open
     transactions do not match.
 
+    If `kafkafs words` has built files for closed segments, grep reads only the parts in which the
+    words of WORD may occur. Without -w, the first and the last word of WORD do not count for that,
+    as they may be parts of longer words.
+
     DATA, topics and @START..END are those of `kafkafs cat`. Without a topic, grep searches all
     topics but those that Kafka itself uses. If it searches several partitions, each record begins
     with `TOPIC:PARTITION:`.
