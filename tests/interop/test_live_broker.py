@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kafkafs.cli import main
 from kafkafs.cli.common.matching import scan
-from kafkafs.cli.common.mount_files import find, opened_tree
-from kafkafs.tree.files.view_file import ViewFile
+from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.tree.filesystem import FileSystem
-from storage import Record, paths
+from storage import Record
 from storage.condition.condition import Condition, Contains
-from storage.errors import SegmentGone
 from storage.record.batch import decode_plain
-from storage.task import Task
-from storage.words.build import build
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
@@ -322,25 +321,6 @@ def search(tree: FileSystem, topic: str, number: int) -> Iterator[list[bytes | N
         yield [record.value for record in decode_plain(batch)] if batch is not None else []
 
 
-def build_words(tree: FileSystem, topic: str) -> int:
-    """Build the words of the sealed segments in the cache directory; return how many there are."""
-    file = find(tree, topic, "0")
-    assert isinstance(file, ViewFile)
-    file.partition.look()
-    log, built = file.partition.log, 0
-    cache = tree.mount.cache_directory(log)
-    assert cache is not None
-    for segment in log.segments[:-1]:
-        path = os.path.join(cache, paths.file_name(segment.base_offset, paths.WORDS))
-        # The broker may delete or replace it just now.
-        with contextlib.suppress(SegmentGone):
-            segment.lease()
-            build(segment, path, Task())
-            segment.release()
-            built += 1
-    return built
-
-
 @pytest.mark.soak
 def test_searches_while_the_broker_cleans(
     live: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -371,8 +351,10 @@ def test_searches_while_the_broker_cleans(
         ]
         sender.send("searched", keyed)
         values = {n: [each.value] for n, each in enumerate(lines(0, first + 50)) if n % 2}
+        done = CliRunner().invoke(main, ["words", str(live.data), "searched", "--json"])
+        assert done.exit_code == 0, done.output
+        built += json.loads(done.stdout)["result"]["partitions"][0]["files"]
         with opened_tree(str(live.data)) as tree:
-            built += build_words(tree, "searched")
             begun = {n: search(tree, "searched", n) for n in list(values)[::5]}
             found = {n: next(some) for n, some in begun.items()}
             old = files()
