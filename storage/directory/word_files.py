@@ -19,7 +19,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -101,7 +101,7 @@ class WordFiles:
             if log.closed:
                 raise TaskCancelled("the topic has been deleted")
             try:
-                with _open_for_a_while(segment):
+                with segment.leased():
                     size = self._valid_size(segment, path_of(segment, cache))
                     if size == _MISSING and not segment.damages:
                         size = self._build(log, segment, task, cache)
@@ -148,21 +148,6 @@ class WordFiles:
                 log.files.unlink(path)
             raise SegmentGone("the segment was deleted or replaced meanwhile", path=path)
         return size
-
-
-@contextlib.contextmanager
-def _open_for_a_while(segment: Segment) -> Iterator[None]:
-    """Lease a segment, and close its files afterwards, as thousands are used in a row. Errors:
-    SegmentGone.
-    """
-    was_open = segment.is_open
-    segment.lease()
-    try:
-        yield
-    finally:
-        segment.release()
-        if not was_open:
-            segment.evict()
 
 
 def path_of(segment: Segment, cache: str | None = None) -> str:

@@ -281,6 +281,20 @@ class Segment:
             assert self.leases > 0
             self.leases -= 1
 
+    @contextlib.contextmanager
+    def leased(self) -> Iterator[None]:
+        """Lease the segment. At the end, close the files of a sealed segment if they were closed
+        before: a log may have thousands. Errors: SegmentGone.
+        """
+        was_open = self.is_open
+        self.lease()
+        try:
+            yield
+        finally:
+            self.release()
+            if self.sealed and not was_open:
+                self.evict()
+
     def log_fd(self) -> int:
         """Return the log's descriptor: the file is open as long as the caller has it. Thread-safe.
         Errors: SegmentGone, CorruptRecord if the file is missing, OSError.

@@ -11,12 +11,10 @@ records that are left.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from itertools import pairwise
 
-from storage import paths
 from storage.condition.condition import Condition
 from storage.condition.intervals import (
     EVERYTHING,
@@ -26,6 +24,7 @@ from storage.condition.intervals import (
     interval,
     union,
 )
+from storage.directory.word_files import path_of
 from storage.errors import CorruptRecord, SegmentGone
 from storage.log.log import Log
 from storage.segment.reader import SegmentReader
@@ -107,7 +106,7 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
     if segment.is_lost:
         return segment.base_offset
     try:
-        with _leased(segment):
+        with segment.leased():
             if segment.max_timestamp < timestamp_ms:
                 largest, offset = segment.max_timestamp, segment.max_timestamp_offset
                 following = segment.next_offset
@@ -133,34 +132,15 @@ def _with_words(segment: Segment, wanted: Query, cache: str | None) -> Intervals
     """Return the offsets of a segment whose blocks may have these words."""
     if not segment.sealed or segment.is_lost:
         return EVERYTHING
-    places = [segment.file_path(paths.WORDS)]
-    if cache is not None:
-        places.append(os.path.join(cache, paths.file_name(segment.base_offset, paths.WORDS)))
+    places = [path_of(segment), *([] if cache is None else [path_of(segment, cache)])]
     try:
-        with _leased(segment):
+        with segment.leased():
             for path in places:
                 words = Words.open(segment, path)
                 if words is not None:
-                    try:
-                        return union(
-                            interval(first, behind - 1) for first, behind in words.offsets(wanted)
-                        )
-                    finally:
-                        words.close()
+                    with closing(words):
+                        found = words.offsets(wanted)
+                    return union(interval(first, behind - 1) for first, behind in found)
     except SegmentGone:
         pass  # the reader finds a cleaner's output
     return EVERYTHING
-
-
-@contextmanager
-def _leased(segment: Segment) -> Iterator[None]:
-    """Lease a segment. Errors: SegmentGone."""
-    was_open = segment.is_open
-    segment.lease()
-    try:
-        yield
-    finally:
-        segment.release()
-        # A log may have thousands of segments.
-        if segment.sealed and not was_open:
-            segment.evict()
