@@ -55,6 +55,10 @@ class LogCounters:
     segments_deleted: int = 0
     """Segments that retention removed, of `bytes_deleted` together."""
     bytes_deleted: int = 0
+    segments_repacked: int = 0
+    """Segments that repacking replaced, of `repacked_bytes_before` bytes, now `…_after`."""
+    repacked_bytes_before: int = 0
+    repacked_bytes_after: int = 0
     flushes: Durations = field(default_factory=Durations)
     """Flushes that succeeded."""
     flush_failures: int = 0

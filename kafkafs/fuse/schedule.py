@@ -44,6 +44,7 @@ from storage.directory.retain import plan_retention
 from storage.errors import TaskCancelled
 from storage.log.log import Log
 from storage.manager import Topic
+from storage.plural import plural
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
@@ -238,10 +239,16 @@ class Schedule:
         # First it reads the history, once.
         found.nonce()
         try:
-            repack_all(log, self._manager.clock_ms(), task)
+            done = repack_all(log, self._manager.clock_ms(), task)
         finally:
             # Housekeeping saves which segments need no repacking.
             found.note_change()
+        if done:
+            segments = f"{len(done)} {plural(len(done), 'segment')}"
+            before, after = map(sum, zip(*done, strict=True))
+            self._mount.events(
+                f"{log.topic}/{log.partition}: repacked {segments}: {before} bytes became {after}"
+            )
         task.on_log_thread(partial(self._note_repacked, log))
 
     def _note_repacked(self, log: Log) -> None:

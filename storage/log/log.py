@@ -649,6 +649,9 @@ class Log(LogState):
         self.release_later((old,), now_ms)
         self.segments = (*self.segments[:number], new, *self.segments[number + 1 :])
         self.manifest.reinstate((old,))
+        self.counters.segments_repacked += 1
+        self.counters.repacked_bytes_before += old.size
+        self.counters.repacked_bytes_after += new.size
         for listener in self.listeners:
             listener.repacked(self, old, new)
         self.history.end_repack(is_done=True)

@@ -165,6 +165,9 @@ METRICS = {
             "share is largest. Only for compacted topics.",
             ("topic",),
         ),
+        Metric("repacked_segments", "counter", "Closed segments that were repacked."),
+        Metric("repack_read_bytes", "counter", "Bytes of the repacked segments before."),
+        Metric("repack_kept_bytes", "counter", "Bytes of the repacked segments afterwards."),
         Metric("words_bytes", "gauge", "Bytes of the .words files of topics with kafkafs.words."),
         Metric(
             "words_missing_segments",

@@ -217,6 +217,9 @@ def _of_logs(mount: MountContext) -> Iterator[Values]:
     yield "deleted_segments", logs.segments_deleted
     yield "deleted_bytes", logs.bytes_deleted
     yield "retentions", logs.retentions
+    yield "repacked_segments", logs.segments_repacked
+    yield "repack_read_bytes", logs.repacked_bytes_before
+    yield "repack_kept_bytes", logs.repacked_bytes_after
 
 
 def _of_cleaner(mount: MountContext) -> Iterator[Values]:

@@ -200,21 +200,26 @@ def test_sealed_segments_are_repacked_again_and_again(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         log = world.topic("a", kafkafs_repack="zstd")
 
-        def fill() -> int:
-            for _ in range(20):
+        def fill(count: int) -> int:
+            for _ in range(count):
                 append(log, b"the same words in each line", timestamp_ms=world.now_ms())
             log.roll(world.now_ms())
             return log.segments[-2].size
 
-        sizes = [fill()]
+        sizes = [fill(20)]
         await world.pass_s(31)
         await comes(lambda: log.segments[0].size < sizes[0])
         for number in range(1, 3):
-            sizes.append(fill())
+            sizes.append(fill(20 + number))
             await world.pass_s(6)
             await comes(lambda number=number: log.segments[number].size < sizes[number])  # type: ignore[misc]
-        assert values(log) == [b"the same words in each line"] * 60
-        assert not world.said
+        assert values(log) == [b"the same words in each line"] * 63
+        await comes(lambda: len(world.said) == 3)
+        after = [segment.size for segment in log.segments]
+        assert world.said == [
+            f"a/0: repacked 1 segment: {sizes[number]} bytes became {after[number]}"
+            for number in range(3)
+        ]
 
     in_world(tmp_path / "data", test)
 

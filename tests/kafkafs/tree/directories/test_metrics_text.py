@@ -14,8 +14,9 @@ from kafkafs.printable import one_line
 from kafkafs.tree.directories.metrics_table import BY_NAME
 from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
 from storage import paths
+from storage.compaction.repack import repack_all
 from storage.task import Task
-from tests.kafkafs.trees import Tree, a_tree
+from tests.kafkafs.trees import Tree, a_tree, in_thread
 from tests.storage.logs import append
 
 
@@ -106,6 +107,22 @@ def test_cleaners_and_checker(tmp_path: Path) -> None:
     assert found["kafkafs_deleted_segments_total",] == 4
     assert found["kafkafs_checked_bytes_total",] == checked > 0
     assert found["kafkafs_damages_total",] == 1
+
+
+def test_repacking(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.manager.change_topic_settings("t", {"kafkafs.repack": "zstd"})
+        for _ in range(20):
+            append(tree.log(), b"the same words in each line")
+        tree.roll()
+        before = tree.log().segments[0].size
+        in_thread(lambda: repack_all(tree.log(), tree.clock.ms(), Task()))
+        after = tree.log().segments[0].size
+        found = shown(tree)
+    assert found["kafkafs_repacked_segments_total",] == 1
+    assert found["kafkafs_repack_read_bytes_total",] == before
+    assert found["kafkafs_repack_kept_bytes_total",] == after < before
 
 
 def test_words(tmp_path: Path) -> None:
