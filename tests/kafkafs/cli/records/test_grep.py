@@ -434,6 +434,7 @@ def test_whole_words_are_named_if_they_help(
 
 def test_words_that_no_command_line_has(tmp_path: Path) -> None:
     big(tmp_path)
+    build_words(tmp_path)
     for word, count in (("\0", 0), ("x" * (1 << 20), 1), ("y" * (1 << 20), 0), ("one " * 9, 1)):
         for option in ("-c", "-ci", "-cw"):
             done = grep(option, word, tmp_path)
