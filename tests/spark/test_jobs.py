@@ -133,7 +133,8 @@ def test_stats_of_one_split_add_up_as_those_of_many(
     whole = stats.count(spark, str(data), options)
     monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)
     with FollowedDirectory(location_of(str(data))) as opened_again:
-        assert len(all_splits(list(opened_again.manager.logs()), 2, "read_committed")) > 5
+        logs = list(opened_again.manager.logs())
+        assert len(all_splits(opened_again.location, logs, 2, "read_committed")) > 5
     parts = stats.count(spark, str(data), options)
     (one,), (many,) = whole.partitions, parts.partitions
     many.keys = one.keys

@@ -18,6 +18,7 @@ from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import conditions, rows, task
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.options import parse
+from kafkafs.tree.context import cache_directory
 from storage import LogManager, Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
@@ -267,7 +268,14 @@ def test_older_segments_and_the_start_of_one_are_not_planned(tmp_path: Path) -> 
         assert len(batch(tmp_path, startingTimestamp=EPOCH_MS + 5)) == 35
 
 
-def test_segments_without_the_words_are_not_planned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_segments_without_the_words_are_not_planned(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    is_cached: bool,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         # Single words may have the same hash.
@@ -275,7 +283,9 @@ def test_segments_without_the_words_are_not_planned(tmp_path: Path) -> None:
             append(log, b"the " + value, value)
             if value != b"active":
                 log.roll(NOW_MS)
-        build_words(log)
+        cache = Path(cache_directory(log))
+        cache.mkdir(parents=True)
+        build_words(log, cache if is_cached else None)
         for where, ranges in (
             ("value like '% two b c d e f g'", [(2, 4), (6, 8)]),
             ("value like '%two b c d e f g%'", [(2, 4), (6, 8)]),

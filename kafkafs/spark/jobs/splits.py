@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kafkafs.spark.location.location import Location
 from storage.condition.condition import Condition
 from storage.log.log import Log
 from storage.log.read import Isolation
@@ -21,7 +22,11 @@ def fair_bytes(total: int, slots: int) -> int:
 
 
 def all_splits(
-    logs: list[Log], slots: int, isolation: Isolation, where: Condition | None = None
+    location: Location,
+    logs: list[Log],
+    slots: int,
+    isolation: Isolation,
+    where: Condition | None = None,
 ) -> list[Split]:
     """Return splits of all records that `isolation` shows, by topic, partition and offset.
 
@@ -35,7 +40,8 @@ def all_splits(
         ranges = [(log.log_start_offset, end)]
         if where is not None:
             left = where.of_partition(log.topic, log.partition)
-            ranges = few(narrowed(log, log.log_start_offset, end, left))
+            cache = location.cache_directory(log)
+            ranges = few(narrowed(log, log.log_start_offset, end, left, cache))
         for start, behind in ranges:
             splits += plan_splits(
                 log, start, behind, target_bytes=target_bytes, isolation=isolation

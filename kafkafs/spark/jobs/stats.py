@@ -89,7 +89,7 @@ def plan(path: str, options: StatsOptions = ALL) -> JobReport:
     """Return a report of what `run` would read, without Spark. OSError, StorageError."""
     with _opened(path, options) as opened:
         logs = options.selection.logs(opened.manager)
-        splits = all_splits(logs, 1, options.isolation, options.where)
+        splits = all_splits(opened.location, logs, 1, options.isolation, options.where)
     figures: dict[str, Value] = {
         "partitions": len(logs),
         "offsets": sum(split.to_offset - split.from_offset for split in splits),
@@ -106,7 +106,7 @@ def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats
     with _opened(path, options) as opened:
         logs = options.selection.logs(opened.manager)
         slots = session.sparkContext.defaultParallelism
-        splits = all_splits(logs, slots, options.isolation, options.where)
+        splits = all_splits(opened.location, logs, slots, options.isolation, options.where)
         log_bytes = {(log.topic, log.partition): log.size for log in logs}
         starts = {(log.topic, log.partition): log.log_start_offset for log in logs}
     totals = {key: RangeStats(*key, start, start) for key, start in starts.items()}

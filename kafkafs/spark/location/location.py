@@ -22,6 +22,7 @@ from storage.files import Files
 
 if TYPE_CHECKING:
     from kafkafs.spark.location.arrow_files import ArrowFiles
+    from storage.log.log import Log
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # The parameters of pyarrow's S3 that its URIs cannot have, and those that are flags.
@@ -40,6 +41,12 @@ class Location:
     def files(self, *, listed: bool = False) -> Files:
         """Return files to read it with, in any process. `listed`: see `ArrowFiles`. OSError."""
         return Files(self.path) if self.is_local else object_files(self, listed=listed)
+
+    def cache_directory(self, log: Log) -> str | None:
+        """Return the directory of this user's `.words` of a log; None in an object store."""
+        from kafkafs.tree.context import cache_directory
+
+        return cache_directory(log) if self.is_local else None
 
     def __str__(self) -> str:
         """Return the option, without the secrets that a URI may have."""

@@ -74,25 +74,24 @@ def plan(
     `informs`: log the parts that `where` has left out. `starts_small`: let the first tasks read
     little, for queries that want only the first rows.
     """
-    logs = subscribed.logs()
+    logs, location = subscribed.logs(), subscribed.location
     readable = [
         _readable(each, logs.get(each.partition), subscribed, policy) for each in sorted(ranges)
     ]
     whole = readable
     if options.where is not None:
-        readable = [
-            OffsetRange(name, first, behind)
-            for name, start, end in whole
-            if start < end
-            for first, behind in few(
-                narrowed(logs[name], start, end, options.where.of_partition(*name))
-            )
-        ]
+        readable = []
+        for name, start, end in whole:
+            if start < end:
+                left = options.where.of_partition(*name)
+                cache = location.cache_directory(logs[name])
+                found = few(narrowed(logs[name], start, end, left, cache))
+                readable += [OffsetRange(name, *each) for each in found]
     where = None
     if options.where is not None:
         where = Where(options.where, is_checked=not options.has_zone)
     parts: list[InputPartition] = [
-        SplitPartition(subscribed.location, split, options.fail_on_data_loss, where)
+        SplitPartition(location, split, options.fail_on_data_loss, where)
         for split in _splits(options, logs, readable, _FIRST_BYTES if starts_small else None)
     ]
     if where is not None:
