@@ -373,7 +373,7 @@ class StartFile(ViewFile):
                 self._names.hold(led_by, self)
             generation = self._generation
             if self.is_ranged or generation is None:
-                self.partition.add_range(self, self.fix_end)
+                self.partition.add_range(self, self.text, self.fix_end)
             if generation is not None and not self.text.attach(generation):
                 self.closed(handle)
                 raise self._stale()

@@ -94,8 +94,8 @@ class Partition:
         self.raw_traffic = Traffic()
         self.known: dict[int, Node] = {}
         self.owned: set[int] = set()
-        # By open file: the calls before the past changes.
-        self.ranges: dict[object, Callable[[int | None], None]] = {}
+        # By open file: its text, and the calls before the past of that changes.
+        self.ranges: dict[object, tuple[PartitionText, Callable[[int | None], None]]] = {}
         self._follow_readers: dict[object, Callable[[int], None]] = {}
         # The open files that a process has polled, and who waits for more of them.
         self._waiters: dict[object, Waiter | None] = {}
@@ -455,11 +455,13 @@ class Partition:
 
     # -- open files ----------------------------------------------------------------------------
 
-    def add_range(self, file: object, fix_end: Callable[[int | None], None]) -> None:
+    def add_range(
+        self, file: object, text: PartitionText, fix_end: Callable[[int | None], None]
+    ) -> None:
         """Have an open file with an end of its own, or one that shows nothing yet, find that end
         before the past changes. It is called with an offset if the records from there on are lost.
         """
-        self.ranges[file] = fix_end
+        self.ranges[file] = text, fix_end
 
     def add_follow_reader(self, file: object, note_offset: Callable[[int], None]) -> None:
         """Call `note_offset` before all records below an offset are deleted.
@@ -674,7 +676,7 @@ class Partition:
                 text.swapping()
             else:
                 text.check_repacked(old, new)
-        self._end_ranges()
+        self._end_ranges(only_bytes=True)
 
     def repacked(self, old: Segment, new: Segment) -> None:
         """The log has the new segment, which is smaller."""
@@ -763,10 +765,14 @@ class Partition:
             except (StorageError, OSError):
                 pass  # a reader of this text gets the same error
 
-    def _end_ranges(self, limit: int | None = None) -> None:
-        """Have files with an end of their own find it in the text that they show now."""
-        for fix_end in list(self.ranges.values()):
-            fix_end(limit)
+    def _end_ranges(self, limit: int | None = None, *, only_bytes: bool = False) -> None:
+        """Have files with an end of their own find it in the text that they show now.
+
+        `only_bytes`: only files of stored bytes, because no other text changes.
+        """
+        for text, fix_end in list(self.ranges.values()):
+            if not (only_bytes and text.view.is_text):
+                fix_end(limit)
 
     @property
     def _keeps_history(self) -> bool:

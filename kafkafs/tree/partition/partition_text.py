@@ -302,7 +302,9 @@ class PartitionText:
         """
         starts, extents = self.timeline.positioned
         extent, start = self._positioned_at(offset)
-        moved = starts[0] + sum(each.text_length for each in extents[: extents.index(extent)])
+        # (The extent may be another one now, if its segment was repacked meanwhile.)
+        number = number_of(extents, extent.segment.base_offset)
+        moved = starts[0] + sum(each.text_length for each in extents[:number])
         return self.position(offset) + moved - start
 
     def _caught_up(self, extents: Sequence[Extent], starts: Mapping[int, int]) -> None:

@@ -454,6 +454,25 @@ def test_a_mount_beside_shows_the_rest_of_a_transaction(
     assert beside.found() == beside.inodes
 
 
+def test_a_range_ends_at_its_offset_although_the_text_is_not_measured_yet(beside: Beside) -> None:
+    """The mount takes a second repacked segment before it has measured the rest of the first."""
+    handle = beside.tree.open("t/0@2..7")
+    assert read(handle) == beside.lines[2]
+    log, partition = beside.tree.log(), beside.tree.fs.partitions.of(beside.tree.log())
+    for _ in range(2):
+        log.age_descriptors()
+    for step in beside.append, beside.roll, beside.repack, beside.delete_files:
+        step()
+    partition.look()
+    beside.append()
+    beside.roll()
+    partition.look()
+    beside.repack()
+    partition.look()
+    assert read(handle) == b"".join(beside.lines[2:7])
+    handle.release()
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_a_mount_beside_shows_the_same_text(beside: Beside, seed: int) -> None:
     rng = random.Random(seed)
