@@ -133,7 +133,11 @@ class LogLoader:
         loaded = self._without_deleted(loaded)
         result.segments = [item.segment for item in loaded]
         if self.writable:
-            result.segments[-1].sealed = False
+            active = result.segments[-1]
+            active.sealed = False
+            # Its words may be those of records that were cut off.
+            if os.path.basename(active.file_path(paths.WORDS)) in self.names:
+                self.files.unlink(active.file_path(paths.WORDS))
         # Then the producers, up to the end of the log.
         names = set(self.names)
         result.producers, snapshots = replay(self.partition, loaded, names)

@@ -117,6 +117,22 @@ FAULTS = [
         (DUTIES, SCHEDULE),
     ),
     Fault(
+        "sealed-segments-of-a-failing-disk-at-each-turn",
+        "kafkafs/fuse/schedule.py",
+        "                task.on_log_thread(partial(again.failed, log))\n",
+        "                _ = again\n",
+        "A disk that takes no words is asked for room every five seconds.",
+        (SCHEDULE,),
+    ),
+    Fault(
+        "words-of-a-topic-without-the-setting",
+        "kafkafs/fuse/schedule.py",
+        "            if log.has_words and self._mount.word_files.is_due(log):\n",
+        "            if self._mount.word_files.is_due(log):\n",
+        "Topics without the setting get words, too.",
+        (SCHEDULE,),
+    ),
+    Fault(
         "adoption-is-never-settled",
         "kafkafs/fuse/schedule.py",
         "            self._manager.adopter.settle(task, self._mount.clock_ns)\n",
@@ -301,6 +317,14 @@ FAULTS = [
         "_ORPHANS = (*paths.INDEX_SUFFIXES, paths.WORDS)",
         "_ORPHANS = paths.INDEX_SUFFIXES",
         "What a crash has left of a deletion stays for ever.",
+        (WORD_FILES,),
+    ),
+    Fault(
+        "words-of-records-that-were-cut-off-stay",
+        "storage/recovery/partition.py",
+        "            if os.path.basename(active.file_path(paths.WORDS)) in self.names:\n",
+        "            if not self.names:\n",
+        "They confirm guesses of what was in the records, until the segment is closed again.",
         (WORD_FILES,),
     ),
     Fault(

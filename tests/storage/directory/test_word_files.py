@@ -418,6 +418,20 @@ def test_a_start_removes_what_has_no_segment(tmp_path: Path) -> None:
         assert left_in(directory) == kept
 
 
+def test_a_segment_that_becomes_active_again_loses_its_file(tmp_path: Path) -> None:
+    """Recovery has cut off some of its records."""
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = new_log(manager)
+    built(log)
+    manager.abandon()
+    path = log.segments[1].log_path
+    os.truncate(path, os.path.getsize(path) - 1)
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).segments[-1].base_offset == 4
+        left = [name for name in left_in(log.directory) if name.endswith(".words")]
+        assert left == names_of(0)
+
+
 def test_removal(tmp_path: Path) -> None:
     data, cache = tmp_path / "data", tmp_path / "cache"
     data.mkdir()
