@@ -64,13 +64,13 @@ def narrowed(
         yield from ((low, high + 1) for low, high in wanted or ((end, end - 1),))
 
 
-def few(ranges: Iterable[tuple[int, int]], most: int = MOST_RANGES) -> list[tuple[int, int]]:
-    """Return at most `most` ranges that are not empty, which include all of these. Those with the
-    smallest gaps are joined.
+def few(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return at most MOST_RANGES ranges that are not empty, which include all of these. Those with
+    the smallest gaps are joined.
     """
     left = union(interval(first, behind - 1) for first, behind in ranges)
     gaps = range(1, len(left))
-    widest = sorted(gaps, key=lambda at: left[at - 1][1] - left[at][0])[: most - 1]
+    widest = sorted(gaps, key=lambda at: left[at - 1][1] - left[at][0])[: MOST_RANGES - 1]
     cuts = [0, *sorted(widest), len(left)] if left else []
     return [(left[low][0], left[high - 1][1] + 1) for low, high in pairwise(cuts)]
 

@@ -359,8 +359,8 @@ def _name_whole_words(sizes: Sequence[tuple[int, int]], out: Output) -> None:
     read, needed = (sum(each) for each in zip((0, 0), *sizes, strict=True))
     if needed < read:
         warn(
-            f"read {out.size(read)} of log, as WORD may be a part of longer words; with -w, grep "
-            f"reads about {out.size(needed)}"
+            f"grep read {out.size(read)} of log, because WORD may be a part of longer words. With "
+            f"-w, it reads about {out.size(needed)}"
         )
 
 

@@ -425,8 +425,8 @@ def test_whole_words_are_named_if_they_help(
         reason = ""
         if needed is not None:
             reason = (
-                f"kafkafs: read {human_size(sum(sizes))} of log, as WORD may be a part of longer "
-                f"words; with -w, grep reads about {human_size(needed)}\n"
+                f"kafkafs: grep read {human_size(sum(sizes))} of log, because WORD may be a part "
+                f"of longer words. With -w, it reads about {human_size(needed)}\n"
             )
         assert (done.exit_code, done.stderr) == (status, reason), words
     assert grep("one", tmp_path, "--json").stderr == ""
