@@ -79,8 +79,8 @@ def command(logs: Address, remove: bool, out: Output) -> None:
             size, missing = files.totals(log)
             closed = len(log.segments) - 1
             out.say(
-                f"{name}: built {counted(count, 'file')}; {closed - missing} of "
-                f"{counted(closed, 'closed segment')} have one ({out.size(size)})"
+                f"{name}: built {counted(count, 'file')}; {closed - missing} of {closed} closed "
+                f"segments have one ({out.size(size)})"
             )
             facts |= {"files": count, "directory": cache or log.directory, "bytes": Size(size)}
             partitions.append({**facts, "segments": closed, "missing": missing})
