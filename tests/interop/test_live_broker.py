@@ -366,7 +366,11 @@ def test_searches_while_the_broker_cleans(
         with opened_tree(str(live.data)) as tree:
             for n, expected in values.items():
                 assert [*chain.from_iterable(search(tree, "searched", n))] == expected
+            whole = scan(tree, "searched", 0, "values", "start..end", whole_word(1))
+            assert sum(batch is not None for _, batch in whole.batches) == 1
+            read, needed = whole.sizes(whole_word(1))
     assert built > 50
+    assert needed < read / 2
 
 
 @pytest.mark.soak
