@@ -181,6 +181,14 @@ def test_whole_words_of_any_size(
     assert matches(part, run) == (found is not None)
 
 
+@pytest.mark.parametrize("size", [1, 100, 200])
+def test_a_whole_word_that_overlaps_a_part_of_a_longer_one(size: int) -> None:
+    needle = b"a" + b" a" * size
+    part = ("contains", "key", b"", False, False, True, needle)
+    assert not matches(part, b"x" + needle)
+    assert matches(part, b"x" + needle + b" a")
+
+
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("size", [1, 80, 300, 300_000])
 def test_whole_words_are_found_in_linear_time(size: int, fold: bool) -> None:
