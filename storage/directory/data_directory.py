@@ -183,12 +183,23 @@ class DataDirectory:
         paths.check_new_name(name)
         return self._create_topic(name, partitions, owner, settings or {})
 
+    def create_mirrored_topic(
+        self, name: str, topic_id: str | None, partitions: int, settings: Mapping[str, str]
+    ) -> Topic:
+        """Create a topic of a cluster, also an internal one, with the id that it has there; None:
+        the cluster's topics have no ids. Errors: see `create_topic`.
+        """
+        if name not in paths.INTERNAL_TOPICS:
+            paths.check_new_name(name)
+        return self._create_topic(name, partitions, None, settings, topic_id)
+
     def _create_topic(
         self,
         name: str,
         partitions: int | None,
         owner: TopicOwner | None,
         settings: Mapping[str, str],
+        topic_id: str | None = None,
     ) -> Topic:
         """Create a topic, also with a reserved name."""
         self.check_writable()
@@ -200,7 +211,7 @@ class DataDirectory:
         self.check_may_create()
         self.settings.check_known()
         count = self.settings.broker.num_partitions if partitions is None else partitions
-        topic = Topic(name, checkpoint_file.new_topic_id())
+        topic = Topic(name, topic_id or checkpoint_file.new_topic_id())
         self.settings.set_topic_id(name, topic.id)
         overrides = self.settings.checked(name, settings) if settings else {}
         try:
@@ -293,27 +304,28 @@ class DataDirectory:
         if item in self.checkpoints.stale:
             self.write_checkpoints()
         if partition == 0:
-            self._begin_topic(topic.name, directory, begun or TopicFile())
+            self._begin_topic(topic, directory, begun or TopicFile())
         else:
             known = self.settings.topic_file(topic.name)
             self.modes.make_directory(directory, known, item)
         try:
+            if partition:
+                self._write_topic_id(topic, directory)
             return self._begin_log(topic, partition, directory)
         except OSError:
             remove_directory(self.files, directory)
             raise
 
     def _begin_log(self, topic: Topic, partition: int, directory: str) -> Log:
-        """Make the files of a new, empty partition in its directory; durable. Errors: OSError.
+        """Make the other files of a new, empty partition in its directory; durable. Errors:
+        OSError.
 
         Its creation time is later than those of the topic's other partitions, even if the disk's
         clock stood still.
         """
         files, config = self.files, self.settings.log_config(topic.name)
-        metadata = os.path.join(directory, paths.PARTITION_METADATA)
-        checkpoint_file.write_partition_metadata(files, metadata, topic.id)
         created_ns = max(checkpoint_file.created_ns(files, directory), topic.extended_ns + 1)
-        files.utime_ns(metadata, created_ns)
+        files.utime_ns(os.path.join(directory, paths.PARTITION_METADATA), created_ns)
         epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         checkpoint_file.write_epochs(files, epochs, [])
         manifest_file.begin(files, directory)
@@ -328,15 +340,20 @@ class DataDirectory:
             was_closed=True,
         )
 
-    def _begin_topic(self, name: str, directory: str, begun: TopicFile) -> None:
-        """Make the directory of a new topic's partition 0, with the topic's file inside.
+    def _write_topic_id(self, topic: Topic, directory: str) -> None:
+        path = os.path.join(directory, paths.PARTITION_METADATA)
+        checkpoint_file.write_partition_metadata(self.files, path, topic.id)
 
-        Until the file is durable, the directory has a name that the next start removes.
+    def _begin_topic(self, topic: Topic, directory: str, begun: TopicFile) -> None:
+        """Make the directory of a new topic's partition 0, with the topic's id and file inside.
+
+        Until both are durable, the directory has a name that the next start removes.
         """
-        files = self.files
+        files, name = self.files, topic.name
         unfinished = os.path.join(self.path, paths.deleted_directory_name(name, 0))
         self.modes.make_directory(unfinished, begun, (name, 0))
         try:
+            self._write_topic_id(topic, unfinished)
             self.settings.begin(name, unfinished, begun)
             files.rename(unfinished, directory)
         except OSError:

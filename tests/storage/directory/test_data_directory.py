@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from storage import Log, LogManager
+from storage import Log, LogManager, paths
 from storage.follow.follow_directory import DirectoryFollower
 from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
+from tests.storage.logs import opened
 from tests.storage.transactions import Client
 
 T = TypeVar("T")
@@ -111,3 +112,18 @@ def test_what_is_open_to_be_read_when_the_swap_is_finished(tmp_path: Path) -> No
         log.age_descriptors()
         DirectoryFollower(reader).look(log)
         assert contents(log) == [(0, b"a", b"1"), (1, b"a", b"2")]
+
+
+def test_a_topic_with_the_id_and_the_settings_of_a_cluster(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        topic = manager.create_mirrored_topic(
+            "a", "AAECAwQFBgcICQoLDA0ODw", 2, {"retention.ms": "-1"}
+        )
+        assert manager.settings.log_config("a").retention_ms == -1
+        manager.create_mirrored_topic(paths.CONSUMER_OFFSETS, None, 3, {})
+        assert manager.topics[paths.CONSUMER_OFFSETS].numbers == [0, 1, 2]
+        for number in (0, 1):
+            path = tmp_path / f"a-{number}" / paths.PARTITION_METADATA
+            assert path.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+    with opened(tmp_path) as manager:
+        assert manager.topics["a"].id == topic.id == "AAECAwQFBgcICQoLDA0ODw"
