@@ -38,7 +38,9 @@ from storage.files import Files
 from storage.groups.groups import Groups
 from storage.log.log import Log
 from storage.log.rescue import rescue
+from storage.log.truncate import start_at, truncate
 from storage.plain_forms import plain_forms
+from storage.segment.cut import Cut
 from storage.state import checkpoint_file
 from storage.task import Task
 from storage.threads import side_by_side
@@ -366,6 +368,20 @@ class LogManager(DataDirectory):
             self.clock_ms(),
             lambda: self.checkpoint_logs([log], task),
         )
+
+    def truncate(self, log: Log, offset: int) -> list[Cut]:
+        """Remove the batches of a log that reach `offset`; see `storage.log.truncate`."""
+
+        def write_checkpoints(end: int) -> None:
+            self.checkpoints.note_end((log.topic, log.partition), end)
+            self.checkpoint_logs([log], Task())
+
+        return truncate(log, offset, self.clock_ms(), write_checkpoints)
+
+    def start_at(self, log: Log, offset: int) -> None:
+        """Let a log without records begin at `offset`, durably. Errors: OSError."""
+        start_at(log, offset, self.clock_ms())
+        self.checkpoint_logs([log], Task())
 
     def _rescue(self, log: Log) -> None:
         """Rescue a log after a failed fsync; if that fails, the next flush tries again."""

@@ -46,6 +46,8 @@ DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 CUT = ".cut"
+# Removed from the end of a log, as its leader has another history (`log.truncate`).
+DIVERGED = ".diverged"
 # A small file that could not be read (`bad_file`).
 BAD = ".bad"
 # Finished batches that wait for adoption by the log's owner.

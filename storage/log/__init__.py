@@ -8,8 +8,9 @@ makes callers queue for changes of the log. `append` appends batches of producer
 their offsets, and markers.
 
 `group` has the state that the logs of a data directory share, `listener` the calls to listeners,
-`rescue` the repair after a failed fsync. `staged_batches` reads and checks the batches of a staged
-file, `partitioner` chooses partitions, `salvage` takes cut batches back.
+`rescue` the repair after a failed fsync, `truncate` the removal of records that a leader does not
+have. `staged_batches` reads and checks the batches of a staged file, `partitioner` chooses
+partitions, `salvage` takes cut batches back.
 
 Not here: which records are deleted (`retention`, `compaction`).
 """

@@ -17,6 +17,7 @@ from storage import paths
 from storage.errors import InvalidRecord, InvalidTxnState
 from storage.log.assign import check_last_offset, with_offsets
 from storage.log.log import Log
+from storage.log.truncate import start_at
 from storage.log.validator import ValidatedBatch, validated, without_conversion
 from storage.record._batch import walk_batches
 from storage.record.control import ABORT, Marker, encode_marker, parse_marker
@@ -166,7 +167,8 @@ def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
     """Append whole batches of any format as they are, with their offsets, epochs and producers.
 
     Only CRCs and headers are checked. Each batch must follow the previous one, gaps of offsets and
-    of sequences are allowed (`UnifiedLog.appendAsFollower`). The caller checks `flush_due`. Errors:
+    of sequences are allowed (`UnifiedLog.appendAsFollower`). The first batch of a log without
+    records may begin below the log start, which it contains. The caller checks `flush_due`. Errors:
     InvalidRecord; those of `check_writable`; nothing is appended. OSError, CorruptRecord if a
     marker cannot be read: the batches before a gap that is too large for one segment may be
     appended.
@@ -175,7 +177,7 @@ def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
     log.files.check_room()
     view = memoryview(batches)
     parts: list[memoryview] = []
-    at, end = 0, log.log_end_offset
+    at, end = 0, log.log_end_offset if log.size else 0
     while at < len(view):
         rest = view[at:]
         base = int.from_bytes(rest[:8], "big", signed=True)
@@ -187,8 +189,19 @@ def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
             )
         parts.append(rest[:taken])
         at += taken
+    if parts and not log.size:
+        _begin_with(log, parse_header(parts[0]), now_ns)
     for part in parts:
         _append_part(log, part, now_ns)
+
+
+def _begin_with(log: Log, first: BatchHeader, now_ns: int) -> None:
+    """Let the first segment of a log without records begin early enough for its first batch."""
+    if first.last_offset < log.log_start_offset:
+        reason = f"the batch ends at offset {first.last_offset}, below the log start"
+        raise InvalidRecord(reason, path=log.directory, offset=first.base_offset)
+    if first.base_offset < log.active.base_offset:
+        start_at(log, first.base_offset, now_ns // 1_000_000)
 
 
 def _append_part(log: Log, batches: memoryview, now_ns: int) -> None:

@@ -47,6 +47,10 @@ class LeaderEpochs:
         if past:
             self._set([(past[-1], offset), *self.entries[len(past) :]])
 
+    def truncate_from_end(self, offset: int) -> None:
+        """Drop the epochs that begin at or after the new log end."""
+        self._set([entry for entry in self.entries if entry[1] < offset])
+
     def _set(self, entries: list[tuple[int, int]]) -> None:
         if entries != self.entries:
             self.entries = entries

@@ -197,6 +197,10 @@ class Durability:
             self.unflushed_since_ms = None
             self._log.group.unflushed.discard(self._log)
 
+    def lower_recovery_point(self, offset: int) -> None:
+        """Move the recovery point down: records from `offset` on are about to be removed."""
+        self.recovery_point = min(self.recovery_point, offset)
+
     # -- flush errors --------------------------------------------------------------------------
 
     def note_flush_error(self, error: OSError) -> None:

@@ -46,7 +46,7 @@ from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, Segment
 from storage.segment.writer import BatchEntry, SegmentWriter
 from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
-from storage.state.history import History
+from storage.state.history import History, new_shift
 from storage.state.producer_state import ProducerState
 from storage.state.tiered import first_offset
 from storage.task import OnLogThread, directly
@@ -501,14 +501,16 @@ class Log(LogState):
 
         None if the first segment's base offset equals the log start (also the pending one:
         `pending_log_starts`), no segment is retired, and no swap or rename is unfinished: a restart
-        then finds the log start without an entry. An entry of a broker's topic stays, and changes
-        only when the log start moves.
+        then finds the log start without an entry. A log without records has an entry: its first
+        batch may begin below the log start. An entry of a broker's topic stays, and changes only
+        when the log start moves.
         """
         if self.checkpointed_start is not None:
             return max([self.checkpointed_start, *self.pending_log_starts])
         start = max([self.log_start_offset, *self.pending_log_starts])
         is_renamed = self.replacement is None and not self.durability.directory_unsynced
         certain = is_renamed and not self.retired
+        certain = certain and not self.pending_log_starts and self.last_written.size > 0
         return None if start == self.segments[0].base_offset and certain else start or None
 
     def raise_log_start(self, offset: int) -> None:
@@ -735,6 +737,43 @@ class Log(LogState):
                 if not segment.evict():
                     stay = True
         return stay
+
+    # -- truncation (`truncate`) ---------------------------------------------------------------
+
+    def begin_truncation(self, end: int, *, is_empty: bool) -> None:
+        """Move log start and recovery point down to `end`, where the log is about to end.
+
+        `is_empty`: no record stays.
+        """
+        self.durability.lower_recovery_point(end)
+        if is_empty:
+            self.log_start_offset = end
+            # The checkpoint has the log start, as no segment will have it.
+            self.pending_log_starts.append(end)
+
+    def restart_history(self) -> None:
+        """Write, durably, that the shown text does not continue: no inode of it is used again."""
+        path = os.path.join(self.directory, HISTORY_FILE)
+        if self._history is not None or self.files.exists(path):
+            self.history.now = new_shift(self.log_start_offset)
+            self.history.save(self.segments, self.log_start_offset)
+
+    def take_over(self, recovered: Recovered) -> None:
+        """Continue with segments that were loaded again, after the end of the log was removed."""
+        self.segments = tuple(recovered.segments)
+        self.writer = SegmentWriter(self.active)
+        self.producers = recovered.producers
+        self.pending_log_starts.clear()
+        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        self.log_end_offset = max(self.active.next_offset, self.log_start_offset)
+        self.snapshots.replace(recovered.snapshot_offset, recovered.unsynced_snapshots)
+        self.epochs.truncate_from_end(self.log_end_offset)
+        self._active_since_ms = self.monotonic_ms()
+        self._roll_after_ms = self._draw_roll_time()
+        self.durability.lower_recovery_point(self.log_end_offset)
+        self.durability.directory_unsynced = True
+        self.durability.mark_unflushed()
+        self.transactions.producers_replaced()
 
     # -- changes by another process (`storage.follow`) -----------------------------------------
 

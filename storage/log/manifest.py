@@ -92,7 +92,8 @@ class SegmentManifest:
         log = self._log
         segments, log_start = log.segments, log.log_start_offset
         entries = self._wanted(segments)
-        if entries or self._entries:
+        # A log start that is too high would count if no segment is there.
+        if entries or self._entries or self._log_start > log_start:
             path = os.path.join(log.directory, manifest_file.FILE_NAME)
             data = manifest_file.text(ManifestContent(log_start, entries))
             try:

@@ -23,6 +23,10 @@ class ProducerSnapshots:
 
     def __init__(self, log: LogState, newest_offset: int, unsynced: Collection[int]) -> None:
         self._log = log
+        self.replace(newest_offset, unsynced)
+
+    def replace(self, newest_offset: int, unsynced: Collection[int]) -> None:
+        """Take the snapshots that loading has found."""
         self.newest_offset = newest_offset
         self.unsynced = set(unsynced)
 

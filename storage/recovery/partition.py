@@ -364,6 +364,9 @@ class LogLoader:
             segment = self.partition.segment(base)
             path, reason = segment.log_path, "the records before it are missing"
             size = self.files.file_stat(path).st_size
+            if not size:
+                segment.discard()
+                continue
             segment.leave(paths.CUT)
             self.result.cuts.append(Cut(path, 0, size, reason, segment.log_path))
         # The log will grow over them: they must not return.

@@ -9,7 +9,7 @@ that it replaces to `*.deleted`, then strips `.swap`. So after a crash:
 
 `decide` is the second step of these, and `undo` takes it back. `replace_closed` is a complete swap,
 for segments that are rewritten under their own base in a partition that is not open (in an open
-one: `replacing`). Files that recovery had set aside (`.cut`) belong to no swap.
+one: `replacing`). Files that were set aside (`.cut`, `.diverged`) belong to no swap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.state import manifest_file
 _LOG_SWAP = paths.LOG + paths.SWAP
 # Files in its range that a swap does not replace. Snapshots that match no segment any more are
 # removed later.
-_KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
+_KEPT = (paths.SWAP, paths.CUT, paths.DIVERGED, paths.SNAPSHOT)
 # Files that a rewritten segment with the same offsets loses; producer snapshots stay valid.
 _REPLACED = (paths.LOG, *paths.REBUILT_SUFFIXES, paths.OLD_LOG)
 

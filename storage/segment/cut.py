@@ -1,8 +1,9 @@
-"""Keeps the bytes that recovery removes from a log beside it, as `*.cut`, until they are purged.
+"""Keeps the bytes that are removed from the end of a log beside it until they are purged.
 
-`BASE.log.POSITION.cut` has the bytes from a position of a segment's log to its end, `BASE.log.cut`
-(and `.index.cut`, …) is a whole segment that followed a damaged one. Kafka ignores the suffix; it
-would have deleted both.
+`BASE.log.POSITION.cut` has the bytes from a position of a segment's log to its end that recovery
+has removed, `BASE.log.cut` (and `.index.cut`, …) is a whole segment that followed a damaged one.
+Bytes of another history than the leader's (`log.truncate`) have the suffix `.diverged` instead.
+Kafka ignores both suffixes; it would have deleted the bytes.
 
 Invariant: the copy is durable before the log is cut.
 
@@ -23,7 +24,7 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A part of a log that recovery set aside: the file, its former place, its size, the reason.
+    """A part of a log that was set aside: the file, its former place, its size, the reason.
 
     `ends_log`: whether the log ends there; otherwise it had no record of the log.
     """
@@ -43,7 +44,15 @@ class Cut:
 
 def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason: str) -> Cut:
     """Copy the bytes from `position` on beside the log, make that durable, then cut them off."""
-    kept = _unused_name(files, f"{path}.{position}{paths.CUT}")
+    kept = copy_tail(files, fd, path, position, size, paths.CUT)
+    cut_end(files, fd, path, position)
+    files.fsync(fd)
+    return Cut(path, position, size - position, reason, kept)
+
+
+def copy_tail(files: Files, fd: int, path: str, position: int, size: int, kind: str) -> str:
+    """Copy the bytes from `position` on beside the log, durably; return the path of the copy."""
+    kept = _unused_name(files, f"{path}.{position}", kind)
     with files.held_open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
         for start, end in files.data_ranges(fd, position, size):
             for at in range(start, end, _CHUNK_BYTES):
@@ -53,9 +62,7 @@ def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason:
         files.ftruncate(target, size - position)
         files.fsync(target)
     files.sync_directory(os.path.dirname(path))
-    cut_end(files, fd, path, position)
-    files.fsync(fd)
-    return Cut(path, position, size - position, reason, kept)
+    return kept
 
 
 def cut_end(files: Files, fd: int, path: str, size: int) -> None:
@@ -66,20 +73,20 @@ def cut_end(files: Files, fd: int, path: str, size: int) -> None:
         files.utime_ns(path, mtime_ns)
 
 
-def _unused_name(files: Files, path: str) -> str:
-    number, candidate = 0, path
+def _unused_name(files: Files, path: str, kind: str) -> str:
+    number, candidate = 0, path + kind
     while files.exists(candidate):
         number += 1
-        candidate = f"{path.removesuffix(paths.CUT)}.{number}{paths.CUT}"
+        candidate = f"{path}.{number}{kind}"
     return candidate
 
 
-def cut_files(files: Files, directory: str) -> list[str]:
+def cut_files(files: Files, directory: str, kind: str = paths.CUT) -> list[str]:
     """Return the paths of everything that was cut out of a partition's log, in log order."""
     names = [
         name
         for name, is_directory in files.scan(directory)
-        if name.endswith(paths.CUT) and not is_directory and paths.base_offset_of(name) is not None
+        if name.endswith(kind) and not is_directory and paths.base_offset_of(name) is not None
     ]
     return [os.path.join(directory, name) for name in sorted(names, key=_log_order)]
 
@@ -101,7 +108,8 @@ def set_aside_files(files: Files, directory: str) -> list[str]:
         for name, kind in files.listing(directory)
         if name.endswith(paths.BAD) and kind != "directory"
     ]
-    return [*cut_files(files, directory), *(os.path.join(directory, name) for name in bad)]
+    cut = [*cut_files(files, directory), *cut_files(files, directory, paths.DIVERGED)]
+    return [*cut, *(os.path.join(directory, name) for name in bad)]
 
 
 def purge(files: Files, directory: str) -> list[str]:

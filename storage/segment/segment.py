@@ -773,10 +773,11 @@ class Segment:
     @property
     def deleted(self) -> bool:
         """Whether the segment has left the log, by the names of its files."""
-        return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT))
+        return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT, paths.DIVERGED))
 
     def leave(self, kind: str) -> None:
-        """Rename the existing files, which leave the log, to `.deleted` or `.cut`. Reads continue.
+        """Rename the existing files, which leave the log: to `.deleted`, `.cut` or `.diverged`.
+        Reads continue.
 
         If another segment of the same base has these names, they become `.1.deleted`.
         """

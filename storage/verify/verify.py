@@ -56,6 +56,10 @@ _LEFT_OVER = {
     paths.CUT: (
         "truncated by recovery. To restore its valid batches: kafkafs repair --salvage --apply"
     ),
+    paths.DIVERGED: (
+        "removed, as the leader has other records at these offsets. To delete it: "
+        "kafkafs repair --purge --apply"
+    ),
     paths.BAD: (
         "set aside because it could not be read. To remove it: kafkafs repair --purge --apply"
     ),

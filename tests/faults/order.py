@@ -22,6 +22,8 @@ APPEND_QUEUE = "tests/storage/log/test_append_queue.py"
 SLOW = "tests/mount/contract/test_slow_disk.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 NEW = "tests/mount/contract/test_new_partitions.py"
+TRUNCATE = "tests/storage/log/test_truncate.py"
+TRUNCATE_CRASH = "tests/crash/test_truncate_crash.py"
 
 FAULTS = [
     # -- adoption ------------------------------------------------------------------------------
@@ -808,5 +810,45 @@ FAULTS = [
         "                and following\n",
         "A kill takes what lies behind a gap that no segment can have out of the log.",
         ("tests/crash/test_restore_crash.py",),
+    ),
+    Fault(
+        "truncation-keeps-the-recovery-point",
+        "storage/log/truncate.py",
+        "        write_checkpoints(end)\n",
+        "        _ = write_checkpoints\n",
+        "After a kill the removed records count as lost, and the log takes no appends.",
+        (TRUNCATE_CRASH,),
+    ),
+    Fault(
+        "truncation-removes-the-oldest-segment-first",
+        "storage/log/truncate.py",
+        "        for segment in reversed(log.segments[count:]):\n",
+        "        for segment in log.segments[count:]:\n",
+        "After a kill salvage brings back records that the leader does not have.",
+        (TRUNCATE_CRASH,),
+    ),
+    Fault(
+        "truncated-text-continues",
+        "storage/log/log.py",
+        "            self.history.now = new_shift(self.log_start_offset)\n",
+        "            _ = new_shift(self.log_start_offset)\n",
+        "A reader that continues gets other records at the positions of removed ones.",
+        (TRUNCATE,),
+    ),
+    Fault(
+        "empty-log-has-no-log-start",
+        "storage/log/log.py",
+        " and not self.pending_log_starts and self.last_written.size > 0\n",
+        " and not self.pending_log_starts\n",
+        "Records below the log start of a first batch are shown after a kill.",
+        (TRUNCATE_CRASH,),
+    ),
+    Fault(
+        "emptied-control-batch-ends-a-transaction",
+        "storage/log/append.py",
+        " and header.is_transactional and header.records_count\n",
+        " and header.is_transactional and header.records_count >= 0\n",
+        "A copy of a compacted topic stops at a batch that a broker's cleaner has left.",
+        ("tests/storage/log/test_follower.py",),
     ),
 ]

@@ -68,7 +68,8 @@ _FIRST = "first"
     "--purge",
     "wants_purge",
     is_flag=True,
-    help="Remove the *.cut and *.bad files. repair then checks the logs only with --salvage.",
+    help="Remove the *.cut, *.diverged and *.bad files. repair then checks the logs only with "
+    "--salvage.",
 )
 @click.option("--accept-loss", is_flag=True, help="Accept the loss of damaged and missing records.")
 @click.option(

@@ -1,0 +1,167 @@
+"""Truncates a writable log, and lets a log without records begin at another offset.
+
+A leader that was elected uncleanly has other records than the log from some offset on. `truncate`
+removes the batches that reach this offset, and keeps them as `*.diverged` beside the log, where
+salvage does not look:
+
+1. All is flushed. The history gets new nonces, as shown bytes are about to be removed.
+2. The manifest loses its entries of the segments that change, and the checkpoints get the lower
+   recovery point and log start. A start would otherwise take the removed records for lost ones.
+3. The end of the segment that stays is copied. The later segments are renamed, the last one first,
+   and each name is synced: what is left is always the log up to some batch.
+4. The copied bytes are cut off. Files of text beside the segment are removed before.
+5. The end of the log is loaded again as at a start (`LogLoader`), which corrects its indexes,
+   snapshots and producers. A flush writes the epochs that are left.
+
+After a kill the log ends at the offset, or at a later batch. Its leader then reports the same
+divergence again, and a second call removes the rest.
+
+The caller runs no flush, checkpoint or append meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable
+
+from storage import paths
+from storage.log.log import Log
+from storage.recovery.partition import LogLoader
+from storage.recovery.promises import PartitionFiles, Promises
+from storage.segment.cut import Cut, copy_tail, cut_end
+from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
+
+_REASON = "the leader has other records from offset {} on"
+
+_log = logging.getLogger(__name__)
+
+
+def truncate(
+    log: Log, offset: int, now_ms: int, write_checkpoints: Callable[[int], None]
+) -> list[Cut]:
+    """Remove the batches that reach `offset`; return what was kept of them. Durable.
+
+    The log then ends after its last batch. If no record stays, it ends, and begins, at `offset` or
+    the log start, whichever is lower. `write_checkpoints`: called with the new log end. Errors:
+    those of `check_writable`; OSError, CorruptRecord: a part may be removed; call it again before
+    any append, unless the log is closed.
+    """
+    if log.cleaning or log.replacement is not None:
+        raise OSError(errno.EBUSY, "it is being compacted", log.directory)
+    log.flush()
+    if offset >= log.log_end_offset:
+        return []
+    count, size, end = _stays(log, offset)
+    leaving = log.segments[max(count - 1, 0) :]
+    log.restart_history()
+    log.begin_truncation(end, is_empty=not count)
+    try:
+        log.manifest.withdraw(leaving)
+        write_checkpoints(end)
+        removed = _remove(log, count, size, _REASON.format(offset))
+    finally:
+        _load_again(log, log.log_start_offset, now_ms)
+        log.manifest.reinstate(leaving)
+    log.restart_history()
+    log.flush()
+    return removed
+
+
+def start_at(log: Log, offset: int, now_ms: int) -> None:
+    """Let the first segment of a log without records begin at `offset`
+    (`UnifiedLog.truncateFullyAndStartAt`).
+
+    If that is above the log start, both log start and log end move there. Else they stay, and the
+    first batch contains them. Errors: those of `check_writable`; OSError: the log is closed.
+    """
+    log.check_writable()
+    assert not log.size
+    for segment in log.segments:
+        segment.discard()
+    _load_again(log, offset, now_ms)
+
+
+def _stays(log: Log, offset: int) -> tuple[int, int, int]:
+    """Return how many segments stay, how many bytes of the last of them, and the new log end."""
+    for number, segment in reversed([*enumerate(log.segments, 1)]):
+        if segment.base_offset < offset and segment.size:
+            size, end = _end_before(segment, offset)
+            if size and end > log.log_start_offset:
+                return number, size, end
+    return 0, 0, min(offset, log.log_start_offset)
+
+
+def _end_before(segment: Segment, offset: int) -> tuple[int, int]:
+    """Return position and offset after the last batch that does not reach `offset`; 0: none."""
+    _, indexed = segment.offset_index.lookup(offset - 1)
+    # An index of another writer may have a batch that reaches it.
+    for start in (indexed, 0):
+        size = end = 0
+        for position, header in SegmentReader(segment).batches(start):
+            if header.last_offset >= offset:
+                break
+            size, end = position + header.size, header.last_offset + 1
+        if size:
+            return size, end
+    return 0, 0
+
+
+def _remove(log: Log, count: int, size: int, reason: str) -> list[Cut]:
+    """Remove all but `count` segments, and all but `size` bytes of the last of these."""
+    files = log.files
+    removed: list[Cut] = []
+    with contextlib.ExitStack() as stack:
+        last = log.segments[count - 1] if count else None
+        if last is not None and size < last.size:
+            path = last.log_path
+            fd = stack.enter_context(files.held_open(path, os.O_RDWR))
+            kept = copy_tail(files, fd, path, size, last.size, paths.DIVERGED)
+            removed.append(Cut(path, size, last.size - size, reason, kept))
+        for segment in reversed(log.segments[count:]):
+            path = segment.log_path
+            if segment.size:
+                segment.leave(paths.DIVERGED)
+                removed.append(Cut(path, 0, segment.size, reason, segment.log_path))
+            else:
+                segment.discard()
+            files.sync_directory(log.directory)
+        if last is not None and size < last.size:
+            for kind in (*paths.LINES_SUFFIXES, paths.WORDS):
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(last.file_path(kind))
+            files.sync_directory(log.directory)
+            cut_end(files, fd, last.log_path, size)
+            files.fsync(fd)
+    return removed
+
+
+def _load_again(log: Log, first: int, now_ms: int) -> None:
+    """Load the end of the log again. A log without segments begins at the offset `first`."""
+    before = log.segments
+    known = {each.base_offset: each for each in [e for e in before if not e.deleted][:-1]}
+    promises = Promises(
+        clean=True,
+        log_start=first,
+        manifest_below=paths.MAX_OFFSET if log.has_manifest else None,
+        gaps_below=paths.MAX_OFFSET,
+        may_have_gaps=True,
+    )
+    place = PartitionFiles(log.files, log.directory, log.config, promises, writable=True)
+    try:
+        loader = LogLoader(place, now_ms, known.get)
+        recovered = log.files.with_reserve(loader.load)
+        log.take_over(recovered)
+    except BaseException:
+        log.abandon()
+        raise
+    for line in (*recovered.cuts, *recovered.faults):
+        _log.warning("%s", line)
+    same = len(known)
+    for listener in log.listeners:
+        listener.truncated(log, before[same:], log.segments[same:], log.log_end_offset)
+    for segment in before[same:]:
+        segment.end_reading()

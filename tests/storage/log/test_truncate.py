@@ -1,0 +1,242 @@
+"""A truncated log equals one that never had the removed batches, and these are kept beside it."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager, paths
+from storage.errors import InvalidRecord
+from storage.log.append import append_as_follower
+from storage.log.salvage import salvage
+from storage.record.header import parse_header
+from storage.segment.cut import cut_files, purge
+from tests.crash.disk import SimulatedDisk
+from tests.storage.log.test_follower import at, facts, fetched, judged_again, led, stored
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+from tests.storage.transactions import Client, new_log, produced
+
+SMALL = {"internal_segment_bytes": 400, "index_interval_bytes": 100}
+
+
+def batches_of(data: bytes) -> list[bytes]:
+    found = []
+    while data:
+        size = parse_header(data).size
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Batches of a leader: transactions, other producers, an epoch for each four batches."""
+    with opened(tmp_path_factory.mktemp("leader")) as manager:
+        batches = batches_of(b"".join(fetched(led(manager), 1 << 20)))
+    return [at(each, parse_header(each).base_offset, n // 4) for n, each in enumerate(batches)]
+
+
+def put(log: Log, batches: list[bytes]) -> None:
+    for each in batches:
+        append_as_follower(log, each, NOW_NS)
+
+
+def removed(manager: LogManager, log: Log) -> bytes:
+    """All that was kept of removed batches, in the order of the log."""
+    names = cut_files(manager.files, log.directory, paths.DIVERGED)
+    return b"".join(Path(n).read_bytes() for n in names if ".log." in n)
+
+
+def last_offset(data: bytes) -> int:
+    return parse_header(data).last_offset
+
+
+def test_a_truncated_log_never_had_the_rest(tmp_path: Path, history: list[bytes]) -> None:
+    """At each offset, also at those inside a batch; then the log goes on."""
+    end = last_offset(history[-1]) + 1
+    for offset in range(end):
+        stay = [each for each in history if last_offset(each) < offset]
+        ours, theirs = tmp_path / f"{offset}", tmp_path / f"{offset}-other"
+        ours.mkdir()
+        theirs.mkdir()
+        with opened(ours) as manager, opened(theirs) as other:
+            log, expected = new_log(manager, **SMALL), new_log(other, **SMALL)
+            put(log, history)
+            Path(log.segments[1].file_path(paths.LINES)).write_bytes(b"lines")
+            if offset % 2:
+                manager.checkpoint()
+                log.load_history()
+            cuts = manager.truncate(log, offset)
+            put(expected, stay)
+            assert facts(log) == facts(expected)
+            assert stored(log) == b"".join(stay)
+            assert removed(manager, log) == b"".join(history[len(stay) :])
+            assert sum(cut.size for cut in cuts) == len(removed(manager, log))
+            assert log.durability.recovery_point == log.log_end_offset
+            for each in (log, expected):
+                put(each, [at(batch([b"new"]), end, 9), at(batch([b"newer"]), end + 1, 9)])
+            assert facts(log) == facts(expected)
+            assert values(log) == values(expected)
+            known = facts(log)
+        if offset in (3, end // 2, end - 1):
+            judged_again(ours, partial(has, known))
+
+
+def has(known: tuple[object, ...], log: Log) -> None:
+    assert facts(log) == known
+
+
+def test_nothing_reaches_the_offset(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a", b"b")
+        before = facts(log)
+        assert manager.truncate(log, 2) == []
+        assert facts(log) == before
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_shown_text_does_not_continue(tmp_path: Path, killed: bool) -> None:
+    """Also if as many bytes as before are there again."""
+    manager = LogManager.open(str(tmp_path))
+    log = new_log(manager)
+    for value in (b"a", b"b"):
+        append(log, value)
+    log.history.set_base("values", 0, 0)
+    log.history.save(log.segments)
+    shown = log.history.now
+    manager.truncate(log, 1)
+    if killed:
+        manager.abandon()
+        manager = LogManager.open(str(tmp_path))
+        log = manager.log("t", 0)
+    append(log, b"c")
+    manager.close()
+    with opened(tmp_path) as manager:
+        now = manager.log("t", 0).history.now
+        assert now.nonce != shown.nonce
+        assert now.follow_nonce != shown.follow_nonce
+        assert not now.bases
+
+
+@pytest.mark.parametrize("kind", [paths.LINES, paths.WORDS])
+def test_the_text_files_of_a_cut_segment_go(tmp_path: Path, kind: str) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for value in (b"a", b"b"):
+            append(log, value)
+        log.roll(NOW_MS)
+        append(log, b"c")
+        made = [Path(each.file_path(kind)) for each in log.segments]
+        for each in made:
+            each.write_bytes(b"text")
+        manager.truncate(log, 1)
+        assert [each.exists() for each in made] == [False, False]
+        kept = [Path(each).name for each in cut_files(manager.files, log.directory, ".diverged")]
+        assert f"{2:020}{kind}.diverged" in kept
+
+
+def test_below_the_log_start(tmp_path: Path) -> None:
+    """The log begins where the leader ends, and a start finds that."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for value in (b"0", b"1", b"2", b"3"):
+            append(log, value)
+        log.raise_log_start(3)
+        manager.checkpoint()
+        manager.truncate(log, 2)
+        assert (log.log_start_offset, log.log_end_offset, log.size) == (2, 2, 0)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+        append_as_follower(log, at(batch([b"new"]), 2, 7), NOW_NS)
+        assert (values(log), log.epochs.entries) == ([b"new"], [(7, 2)])
+
+
+def test_salvage_does_not_take_it_back_and_purge_removes_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for value in (b"a", b"b", b"c"):
+            append(log, value)
+        manager.truncate(log, 1)
+        assert salvage(log, NOW_NS) == []
+        assert values(log) == [b"a"]
+        assert len(purge(manager.files, log.directory)) == 1
+        assert removed(manager, log) == b""
+
+
+def test_open_transactions_at_the_new_end(tmp_path: Path) -> None:
+    """A transaction is open again if its marker was removed."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        client = Client(log, 7)
+        client.send(b"one")
+        append(log, b"plain")
+        client.abort()
+        append(log, b"more")
+        assert values(log) == [b"plain", b"more"]
+        manager.truncate(log, 2)
+        assert (log.last_stable_offset, log.transactions.aborted()) == (0, [])
+        client.commit()
+        assert values(log) == [b"one", b"plain"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "suffix"), [("pwrite", ".diverged"), ("rename", ".log"), ("ftruncate", ".log")]
+)
+def test_a_disk_that_fails_leaves_a_log_that_goes_on(
+    tmp_path: Path, operation: str, suffix: str, history: list[bytes]
+) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    offset = last_offset(history[2])
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager, **SMALL)
+        put(log, history)
+        disk.fail_next(operation, errno.EIO, suffix=suffix)
+        with pytest.raises(OSError, match="Input/output"):
+            manager.truncate(log, offset)
+        there = batches_of(stored(log))
+        assert there == history[: len(there)]
+        assert len(there) > 2
+        epochs = log.epochs.entries
+        assert epochs == [
+            (n // 4, parse_header(there[n]).base_offset) for n in range(0, len(there), 4)
+        ]
+        manager.truncate(log, offset)
+        assert batches_of(stored(log)) == history[:2]
+
+
+# -- where a log begins --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [5, 1 << 40])
+@pytest.mark.parametrize("below", [0, 3])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_log_start_inside_the_first_batch(
+    tmp_path: Path, start: int, below: int, closed: bool
+) -> None:
+    first = at(produced([b"0", b"1", b"2", b"3"], 7), start - below, 2)
+    manager = LogManager.open(str(tmp_path))
+    log = new_log(manager)
+    manager.start_at(log, start)
+    assert (log.log_start_offset, log.log_end_offset) == (start, start)
+    if closed:
+        manager.close()
+        manager = LogManager.open(str(tmp_path))
+        log = manager.log("t", 0)
+    with pytest.raises(InvalidRecord, match="below the log start"):
+        append_as_follower(log, at(first, start - 4), NOW_NS)
+    append_as_follower(log, first, NOW_NS)
+    manager.close()
+
+    def judge(log: Log) -> None:
+        assert (log.log_start_offset, log.log_end_offset) == (start, start + 4 - below)
+        assert log.active.base_offset == start - below
+        assert values(log) == [b"0", b"1", b"2", b"3"][below:]
+        assert log.producers.by_id[7].last_sequence == 3
+
+    with opened(tmp_path) as again:
+        judge(again.log("t", 0))
