@@ -387,6 +387,10 @@ class Beside:
         self.tree.stop()
         self.tree = self.mount()
 
+    def kill_own(self) -> None:
+        self.tree.manager.abandon()
+        self.tree = self.mount()
+
     def kill(self) -> None:
         self.writer.manager.abandon()
         self.writer = Tree(self.data)
@@ -486,7 +490,8 @@ def test_a_mount_beside_shows_the_same_text(beside: Beside, seed: int) -> None:
         beside.read_on,
         beside.check,
     ]
-    steps += [beside.remove_head] * (seed % 2)
+    # (A mount that is killed before it has saved what retention deleted begins again.)
+    steps.append(beside.remove_head if seed % 2 else beside.kill_own)
     for _ in range(100):
         rng.choice(steps)()
     beside.check()
