@@ -1,0 +1,79 @@
+"""A reader follows a log that its writer truncates, or lets begin elsewhere, at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.follow.follow import LogFollower
+from storage.log.append import append_as_follower
+from tests.crash.moments import Moments
+from tests.crash.test_truncate_crash import OLD, put, sent
+from tests.storage.follow.test_follow import NEVER_FRESH, Told
+from tests.storage.log.test_follower import at, facts, stored
+from tests.storage.logs import NOW_NS, batch, opened, values
+from tests.storage.transactions import new_log
+
+
+class Watched(Moments):
+    """A disk whose changes a reader watches."""
+
+    def __init__(self, data: Path) -> None:
+        self.look: Callable[[], object] = tuple
+        super().__init__(str(data), self.visit)
+
+    def visit(self, operation: str) -> None:
+        self.look()
+
+
+class Reader:
+    """A read-only opening of the directory. `always`: it looks before each change of a file."""
+
+    def __init__(self, data: Path, always: bool, disk: Watched) -> None:
+        self.manager = LogManager.open(str(data), read_only=True)
+        self.told = Told()
+        self.manager.log_group.listeners.append(self.told)
+        self.log = self.manager.log("t", 0)
+        self.told.segments = list(self.log.segments)
+        self.look = LogFollower(self.log, lambda: NEVER_FRESH).look
+        if always:
+            disk.look = self.look
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("offset", [26, 13, 0])
+def test_the_writer_truncates(tmp_path: Path, offset: int, always: bool) -> None:
+    disk = Watched(tmp_path)
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager, internal_segment_bytes=400, index_interval_bytes=100)
+        put(log, OLD)
+        log.flush()
+        reader = Reader(tmp_path, always, disk)
+        manager.truncate(log, offset)
+        put(log, sent(log.log_end_offset, 20, 5))
+        disk.look = tuple
+        reader.look()
+        assert stored(reader.log) == stored(log)
+        assert facts(reader.log)[:2] == facts(log)[:2]
+        assert values(reader.log) == values(log)
+        assert reader.log.losses == []
+        reader.manager.close()
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_the_first_batch_begins_below_the_log_start(tmp_path: Path, always: bool) -> None:
+    disk = Watched(tmp_path)
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager)
+        reader = Reader(tmp_path, always, disk)
+        manager.start_at(log, 7)
+        append_as_follower(log, at(batch([b"a", b"b", b"c"]), 5), NOW_NS)
+        manager.checkpoint()
+        disk.look = tuple
+        reader.look()
+        assert (reader.log.log_end_offset, reader.log.losses) == (8, [])
+        assert stored(reader.log) == stored(log)
+        reader.manager.close()
