@@ -21,7 +21,7 @@ from storage.log.truncate import start_at
 from storage.log.validator import ValidatedBatch, validated, without_conversion
 from storage.record._batch import walk_batches
 from storage.record.control import ABORT, Marker, encode_marker, parse_marker
-from storage.record.header import BatchHeader, Buffer, parse_header
+from storage.record.header import BatchHeader, Buffer, parse_header, size_at
 from storage.segment.segment import MAX_OFFSET_SPAN
 from storage.segment.writer import BatchEntry
 from storage.state.producer_state import ProducerBatch, ProducerUpdate
@@ -163,36 +163,47 @@ def end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
     return log.append_assigned(assigned, now_ns)
 
 
+class _Part(NamedTuple):
+    """Sound batches that one segment can have, and the fields of those with a producer."""
+
+    data: memoryview
+    entries: list[BatchEntry]
+    headers: list[BatchHeader]
+    producers: list[ProducerBatch]
+
+
 def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
     """Append whole batches of any format as they are, with their offsets, epochs and producers.
 
-    Only CRCs and headers are checked. Each batch must follow the previous one, gaps of offsets and
-    of sequences are allowed (`UnifiedLog.appendAsFollower`). The first batch of a log without
-    records may begin below the log start, which it contains. The caller checks `flush_due`. Errors:
-    InvalidRecord; those of `check_writable`; nothing is appended. OSError, CorruptRecord if a
-    marker cannot be read: the batches before a gap that is too large for one segment may be
-    appended.
+    Only CRCs, headers and markers are checked. Each batch must follow the previous one, gaps of
+    offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). The first batch of a log
+    without records may begin below the log start, which it contains. The log rolls as often as
+    segment.bytes and the offsets require. The caller checks `flush_due`. Errors: InvalidRecord,
+    CorruptRecord for a marker; those of `check_writable`; nothing is appended. OSError: the batches
+    of earlier segments may be appended.
     """
     log.check_writable()
     log.files.check_room()
     view = memoryview(batches)
-    parts: list[memoryview] = []
-    at, end = 0, log.log_end_offset if log.size else 0
+    parts: list[_Part] = []
+    at, end = 0, log.log_end_offset
+    if not log.size:
+        end = min(end, max(_base_offset(view), 0))
     while at < len(view):
         rest = view[at:]
-        base = int.from_bytes(rest[:8], "big", signed=True)
-        # The walk ends before a batch that no segment can have together with the first one.
-        taken, _, _, end, fault, _ = walk_batches(rest, len(rest), base, end, paths.MAX_OFFSET)
-        if not taken:
-            raise InvalidRecord(
-                fault or "the batch is truncated", path=log.directory, position=at, offset=base
-            )
-        parts.append(rest[:taken])
+        taken, end = _walk_part(log, rest, end, at)
+        parts.append(_parsed(rest[:taken]))
         at += taken
     if parts and not log.size:
-        _begin_with(log, parse_header(parts[0]), now_ns)
+        _begin_with(log, parts[0].headers[0], now_ns)
     for part in parts:
-        _append_part(log, part, now_ns)
+        update = ProducerUpdate(log.producers) if part.producers else None
+        for batch in part.producers:
+            assert update is not None
+            update.add(batch)
+        first = part.headers[0].base_offset
+        log.append_assigned((part.data, part.entries, first, update), now_ns)
+        log.epochs.assign(part.headers)
 
 
 def _begin_with(log: Log, first: BatchHeader, now_ns: int) -> None:
@@ -204,25 +215,45 @@ def _begin_with(log: Log, first: BatchHeader, now_ns: int) -> None:
         start_at(log, first.base_offset, now_ns // 1_000_000)
 
 
-def _append_part(log: Log, batches: memoryview, now_ns: int) -> None:
-    """Append sound batches that one segment can have, with their offsets."""
-    entries: list[BatchEntry] = []
-    headers: list[BatchHeader] = []
-    update = ProducerUpdate(log.producers)
+def _walk_part(log: Log, batches: memoryview, end: int, position: int) -> tuple[int, int]:
+    """Return the size of the first batches that one segment can have, and the offset after them.
+
+    `end`: the log end before them; `position`: theirs in the append. Errors: InvalidRecord.
+    """
+    size, largest = len(batches), log.config.segment_bytes
+    if size > largest:
+        # A larger batch gets a segment of its own.
+        size = min(size, max(largest, size_at(batches, 0)))
+    first = _base_offset(batches)
+    # The base offset that `Log._prepare_segment` chooses for a new segment.
+    for base in (end, first):
+        # The walk ends before a batch that is too far from `base`.
+        taken, _, _, after, fault, _ = walk_batches(batches, size, base, end, paths.MAX_OFFSET)
+        if taken:
+            return taken, after
+    reason = fault or "the batch is truncated"
+    raise InvalidRecord(reason, path=log.directory, position=position, offset=first)
+
+
+def _base_offset(batches: memoryview) -> int:
+    return int.from_bytes(batches[:8], "big", signed=True)
+
+
+def _parsed(batches: memoryview) -> _Part:
+    """Parse the headers and markers of sound batches. Errors: CorruptRecord."""
+    part = _Part(batches, [], [], [])
     at = 0
     while at < len(batches):
         header = parse_header(batches, at)
-        entries.append((at, header.size, header.last_offset, header.max_timestamp))
-        headers.append(header)
+        part.entries.append((at, header.size, header.last_offset, header.max_timestamp))
+        part.headers.append(header)
         if header.producer_id >= 0:
             # A cleaner leaves a control batch without a record in the place of a marker.
             is_marker = header.is_control and header.is_transactional and header.records_count
             marker = parse_marker(batches, at) if is_marker else None
-            update.add(_producer_batch(header, header.base_offset, at, marker))
+            part.producers.append(_producer_batch(header, header.base_offset, at, marker))
         at += header.size
-    producers = update if update.batches else None
-    log.append_assigned((batches, entries, headers[0].base_offset, producers), now_ns)
-    log.epochs.assign(headers)
+    return part
 
 
 def append_with_offsets(

@@ -28,6 +28,9 @@ SENT = {
         [4 * FAR, 6 * FAR, 6 * FAR + 2],
     ],
     "far": [[3 * FAR, 3 * FAR + 5], [5 * FAR]],
+    # One segment could have both batches of a write, but not one that begins at the log end.
+    "near the first": [[5, FAR + 2], [FAR + 3]],
+    "near the last": [[5, 60], [71, FAR + 65]],
 }
 
 

@@ -20,6 +20,7 @@ RESCUE = "tests/storage/log/test_rescue.py"
 APPEND = "tests/storage/log/test_append.py"
 APPEND_QUEUE = "tests/storage/log/test_append_queue.py"
 SLOW = "tests/mount/contract/test_slow_disk.py"
+FOLLOWER = "tests/storage/log/test_follower.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 NEW = "tests/mount/contract/test_new_partitions.py"
 TRUNCATE = "tests/storage/log/test_truncate.py"
@@ -762,6 +763,63 @@ FAULTS = [
         "        elif partition.log.log_end_offset < self._end:\n",
         "Of two programs that write a new partition both believe that it is theirs.",
         (NEW,),
+    ),
+    Fault(
+        "follower-takes-batches-with-a-wrong-crc",
+        "storage/log/append.py",
+        "    raise InvalidRecord(reason, path=log.directory, position=position, offset=first)\n",
+        "    return size, end\n",
+        "A copy of a topic has a damaged batch, and a restart drops everything after it.",
+        (FOLLOWER,),
+    ),
+    Fault(
+        "follower-begins-a-segment-too-far-from-the-log-end",
+        "storage/log/append.py",
+        "    for base in (end, first):\n",
+        "    for base in (first,):\n",
+        "A kill takes batches that were acknowledged: a restart finds a gap before them.",
+        ("tests/crash/test_restore_crash.py",),
+    ),
+    Fault(
+        "follower-refuses-a-jump-of-offsets",
+        "storage/log/append.py",
+        "    for base in (end, first):\n",
+        "    for base in (end,):\n",
+        "A copy of a topic stops for ever at a gap that a cleaner has made.",
+        (FOLLOWER,),
+    ),
+    Fault(
+        "follower-parses-a-marker-after-the-first-write",
+        "storage/log/append.py",
+        "        parts.append(_parsed(rest[:taken]))\n        at += taken\n",
+        "        parts.append(rest[:taken])\n        at += taken\n"
+        "    parts = map(_parsed, parts)\n",
+        "A refused append has appended a part.",
+        (FOLLOWER,),
+    ),
+    Fault(
+        "follower-fills-one-segment",
+        "storage/log/append.py",
+        "    if size > largest:\n",
+        "    if size < 0:\n",
+        "A segment is many times larger than segment.bytes, and retention takes it as one.",
+        (FOLLOWER,),
+    ),
+    Fault(
+        "follower-parses-a-marker-that-a-cleaner-took",
+        "storage/log/append.py",
+        " and header.is_transactional and header.records_count\n",
+        " and header.is_transactional\n",
+        "A copy of a topic stops for ever at a control batch without a record.",
+        (FOLLOWER,),
+    ),
+    Fault(
+        "epochs-stay-when-batches-without-one-follow",
+        "storage/log/epochs.py",
+        "                entries.clear()\n",
+        "                pass\n",
+        "A follower truncates to an offset that its leader does not have.",
+        (FOLLOWER,),
     ),
     Fault(
         "restore-takes-offsets-that-go-back",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager, paths
-from storage.errors import InvalidRecord
+from storage.errors import CorruptRecord, InvalidRecord
 from storage.log.append import append_as_follower
 from storage.record.control import ABORT
 from storage.record.header import HEADER_SIZE, pack, parse_header
@@ -154,6 +154,17 @@ def test_batches_of_older_formats(tmp_path: Path) -> None:
     judged_again(tmp_path, judge)
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_batch_without_an_epoch_drops_those_of_earlier_ones(tmp_path: Path, magic: int) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append_as_follower(log, at(batch([b"v2"]), 0, 5), NOW_NS)
+        append_as_follower(log, oracle.put_message(oracle.Message(1, b"k", b"v"), magic), NOW_NS)
+        assert log.epochs.entries == []
+        append_as_follower(log, at(batch([b"v2"]), 2, 3), NOW_NS)
+        assert log.epochs.entries == [(3, 2)]
+
+
 def test_a_control_batch_without_its_marker_ends_nothing(tmp_path: Path) -> None:
     """A cleaner has left it of an earlier transaction. (`ProducerStateManager` skips it, too.)"""
 
@@ -191,11 +202,22 @@ def test_an_empty_batch_keeps_the_sequence_of_its_producer(tmp_path: Path) -> No
     judged_again(tmp_path, judge)
 
 
+def test_an_append_fills_several_segments(tmp_path: Path) -> None:
+    """The largest batch has one for itself."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager, internal_segment_bytes=200)
+        sent = [at(batch([b"x" * (300 if n == 3 else 10)]), n) for n in range(6)]
+        append_as_follower(log, b"".join(sent), NOW_NS)
+        assert [segment.base_offset for segment in log.segments] == [0, 2, 3, 4]
+        assert stored(log) == b"".join(sent)
+
+
 def broken(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
 GOOD = at(batch([b"good"] * 3), 10)
+NO_MARKER = pack(parse_header(marker(7, ABORT)), b"\x10\0\0\0\0\0\0")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +231,7 @@ GOOD = at(batch([b"good"] * 3), 10)
         (GOOD + b"?", "the batch is truncated"),
         (GOOD + at(batch([b"x"]), paths.MAX_OFFSET), "exceeds the largest offset"),
         (at(batch([b"x"]), 1), "base offset 1 is below 2"),
+        (GOOD + at(NO_MARKER, 3 * FAR), "does not fit its batch"),
         (GOOD + at(batch([b"x"]), 20)[:16] + b"\3" + GOOD[17:], "unknown record format: magic 3"),
     ],
 )
@@ -219,7 +242,7 @@ def test_what_is_not_whole_or_not_next_is_refused_as_a_whole(
         log = new_log(manager)
         append(log, b"a", b"b")
         before = facts(log), sizes_of(log.active)
-        with pytest.raises(InvalidRecord, match=reason):
+        with pytest.raises((InvalidRecord, CorruptRecord), match=reason):
             append_as_follower(log, data, NOW_NS)
         assert (facts(log), sizes_of(log.active)) == before
         append_as_follower(log, GOOD, NOW_NS)
