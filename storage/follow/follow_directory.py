@@ -108,7 +108,12 @@ class DirectoryFollower:
     def look(self, log: Log) -> bool:
         """Look at one log (`LogFollower.look`)."""
         follower = self._followers.get(log)
-        return follower is not None and follower.look()
+        is_changed = follower is not None and follower.look()
+        start = log.checkpointed_start or 0
+        if is_changed and log.log_start_offset < start and not self._manager.settings.is_brokers:
+            # The first segment begins below the log start since the look before.
+            self._starting.add((log.topic, log.partition))
+        return is_changed
 
     def intact(self, log: Log) -> bool:
         """Return `LogFollower.intact` of one log. Thread-safe."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.follow.follow import LogFollower
+from storage.follow.follow_directory import DirectoryFollower
 from storage.log.append import append_as_follower
 from tests.crash.moments import Moments
 from tests.crash.test_truncate_crash import OLD, put, sent
@@ -38,9 +38,13 @@ class Reader:
         self.manager.log_group.listeners.append(self.told)
         self.log = self.manager.log("t", 0)
         self.told.segments = list(self.log.segments)
-        self.look = LogFollower(self.log, lambda: NEVER_FRESH).look
+        self.follower = DirectoryFollower(self.manager, clock_ns=lambda: NEVER_FRESH)
         if always:
             disk.look = self.look
+
+    def look(self) -> None:
+        self.follower.look(self.log)
+        self.follower.look_at_log_starts()
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -70,10 +74,12 @@ def test_the_first_batch_begins_below_the_log_start(tmp_path: Path, always: bool
         log = new_log(manager)
         reader = Reader(tmp_path, always, disk)
         manager.start_at(log, 7)
+        reader.look()
+        assert (reader.log.log_start_offset, reader.log.log_end_offset) == (7, 7)
         append_as_follower(log, at(batch([b"a", b"b", b"c"]), 5), NOW_NS)
-        manager.checkpoint()
         disk.look = tuple
         reader.look()
-        assert (reader.log.log_end_offset, reader.log.losses) == (8, [])
+        assert (reader.log.log_start_offset, reader.log.log_end_offset) == (7, 8)
+        assert (values(reader.log), reader.log.losses) == ([b"c"], [])
         assert stored(reader.log) == stored(log)
         reader.manager.close()
