@@ -615,7 +615,7 @@ class Files:
             finally:
                 self.close(fd)
             self.rename(temporary, path)
-        except Exception:
+        except BaseException:
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise

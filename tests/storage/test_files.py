@@ -214,6 +214,12 @@ def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path: Path) -> None:
     assert files.scan(str(tmp_path)) == [("f", True)]
 
 
+def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), files.replacing(str(tmp_path / "f")):
+        raise KeyboardInterrupt
+    assert files.scan(str(tmp_path)) == []
+
+
 def test_running_out_of_descriptors_names_the_limit(tmp_path: Path, few_descriptors: int) -> None:
     for use in (files.scan, files.sync_directory, files.read_whole, files.lock):
         with pytest.raises(
