@@ -133,6 +133,8 @@ class WordFiles:
         begin = time.monotonic()
         try:
             log.files.check_free(cache or log.directory, segment.size)
+            if cache is None:
+                log.files.check_room()
             size = build(segment, path, task)
         except CorruptRecord as error:
             _log.warning("%s: no words are built for a segment: %s", log.name, error)

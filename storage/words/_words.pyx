@@ -10,9 +10,9 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_HEADERS, BAD_OFFSETS, BASE_OFFSET, CONTROL_BIT, HEADER_SIZE, LAST_OFFSET_DELTA,
-    NO_FAULT, Fault, Fields, PinnedBuffer, RecordHead, bounded_varint, headers_fill, hold,
-    last_offset_of, load32, load64, read_fields, read_head, size_of,
+    ATTRIBUTES, BAD_HEADERS, BAD_OFFSETS, BASE_OFFSET, CONTROL_BIT, HEADER_SIZE, LAST_OFFSET,
+    LAST_OFFSET_DELTA, NO_FAULT, Fault, Fields, PinnedBuffer, RecordHead, bounded_varint, headers_fill, hold,
+    load32, load64, read_fields, read_head, size_of,
 )
 from storage.record._crc cimport crc32c_of
 from storage.record._utf8 cimport sequence_at
@@ -146,6 +146,7 @@ cdef Fault add_batches(
     cdef const uint8_t *batch = start
     cdef const uint8_t *at
     cdef const uint8_t *end
+    cdef int64_t base
     cdef int32_t last_delta
     cdef RecordHead head
     cdef Fields fields
@@ -154,9 +155,10 @@ cdef Fault add_batches(
         position[0] = batch - start
         end = batch + size_of(batch)
         at = batch + HEADER_SIZE
+        base = <int64_t> load64(batch + BASE_OFFSET)
         last_delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
         # A block is a range of offsets.
-        if <int64_t> load64(batch + BASE_OFFSET) < next_offset[0] or last_delta < 0:
+        if base < next_offset[0] or last_delta < 0 or base >= LAST_OFFSET - last_delta:
             return BAD_OFFSETS
         if batch[ATTRIBUTES + 1] & CONTROL_BIT:
             at = end
@@ -173,7 +175,7 @@ cdef Fault add_batches(
             if not words.full:
                 add_record(words, &head, &fields, limit)
             at = fields.end
-        next_offset[0] = last_offset_of(batch) + 1
+        next_offset[0] = base + last_delta + 1
         batch = end
     return NO_FAULT
 
@@ -327,9 +329,9 @@ cdef void sort(uint64_t *pairs, uint64_t *others, int64_t count) noexcept nogil:
 
 
 cdef class PartBuilder:
-    """Collects the entries of a part's blocks.
+    """Collects the entries of a block, and of the blocks of a part.
 
-    count        pairs of an entry and a block
+    count        pairs of an entry and a block of the part
     next_offset  the offset after the batches that were read
     """
 
@@ -339,19 +341,20 @@ cdef class PartBuilder:
     cdef readonly long long count
     cdef readonly long long next_offset
 
-    def __init__(
+    def __cinit__(
         self, unsigned long long secret, unsigned long long secret_2, long long next_offset
     ):
         self.words.k0, self.words.k1 = secret, secret_2
         self.next_offset = next_offset
+        if not clear(&self.words):
+            raise MemoryError
 
     def __dealloc__(self):
         free(self.words.slots)
         free(self.pairs)
 
     def read(self, batches not None):
-        """Read the entries of a block, which is whole batches in plain form; return their number,
-        or -1 if they are too many, so that any entry may be in the block.
+        """Add the entries of whole batches in plain form to the block.
 
         Raises CorruptRecord if a reader would refuse a record, or if an offset is in no order.
         """
@@ -366,8 +369,6 @@ cdef class PartBuilder:
             at += size_of(held.start + at)
         if at != held.size:
             raise ValueError("not a whole batch")
-        if not clear(&self.words):
-            raise MemoryError
         with nogil:
             fault = add_batches(&self.words, held.start, held.size, &next_offset, &position)
         if fault != NO_FAULT:
@@ -375,12 +376,16 @@ cdef class PartBuilder:
         if self.words.no_memory:
             raise MemoryError
         self.next_offset = next_offset
-        return -1 if self.words.full else self.words.count
 
-    def put(self, int block):
-        """Add the entries that were read last, as those of a block of the part."""
+    @property
+    def block_count(self):
+        """The entries of the block; None if there is no room for all, so that it may have any."""
+        return None if self.words.full else self.words.count
+
+    def end_block(self, int block):
+        """Add the entries of the block, if it has room for all, to the part; begin another one."""
         cdef uint64_t at
-        cdef int64_t wanted = self.count + self.words.count
+        cdef int64_t wanted = self.count + (0 if self.words.full else self.words.count)
         cdef int64_t room
         cdef uint64_t *moved
         if wanted > self.room:
@@ -390,12 +395,14 @@ cdef class PartBuilder:
                 raise MemoryError
             self.pairs, self.room = moved, room
         with nogil:
-            for at in range(self.words.size):
+            for at in range(0 if self.words.full else self.words.size):
                 if self.words.slots[at]:
                     self.pairs[self.count] = (
                         <uint64_t> self.words.slots[at] << BLOCK_BITS | <uint64_t> block
                     )
                     self.count += 1
+        if not clear(&self.words):
+            raise MemoryError
 
     def end(self, int blocks, long long position):
         """Return the pages of the part at a position of the file, its directory, and its number of

@@ -1,7 +1,7 @@
 """Builds the `.words` file of a sealed segment (`layout`).
 
 It has the words of aborted transactions, too, but not those of control records. Building takes up
-to 60 MB of memory beside a block.
+to 60 MB of memory beside a batch in plain form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from storage.words.layout import (
     VERSION,
     Header,
     Part,
-    checked_bytes,
+    batch_header,
+    end_of_log,
 )
 
 
@@ -36,30 +37,35 @@ def build(segment: Segment, path: str, task: Task) -> int:
     OSError, SegmentGone, TaskCancelled; a file at `path` stays as it was.
     """
     task.begin("indexing words", segment.size)
-    segment.disk.check_room()
-    checked = checked_bytes(segment)
+    log_end = end_of_log(segment)
     with segment.disk.replacing(path) as fd:
         builder = _Builder(segment, fd)
         walk = Walk(Buffered(SegmentReader(segment).raw).read, 0, segment.size, WINDOW_BYTES)
+        last = 0
         for data in walk:
             at = 0
             while at < len(data):
+                position = walk.position + at
                 try:
-                    plain, size = segment.expand(data, at, len(data), walk.position + at)
+                    plain, size = segment.expand(data, at, len(data), position)
+                    if not plain:
+                        walk.needed = 0 if at else size
+                        break
+                    builder.add(plain)
                 except CorruptRecord as error:
-                    error.path, error.position = segment.log_path, walk.position + at
+                    error.path, error.position = segment.log_path, position
                     raise
-                if not plain:
-                    walk.needed = 0 if at else size
-                    break
-                builder.add(plain)
-                at += size
+                # The next batch finds the memory of this one.
+                del plain
+                last, at = position, at + size
+                task.advance(size)
             walk.position += at
-            task.advance(at)
         if walk.position < segment.size:
             reason = "a batch is truncated"
             raise CorruptRecord(reason, path=segment.log_path, position=walk.position)
-        return builder.end(checked)
+        # A run of small messages was expanded as one batch.
+        last = max((at for at, _ in segment.headers(last, segment.size)), default=last)
+        return builder.end(last, batch_header(segment, last) + log_end)
 
 
 class _Builder:
@@ -72,7 +78,6 @@ class _Builder:
         random = urandom(16)
         self._secret = int.from_bytes(random[:8]), int.from_bytes(random[8:])
         self._entries = PartBuilder(*self._secret, segment.base_offset)
-        self._block: list[Buffer] = []
         self._block_bytes = 0
         self._part_blocks = 0
         self._nexts: list[int] = []
@@ -80,25 +85,22 @@ class _Builder:
 
     def add(self, plain: Buffer) -> None:
         """Add the next batch, in plain form. Errors: CorruptRecord, OSError."""
-        self._block.append(plain)
+        self._entries.read(plain)
+        if self._entries.next_offset > self._segment.next_offset:
+            raise CorruptRecord("its offsets exceed those of the segment")
         self._block_bytes += len(plain)
         if self._block_bytes >= BLOCK_BYTES:
             self._end_block()
 
     def _end_block(self) -> None:
-        entries, block = self._entries, self._block
-        try:
-            count = entries.read(block[0] if len(block) == 1 else b"".join(block))
-        except CorruptRecord as error:
-            reason, path = error.message, self._segment.log_path
-            raise CorruptRecord(reason, path=path, offset=entries.next_offset) from None
-        self._block, self._block_bytes = [], 0
-        if self._part_blocks == MOST_BLOCKS or entries.count + count > MOST_ENTRIES:
+        entries = self._entries
+        count, following = entries.block_count, entries.next_offset
+        if self._part_blocks == MOST_BLOCKS or entries.count + (count or 0) > MOST_ENTRIES:
             self._end_part()
-        if count >= 0:
-            entries.put(self._part_blocks)
+        entries.end_block(self._part_blocks)
         self._part_blocks += 1
-        self._nexts.append(entries.next_offset if count >= 0 else ~entries.next_offset)
+        self._nexts.append(~following if count is None else following)
+        self._block_bytes = 0
 
     def _end_part(self) -> None:
         if not self._part_blocks:
@@ -110,9 +112,11 @@ class _Builder:
         self._write(directory)
         self._part_blocks = 0
 
-    def end(self, checked: bytes) -> int:
-        """Write the rest; return the file's size. Errors: CorruptRecord, OSError."""
-        if self._block:
+    def end(self, last_batch: int, checked: bytes) -> int:
+        """Write the rest; return the file's size. `checked`: the bytes of log that the header's CRC
+        covers. Errors: OSError.
+        """
+        if self._block_bytes:
             self._end_block()
         self._end_part()
         index = struct.pack(f"<{len(self._nexts)}q", *self._nexts)
@@ -123,6 +127,7 @@ class _Builder:
             crc32c(checked),
             self._segment.base_offset,
             self._segment.size,
+            last_batch,
             *self._secret,
             self._position,
             len(self._nexts),

@@ -10,9 +10,9 @@ A *block* is consecutive batches with at least 512 KiB of plain bytes. An *entry
 The entry's hash is the upper half of SipHash-1-3's first 64 bits. Its keys are the header's random
 secret, so nobody can make records whose words share a hash. Little-endian:
 
-    header   72 bytes: magic, version, CRC-32C of the 4 KiB of log before the end of what is
-             covered, base offset, bytes of log covered, secret (two u64), position of the index,
-             count of blocks, count of parts, the index's CRC-32C, CRC-32C of all this
+    header   80 bytes: magic, version, CRC-32C of the log's last batch header and last 4 KiB, base
+             offset, bytes of log covered, position of the last batch, secret (two u64), position of
+             the index, count of blocks, count of parts, the index's CRC-32C, CRC-32C of all this
     parts    each of at most 256 blocks: pages, directory
     index    for each block the offset after it (i64), inverted if any entry may be in the block;
              for each part: positions of its start and of its directory (u64), count of blocks,
@@ -39,16 +39,17 @@ import struct
 from typing import NamedTuple
 
 from storage.record.crc import crc32c
+from storage.record.header import HEADER_SIZE as BATCH_HEADER_SIZE
 from storage.record.header import Buffer
 from storage.segment.segment import Segment
 
 BLOCK_BYTES = 512 << 10
-CHECKED = 4096
-"""Bytes of log before the end of what is covered: the header has their CRC."""
+_CHECKED = 4096
+"""Bytes at the end of the log of which the header has the CRC."""
 
 MAGIC = b"KFSWORDS"
 VERSION = 1
-HEADER = struct.Struct("<8sIIqQQQQIII")
+HEADER = struct.Struct("<8sIIqQQQQQIII")
 HEADER_SIZE = HEADER.size + 4
 PART = struct.Struct("<QQII")
 
@@ -61,6 +62,7 @@ class Header(NamedTuple):
     log_crc: int
     base_offset: int
     covered: int
+    last_batch: int
     secret: int
     secret_2: int
     index_position: int
@@ -90,7 +92,15 @@ def checksum(data: Buffer, secret: int, position: int) -> int:
     return crc32c(data) ^ (secret + position) & 0xFFFFFFFF
 
 
-def checked_bytes(segment: Segment) -> bytes:
-    """Return the end of a segment's log. Errors: OSError, StorageError."""
-    size = min(segment.size, CHECKED)
+def end_of_log(segment: Segment) -> bytes:
+    """Return the last bytes of a segment's log. Errors: OSError, StorageError."""
+    size = min(segment.size, _CHECKED)
     return segment.disk.pread(segment.log_fd(), size, segment.size - size)
+
+
+def batch_header(segment: Segment, position: int) -> bytes:
+    """Return the header of the batch or message at a position, which has its offset and CRC, and in
+    older formats what follows it. Errors: OSError, StorageError.
+    """
+    size = min(segment.size - position, BATCH_HEADER_SIZE)
+    return segment.disk.pread(segment.log_fd(), size, position)

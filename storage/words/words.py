@@ -22,8 +22,9 @@ from storage.words.layout import (
     VERSION,
     Header,
     Part,
-    checked_bytes,
+    batch_header,
     checksum,
+    end_of_log,
 )
 from storage.words.query import AllOf, Entry, Query
 
@@ -77,7 +78,10 @@ class Words:
             raise ValueError("its format is unknown")
         if (header.base_offset, header.covered) != (segment.base_offset, segment.size):
             raise ValueError("it is not of this segment")
-        if header.log_crc != crc32c(checked_bytes(segment)):
+        if header.last_batch > header.covered:
+            raise ValueError("its header is damaged")
+        found = batch_header(segment, header.last_batch) + end_of_log(segment)
+        if header.log_crc != crc32c(found):
             raise ValueError("the segment has changed")
         return header
 
@@ -203,13 +207,12 @@ class Page:
 
 def check(segment: Segment, path: str) -> str | None:
     """Return what is wrong with a file, or None. It is not compared with the records. The caller
-    leases the segment. Errors: FileNotFoundError.
+    leases the segment. Errors: FileNotFoundError if there is no file.
     """
     try:
-        words = Words(segment, path)
-        words.check()
-    except FileNotFoundError:
-        raise
+        Words(segment, path).check()
     except (*_UNREADABLE, StorageError) as error:
+        if isinstance(error, FileNotFoundError) and error.filename == path:
+            raise
         return str(error)
     return None

@@ -73,9 +73,17 @@ FAULTS = [
     Fault(
         "words-of-a-segment-that-has-changed",
         "storage/words/words.py",
-        "        if header.log_crc != crc32c(checked_bytes(segment)):\n",
+        "        if header.log_crc != crc32c(found):\n",
         "        if False:\n",
         "A search misses the records of a segment that was written again.",
+        (WORDS,),
+    ),
+    Fault(
+        "words-of-a-log-with-the-same-end",
+        "storage/words/layout.py",
+        "    size = min(segment.size - position, BATCH_HEADER_SIZE)\n",
+        "    size = 0\n",
+        "A search misses the records of another log of equal size that ends with the same padding.",
         (WORDS,),
     ),
     Fault(
@@ -89,7 +97,7 @@ FAULTS = [
     Fault(
         "words-of-a-part-without-its-last-block",
         "storage/words/build.py",
-        "        if self._block:\n",
+        "        if self._block_bytes:\n",
         "        if False:\n",
         "A search misses the last records of each segment.",
         (WORDS,),

@@ -18,10 +18,11 @@ from storage.words.build import build
 from storage.words.layout import HEADER, HEADER_SIZE, MAGIC, PART, VERSION, Header, Part, checksum
 
 COUNT = 30
-LOG = b"".join(
+BATCHES = [
     encode([Record(n, 0, 0, b"key", b"all in%d of%d " % (n, n % 5) + b"%x " % n * 9)])
     for n in range(COUNT)
-)
+]
+LOG, LAST = b"".join(BATCHES), BATCHES[-1]
 
 
 class TwoFiles(Files):
@@ -64,7 +65,12 @@ def with_right_checksums(data: bytes) -> bytes:
     if len(out) < HEADER_SIZE:
         return data
     header = Header(*HEADER.unpack_from(out))._replace(
-        magic=MAGIC, version=VERSION, log_crc=crc32c(LOG[-4096:]), base_offset=0, covered=len(LOG)
+        magic=MAGIC,
+        version=VERSION,
+        log_crc=crc32c(LAST[:61] + LOG[-4096:]),
+        base_offset=0,
+        covered=len(LOG),
+        last_batch=len(LOG) - len(LAST),
     )
     index = out[header.index_position :][: header.blocks * 8 + header.parts * PART.size]
     parts = index[header.blocks * 8 :]

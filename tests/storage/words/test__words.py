@@ -41,8 +41,8 @@ def part_of(blocks: list[bytes]) -> tuple[bytes, bytes, int]:
     builder = PartBuilder(*SECRET, 0)
     for number, block in enumerate(blocks):
         with before_guard_page(block) as view:
-            assert builder.read(view) >= 0
-        builder.put(number)
+            builder.read(view)
+        builder.end_block(number)
     pages, directory, buckets = builder.end(len(blocks), POSITION)
     assert builder.count == 0
     return bytes(pages), bytes(directory), buckets
@@ -133,10 +133,13 @@ def test_several_pages() -> None:
 def test_a_block_with_too_many_words_has_none() -> None:
     builder = PartBuilder(*SECRET, 0)
     text = b" ".join(b"%x" % number for number in range(1_100_000))
-    assert builder.read(encode([Record(3, 0, 0, None, text)])) == -1
-    assert builder.next_offset == 4
-    assert builder.read(encode([Record(4, 0, 0, None, text[:1000])])) > 0
-    builder.put(1)
+    builder.read(encode([Record(3, 0, 0, None, text)]))
+    assert (builder.block_count, builder.next_offset) == (None, 4)
+    builder.end_block(0)
+    builder.read(encode([Record(4, 0, 0, None, text[:1000])]))
+    assert builder.block_count
+    builder.end_block(1)
+    assert builder.count > 0
     _, _, buckets = builder.end(2, 0)
     assert buckets < 100
 
@@ -157,9 +160,9 @@ def flooding(blocks: int) -> list[bytes]:
 def test_a_bucket_with_too_many_slots_has_none() -> None:
     record = Record(0, 0, 0, None, b" ".join(flooding(18)))
     builder = PartBuilder(*SECRET, 0)
-    builder.read(encode([record]))
     for block in range(18):
-        builder.put(block)
+        builder.read(encode([record._replace(offset=block)]))
+        builder.end_block(block)
     pages, directory, buckets = builder.end(256, POSITION)
     blocks = [words_twin.hashes([record], SECRET)] * 18 + [set[int]()] * 238
     found = bytes(pages), bytes(directory), buckets
@@ -178,6 +181,16 @@ def test_offsets_that_no_block_could_have_are_refused() -> None:
     assert builder.next_offset == 5
 
 
+@pytest.mark.parametrize("base", [(1 << 63) - 1, (1 << 63) - 2])
+def test_offsets_beyond_the_largest_one_are_refused(base: int) -> None:
+    batch = bytearray(encode([Record(0, 0, 0, None, b""), Record(1, 0, 0, None, b"")]))
+    batch[:8] = base.to_bytes(8, "big")
+    builder = PartBuilder(*SECRET, 0)
+    with pytest.raises(CorruptRecord, match="offset does not fit"):
+        builder.read(batch)
+    assert builder.next_offset == 0
+
+
 @given(made_logs.damaged())
 def test_damaged_batches_are_refused_or_read(data: bytes) -> None:
     builder = PartBuilder(*SECRET, 0)
@@ -186,5 +199,5 @@ def test_damaged_batches_are_refused_or_read(data: bytes) -> None:
             builder.read(view)
         except (CorruptRecord, ValueError):
             return
-    builder.put(0)
+    builder.end_block(0)
     builder.end(1, 0)

@@ -18,6 +18,7 @@ from storage.kafka07.segment import Segment07
 from storage.record.batch import Record, decode_plain, encode
 from storage.record.control import ABORT, encode_marker
 from storage.record.crc import crc32c
+from storage.record.header import LAST_OFFSET_DELTA_POSITION
 from storage.record.plain import recompress
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
@@ -36,6 +37,7 @@ from storage.words.query import (
     query_of_key,
 )
 from storage.words.words import Words, check
+from tests import oracle
 from tests.storage import old_logs
 from tests.storage.words.made_words import (
     lie_in,
@@ -323,6 +325,25 @@ def test_files_of_other_segments(tmp_path: Path) -> None:
     assert check(segment, path) == "the segment has changed"
 
 
+def padded(magic: int, text: bytes) -> bytes:
+    """A log that ends with more than 4 KiB of a batch that are the same for all texts."""
+    value = text + bytes(5000)
+    if magic == 2:
+        return encode([Record(0, 0, 0, None, b"a")]) + encode([Record(1, 0, 0, None, value)])
+    some = (oracle.Message(n, None, each, n) for n, each in enumerate((b"a", value)))
+    return b"".join(oracle.put_message(each, magic) for each in some)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_log_of_the_same_size_and_end(tmp_path: Path, magic: int) -> None:
+    segment = segment_of(tmp_path, padded(magic, b"one"))
+    path = segment.file_path(".words")
+    built(segment).close()
+    Path(segment.log_path).write_bytes(padded(magic, b"two"))
+    assert Words.open(segment, path) is None
+    assert check(segment, path) == "the segment has changed"
+
+
 @pytest.mark.parametrize(("magic", "version"), [(b"KFSWORDS", 2), (b"KFSLINES", 1)])
 def test_other_formats(tmp_path: Path, magic: bytes, version: int) -> None:
     segment = segment_of(tmp_path, random_log(1, 3))
@@ -340,6 +361,16 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert Words.open(segment, segment.file_path(".words")) is None
     with pytest.raises(FileNotFoundError):
         check(segment, segment.file_path(".words"))
+
+
+def test_a_missing_log(tmp_path: Path) -> None:
+    segment = segment_of(tmp_path, random_log(1, 3))
+    built(segment).close()
+    segment.close_descriptors()
+    Path(segment.log_path).unlink()
+    reason = check(segment, segment.file_path(".words"))
+    assert reason is not None
+    assert "No such file" in reason
 
 
 class Unreadable(Files):
@@ -385,7 +416,7 @@ def test_damage_is_refused(tmp_path: Path, reason: str, data: bytes) -> None:
     path = segment.file_path(".words")
     Path(path).write_bytes(b"as it was")
     Path(segment.log_path).write_bytes(data)
-    segment.size = len(data)
+    segment.size, segment.next_offset = len(data), 1000
     with pytest.raises(CorruptRecord, match=reason) as caught:
         build(segment, path, Task())
     assert caught.value.path == segment.log_path
@@ -402,16 +433,30 @@ def test_a_truncated_batch_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_task_leaves_nothing(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, random_log(3, 6))
-    task = Task()
-    segment.disk.check_room = task.cancel  # type: ignore[method-assign]
+    class Stopped(Task):
+        """It is cancelled as soon as bytes are done."""
+
+        def advance(self, size: int) -> None:
+            self.cancel()
+            super().advance(size)
+
+    batch = encode([Record(0, 0, 0, None, b"one")])
+    segment = segment_of(tmp_path, batch + encode([Record(1, 0, 0, None, b"two")]))
+    task = Stopped()
     with pytest.raises(TaskCancelled):
         build(segment, segment.file_path(".words"), task)
-    assert (task.phase, task.total, len(list(tmp_path.iterdir()))) == (
-        "indexing words",
-        segment.size,
-        1,
-    )
+    assert (task.phase, task.done, task.total) == ("indexing words", len(batch), segment.size)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("last_delta", [(1 << 31) - 1, -(1 << 31), -1])
+def test_offsets_outside_of_the_segment_are_refused(tmp_path: Path, last_delta: int) -> None:
+    batch = bytearray(encode([Record(5, 0, 0, None, b"text")]))
+    segment = segment_of(tmp_path, bytes(batch), 5)
+    struct.pack_into(">i", batch, LAST_OFFSET_DELTA_POSITION, last_delta)
+    Path(segment.log_path).write_bytes(with_crc(batch))
+    with pytest.raises(CorruptRecord, match="offset"):
+        build(segment, segment.file_path(".words"), Task())
 
 
 # -- limits ------------------------------------------------------------------------------------
