@@ -10,6 +10,7 @@ ANY_BLOCK: Final = 0xFFFF
 MOST_ENTRIES: Final = 2500000
 
 def hash_of(data: Buffer, secret: int, secret_2: int, is_key: bool) -> int: ...
+def checksum(data: Buffer, secret: int, position: int) -> int: ...
 
 class PartBuilder:
     count: int

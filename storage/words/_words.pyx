@@ -283,10 +283,24 @@ cdef inline void put32(uint8_t *at, uint32_t bits) noexcept nogil:
     put16(at + 2, bits >> 16)
 
 
+cdef inline uint32_t checksum_of(
+    const uint8_t *start, int64_t size, uint64_t secret, int64_t position
+) noexcept nogil:
+    return crc32c_of(start, size) ^ <uint32_t> (secret + <uint64_t> position)
+
+
+def checksum(data not None, unsigned long long secret, long long position):
+    """Return the checksum of the bytes at a position of the file: their CRC-32C, changed so that
+    the same bytes elsewhere, or in another file, have another one.
+    """
+    cdef PinnedBuffer held = hold(data)
+    return checksum_of(held.start, held.size, secret, position)
+
+
 cdef uint8_t *put_checksum(
     const uint8_t *start, uint8_t *end, uint64_t secret, int64_t position
 ) noexcept nogil:
-    put32(end, crc32c_of(start, end - start) ^ <uint32_t> (secret + <uint64_t> position))
+    put32(end, checksum_of(start, end - start, secret, position))
     return end + 4
 
 

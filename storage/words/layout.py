@@ -40,7 +40,6 @@ from typing import NamedTuple
 
 from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE as BATCH_HEADER_SIZE
-from storage.record.header import Buffer
 from storage.segment.segment import Segment
 
 BLOCK_BYTES = 512 << 10
@@ -83,13 +82,6 @@ class Part(NamedTuple):
     directory: int
     blocks: int
     buckets: int
-
-
-def checksum(data: Buffer, secret: int, position: int) -> int:
-    """Return the checksum of the bytes at a position of the file: their CRC-32C, changed so that
-    the same bytes elsewhere, or in another file, have another one.
-    """
-    return crc32c(data) ^ (secret + position) & 0xFFFFFFFF
 
 
 def end_of_log(segment: Segment) -> bytes:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import struct
+from functools import cached_property
 from itertools import accumulate
 
 from storage.descriptors import Descriptor
 from storage.errors import StorageError
 from storage.record.crc import crc32c
 from storage.segment.segment import Segment
-from storage.words._words import ANY_BLOCK, PAGE_BUCKETS, hash_of
+from storage.words._words import ANY_BLOCK, MOST_BLOCKS, PAGE_BUCKETS, checksum, hash_of
 from storage.words.layout import (
     HEADER,
     HEADER_SIZE,
@@ -23,12 +24,13 @@ from storage.words.layout import (
     Header,
     Part,
     batch_header,
-    checksum,
     end_of_log,
 )
 from storage.words.query import AllOf, Entry, Query
 
 _UNREADABLE = (ValueError, struct.error, OSError)
+_MOST_BYTES = 32 << 20
+"""The largest index, directory or page that is read: a damaged file may name any size."""
 
 
 class Words:
@@ -42,18 +44,16 @@ class Words:
         self._disk = segment.disk
         self._fd: int = Descriptor(segment.disk, path, os.O_RDONLY)
         self._header = header = self._read_header(segment)
-        index = self._read(header.index_position, header.blocks * 8 + header.parts * PART.size)
-        if crc32c(index) != header.index_crc:
+        # First the offset after each block.
+        self._index = self._read(
+            header.index_position, header.blocks * 8 + header.parts * PART.size
+        )
+        if crc32c(self._index) != header.index_crc:
             raise ValueError("its index is damaged")
-        nexts = struct.unpack_from(f"<{header.blocks}q", index)
-        self._parts = [Part(*each) for each in PART.iter_unpack(index[header.blocks * 8 :])]
-        if sum(part.blocks for part in self._parts) != header.blocks:
+        self._parts = [Part(*each) for each in PART.iter_unpack(self._index[header.blocks * 8 :])]
+        blocks = [part.blocks for part in self._parts]
+        if sum(blocks) != header.blocks or not all(0 < each <= MOST_BLOCKS for each in blocks):
             raise ValueError("its parts do not have its blocks")
-        # The offsets between which the blocks lie, and the blocks that may have any entry.
-        self._bounds = (header.base_offset, *(max(each, ~each) for each in nexts))
-        self._full = sum(1 << block for block, each in enumerate(nexts) if each < 0)
-        # The ends of the pages of the parts that were used; none if they cannot be read.
-        self._directories: dict[int, tuple[int, ...]] = {}
 
     @classmethod
     def open(cls, segment: Segment, path: str) -> Words | None:
@@ -86,16 +86,31 @@ class Words:
         return header
 
     def _read(self, position: int, size: int) -> bytes:
-        """Errors: ValueError if the file has fewer bytes; OSError."""
-        if size > self._disk.size(self._fd) - position:
-            raise ValueError("it is truncated")
-        data = self._disk.pread(self._fd, size, position)
+        """Errors: ValueError if the file has fewer bytes, or they are too many; OSError."""
+        if size > _MOST_BYTES:
+            raise ValueError("it is damaged")
+        data = b""
+        if size <= self._disk.size(self._fd) - position:
+            data = self._disk.pread(self._fd, size, position)
         self.read_bytes += len(data)
         if len(data) != size:
             raise ValueError("it is truncated")
         return data
 
-    # -- look-ups ------------------------------------------------------------------------------
+    def read_checked(self, position: int, end: int) -> bytes:
+        """Return bytes without the checksum at their end. Errors: ValueError, OSError."""
+        if end - position < 4:
+            raise ValueError("its directory is damaged")
+        data = self._read(position, end - position)
+        right = checksum(data[:-4], self._header.secret, position)
+        if data[-4:] != right.to_bytes(4, "little"):
+            raise ValueError(f"the bytes at {position} are damaged")
+        return data[:-4]
+
+    def hash_of(self, entry: Entry) -> int:
+        """Return an entry's hash."""
+        header = self._header
+        return hash_of(entry.data, header.secret, header.secret_2, entry.is_key)
 
     def offsets(self, query: Query) -> list[tuple[int, int]]:
         """Return the ranges (first, next) of offsets in which a record may match, in order.
@@ -103,77 +118,76 @@ class Words:
         If a part or a page cannot be read, any record of its blocks may match.
         """
         found: list[tuple[int, int]] = []
-        block = 0
-        for number, part in enumerate(self._parts):
-            bits = self._evaluate(query, number) | self._full >> block
-            bits &= (1 << part.blocks) - 1
-            while bits:
-                place = block + (bits & -bits).bit_length() - 1
-                bits &= bits - 1
-                first, following = self._bounds[place : place + 2]
-                if found and found[-1][1] == first:
-                    first, _ = found.pop()
-                found.append((first, following))
+        first, block = self._header.base_offset, 0
+        for part in self._parts:
+            bits = _PartReader(self, part).blocks(query)
+            for stored in struct.unpack_from(f"<{part.blocks}q", self._index, 8 * block):
+                # If any entry may be in a block, the offset after it is inverted.
+                following = max(stored, ~stored)
+                if bits & 1 or stored < 0:
+                    start = found.pop()[0] if found and found[-1][1] == first else first
+                    found.append((start, following))
+                first, bits = following, bits >> 1
             block += part.blocks
         return found
 
-    def _evaluate(self, query: Query, number: int) -> int:
-        """Return the bits of the blocks of a part in which a record may match."""
+    def check(self) -> None:
+        """Check all pages. Errors: ValueError with the reason; OSError."""
+        for part in self._parts:
+            reader = _PartReader(self, part)
+            for number in range(len(reader.ends) - 1):
+                reader.read_page(number)
+
+
+class _PartReader:
+    """Looks entries up in a part. It keeps the pages that it has read."""
+
+    def __init__(self, words: Words, part: Part) -> None:
+        self._words = words
+        self._part = part
+        self._all = (1 << part.blocks) - 1
+        self._pages: dict[int, _Page] = {}
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The positions, from the start of the part, between which its pages lie. Errors:
+        ValueError, OSError.
+        """
+        count, start = -(-self._part.buckets // PAGE_BUCKETS), self._part.directory
+        data = self._words.read_checked(start, start + 4 * count + 4)
+        return (0, *struct.unpack(f"<{count}I", data))
+
+    def read_page(self, number: int) -> _Page:
+        """Errors: ValueError if the page is damaged; OSError."""
+        if number not in self._pages:
+            start, end = (self._part.start + each for each in self.ends[number : number + 2])
+            data = self._words.read_checked(start, end)
+            self._pages[number] = _Page(data, self._part.blocks)
+        return self._pages[number]
+
+    def blocks(self, query: Query) -> int:
+        """Return the bits of the blocks in which a record may match."""
         if isinstance(query, Entry):
-            return self._look_up(query, number)
+            return self._look_up(query)
         is_and = isinstance(query, AllOf)
-        bits = everything = (1 << self._parts[number].blocks) - 1
-        if not is_and:
-            bits = 0
+        bits, last = (self._all, 0) if is_and else (0, self._all)
         for each in query.parts:
-            if bits == (0 if is_and else everything):
+            if bits == last:
                 break
-            found = self._evaluate(each, number)
+            found = self.blocks(each)
             bits = bits & found if is_and else bits | found
         return bits
 
-    def _look_up(self, entry: Entry, number: int) -> int:
-        header, part = self._header, self._parts[number]
-        hashed = hash_of(entry.data, header.secret, header.secret_2, entry.is_key)
-        bucket = hashed * part.buckets >> 32
+    def _look_up(self, entry: Entry) -> int:
+        hashed = self._words.hash_of(entry)
+        page, bucket = divmod(hashed * self._part.buckets >> 32, PAGE_BUCKETS)
         try:
-            page = self._page(number, bucket // PAGE_BUCKETS)
+            return self.read_page(page).bits(bucket, hashed)
         except _UNREADABLE:
-            return (1 << part.blocks) - 1
-        return page.bits(bucket % PAGE_BUCKETS, hashed)
-
-    def _page(self, number: int, page: int) -> Page:
-        """Read a page. Errors: ValueError if it is damaged; OSError."""
-        part = self._parts[number]
-        if number not in self._directories:
-            count = -(-part.buckets // PAGE_BUCKETS)
-            self._directories[number] = ()
-            data = self._checked(part.directory, 4 * count + 4)
-            self._directories[number] = struct.unpack(f"<{count}I", data)
-        ends = (0, *self._directories[number])
-        if len(ends) == 1:
-            raise ValueError("the directory of a part is damaged")
-        start, end = ends[page : page + 2]
-        return Page(self._checked(part.start + start, end - start), part.blocks)
-
-    def _checked(self, position: int, size: int) -> bytes:
-        """Return bytes without the checksum that follows them. Errors: ValueError, OSError."""
-        if size < 4:
-            raise ValueError("its directory is damaged")
-        data = self._read(position, size)
-        right = checksum(data[:-4], self._header.secret, position)
-        if data[-4:] != right.to_bytes(4, "little"):
-            raise ValueError(f"the bytes at {position} are damaged")
-        return data[:-4]
-
-    def check(self) -> None:
-        """Check all pages. Errors: ValueError with the reason; OSError."""
-        for number, part in enumerate(self._parts):
-            for page in range(-(-part.buckets // PAGE_BUCKETS)):
-                self._page(number, page)
+            return self._all
 
 
-class Page:
+class _Page:
     """The buckets of a page."""
 
     def __init__(self, data: bytes, blocks: int) -> None:

@@ -218,6 +218,14 @@ FAULTS = [
         "Each part has the entries of all parts before it.",
         (WORDS_LOOP, WORDS),
     ),
+    Fault(
+        "words-pages-of-an-older-file",
+        "storage/words/_words.pyx",
+        "    return crc32c_of(start, size) ^ <uint32_t> (secret + <uint64_t> position)\n",
+        "    return crc32c_of(start, size)\n",
+        "After a power cut, a page of an older file hides records.",
+        (WORDS,),
+    ),
     # -- indexes and checked parts --------------------------------------------------------------
     Fault(
         "search-equal-key-not-counted",

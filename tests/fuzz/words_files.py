@@ -13,9 +13,9 @@ from storage.record.crc import crc32c
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from storage.task import Task
-from storage.words._words import PAGE_BUCKETS
+from storage.words._words import PAGE_BUCKETS, checksum
 from storage.words.build import build
-from storage.words.layout import HEADER, HEADER_SIZE, MAGIC, PART, VERSION, Header, Part, checksum
+from storage.words.layout import HEADER, HEADER_SIZE, MAGIC, PART, VERSION, Header, Part
 
 COUNT = 30
 BATCHES = [

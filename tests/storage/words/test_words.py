@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.condition.condition import Among, Contains, Like, Part
+from storage.condition import condition
+from storage.condition.condition import Among, Contains, Like
 from storage.errors import CorruptRecord, TaskCancelled
 from storage.files import Files
 from storage.kafka07.segment import Segment07
@@ -25,7 +27,7 @@ from storage.settings.config import LogConfig
 from storage.task import Task
 from storage.words import build as build_module
 from storage.words.build import build
-from storage.words.layout import HEADER, HEADER_SIZE
+from storage.words.layout import HEADER, HEADER_SIZE, PART, Header, Part
 from storage.words.query import (
     EVERYTHING,
     NOTHING,
@@ -93,7 +95,7 @@ def built(segment: Segment) -> Words:
     return words
 
 
-def conditions(draw: random.Random, text: bytes) -> Iterator[tuple[Part, Query]]:
+def conditions(draw: random.Random, text: bytes) -> Iterator[tuple[condition.Part, Query]]:
     """Conditions that search for a text, and their queries."""
     words = (text, random_text(draw, 3))
     for whole in (False, True):
@@ -354,6 +356,52 @@ def test_other_formats(tmp_path: Path, magic: bytes, version: int) -> None:
     path.write_bytes(header + crc32c(header).to_bytes(4, "little") + data[HEADER_SIZE:])
     assert Words.open(segment, str(path)) is None
     assert check(segment, str(path)) == "its format is unknown"
+
+
+class Measured(Files):
+    """The largest size that was read at once."""
+
+    largest = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self.largest = max(self.largest, size)
+        return super().pread(fd, size, position)
+
+
+@pytest.mark.parametrize("large", ["index", "directory"])
+def test_sizes_of_a_damaged_file_take_no_memory(tmp_path: Path, large: str) -> None:
+    segment = segment_of(tmp_path, random_log(1, 3))
+    built(segment).close()
+    path = Path(segment.file_path(".words"))
+    data = path.read_bytes()
+    header = Header(*HEADER.unpack_from(data))
+    index = data[header.index_position :]
+    if large == "index":
+        header = header._replace(blocks=5 << 20)
+    else:
+        last = Part(*PART.unpack(index[-PART.size :]))._replace(buckets=2 << 30)
+        index = index[: -PART.size] + PART.pack(*last)
+        header = header._replace(index_crc=crc32c(index))
+    path.write_bytes(header.packed() + data[HEADER_SIZE : header.index_position] + index)
+    os.truncate(path, 100 << 20)
+    segment.disk = disk = Measured()
+    words = Words.open(segment, str(path))
+    if words is not None:
+        assert words.offsets(Entry(b"absent")) == [(segment.base_offset, segment.next_offset)]
+    assert (words is None) == (large == "index")
+    assert check(segment, str(path)) is not None
+    assert disk.largest <= 32 << 20
+
+
+def test_a_page_is_read_once(tmp_path: Path) -> None:
+    segment = segment_of(tmp_path, random_log(1, 3))
+    words = built(segment)
+    counts = []
+    for query in (Entry(b"absent"), OneOf((Entry(b"absent"), Entry(b"missing")))):
+        before = words.read_bytes
+        words.offsets(query)
+        counts.append(words.read_bytes - before)
+    assert counts[0] == counts[1]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
