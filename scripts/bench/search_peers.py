@@ -129,9 +129,10 @@ class Kafkafs(Peer):
         if name == "empty":
             return super().search(search, name, runs, most_s)
         command = [sys.executable, f"{HERE}/search_ours.py", str(runs)]
-        done = subprocess.run(
-            [*command, *self.command(search, name)[2:]], stdout=subprocess.PIPE, check=True
-        )
+        command += self.command(search, name)[2:]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stderr)
         figures = json.loads(done.stdout)
         return Found(figures["seconds"], _lines(search, figures["printed"]), figures["read"][-1])
 
