@@ -13,6 +13,9 @@ from storage.words.query import (
     query_of_key,
 )
 
+_MOST_ALTERNATIVES = 256
+"""For more, reading a page for each takes longer than reading the blocks."""
+
 
 def query_of(part: Part) -> Query:
     """Return a query that is true for all records for which the part is true."""
@@ -56,4 +59,6 @@ def _one_of(parts: list[Query]) -> Query:
     if EVERYTHING in parts:
         return EVERYTHING
     left = tuple(each for each in parts if each != NOTHING)
+    if len(left) > _MOST_ALTERNATIVES:
+        return EVERYTHING
     return left[0] if len(left) == 1 else OneOf(left)

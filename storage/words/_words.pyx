@@ -158,7 +158,7 @@ cdef Fault add_batches(
         base = <int64_t> load64(batch + BASE_OFFSET)
         last_delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
         # A block is a range of offsets.
-        if base < next_offset[0] or last_delta < 0 or base >= LAST_OFFSET - last_delta:
+        if base < next_offset[0] or last_delta < 0 or base >= <int64_t> LAST_OFFSET - last_delta:
             return BAD_OFFSETS
         if batch[ATTRIBUTES + 1] & CONTROL_BIT:
             at = end

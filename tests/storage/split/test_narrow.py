@@ -11,8 +11,10 @@ from storage import Log, LogManager, Record, encode, paths
 from storage.condition.parse import parse
 from storage.log.append import append_batches
 from storage.split.narrow import MOST_RANGES, few, narrowed
+from storage.split.word_query import query_of
 from storage.task import Task
 from storage.words.build import build
+from storage.words.query import EVERYTHING
 from tests.storage.logs import NOW_MS, NOW_NS, opened
 
 SEGMENTS = 4
@@ -69,6 +71,13 @@ def left(data: Path, condition: str, caches: list[Path]) -> list[int]:
             ranges = narrowed(manager.log("t", 0), 0, 2 * SEGMENTS, parsed, str(cache))
             found.append({offset // 2 for low, high in ranges for offset in range(low, high)})
     return sorted(set.intersection(*found))
+
+
+@pytest.mark.parametrize(("count", "is_read"), [(256, False), (257, True)])
+def test_many_keys_are_not_looked_up(count: int, is_read: bool) -> None:
+    keys = ", ".join(f"'key{number}'" for number in range(count))
+    parsed = parse(f"key in ({keys})").of_partition("t", 0)
+    assert (query_of(parsed.part) == EVERYTHING) == is_read
 
 
 @pytest.mark.parametrize(
