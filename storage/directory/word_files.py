@@ -19,13 +19,13 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError, TaskCancelled
+from storage.files import is_temporary
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.task import Task
@@ -38,6 +38,8 @@ _MISSING = -1
 """The size of the file of a segment that has none yet."""
 _AGAIN_MS = 600_000
 """After this time, the files are looked for again: a full disk may have taken some."""
+_ABANDONED_S = 86_400
+"""No process builds a file that was not written for this time."""
 
 
 class _Seen(NamedTuple):
@@ -160,26 +162,40 @@ def path_of(segment: Segment, cache: str | None = None) -> str:
 
 
 def remove_all(log: Log, cache: str | None = None) -> int:
-    """Remove the `.words` files of a log; return their number. Errors: OSError."""
-    return _remove(log, cache, lambda: set())
+    """Remove the `.words` files of a log, also unfinished ones; return their number. Errors:
+    OSError.
+    """
+    names = _names(log, cache)
+    return _remove(log, cache, [n for n in names if n.endswith(paths.WORDS) or _is_unfinished(n)])
 
 
 def remove_stale(log: Log, cache: str | None = None) -> int:
-    """Remove the `.words` files whose segment does not exist; return their number. Errors:
-    OSError.
+    """Remove the `.words` files whose segment does not exist, and those that a process has not
+    finished; return their number. Errors: OSError.
     """
-    return _remove(log, cache, lambda: _bases(log))
-
-
-def _remove(log: Log, cache: str | None, kept: Callable[[], set[int | None]]) -> int:
-    names = [name for name in _names(log, cache) if name.endswith(paths.WORDS)]
+    names = _names(log, cache)
     # After the names: the owner may have made a segment with its file meanwhile.
-    bases, count = kept(), 0
+    bases = _bases(log)
+    stale = [n for n in names if n.endswith(paths.WORDS) and paths.base_offset_of(n) not in bases]
+    before = time.time() - _ABANDONED_S
+    for name in filter(_is_unfinished, names):
+        with contextlib.suppress(FileNotFoundError):
+            path = os.path.join(cache or log.directory, name)
+            if log.files.file_stat(path).st_mtime < before:
+                stale.append(name)
+    return _remove(log, cache, stale)
+
+
+def _is_unfinished(name: str) -> bool:
+    return is_temporary(name) and name.endswith(f"{paths.WORDS}.tmp")
+
+
+def _remove(log: Log, cache: str | None, names: list[str]) -> int:
+    count = 0
     for name in names:
-        if paths.base_offset_of(name) not in bases:
-            with contextlib.suppress(FileNotFoundError):
-                log.files.unlink(os.path.join(cache or log.directory, name))
-                count += 1
+        with contextlib.suppress(FileNotFoundError):
+            log.files.unlink(os.path.join(cache or log.directory, name))
+            count += 1
     return count
 
 

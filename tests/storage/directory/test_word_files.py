@@ -451,3 +451,18 @@ def test_removal(tmp_path: Path) -> None:
         assert remove_all(log) == COUNT
         assert remove_all(log, str(tmp_path / "missing")) == 0
         assert len(list(cache.iterdir())) == 1
+
+
+def test_removal_of_unfinished_files(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    old, new = (f"{each:016x}-{paths.file_name(0, paths.WORDS)}.tmp" for each in (1, 2))
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for name in (old, new):
+            (cache / name).touch()
+        os.utime(cache / old, (0, 0))
+        assert remove_stale(log, str(cache)) == 1
+        assert left_in(cache) == [new]
+        assert remove_all(log, str(cache)) == 1
+        assert left_in(cache) == []
