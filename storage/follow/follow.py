@@ -320,12 +320,17 @@ class LogFollower:
         sizes = repacked_sizes(log.files, log.directory)
         if sizes:
             self._head(log.active.base_offset, found)
+        repacked: list[tuple[Segment, Segment]] = []
         for old in changed:
             new = found.get(old.base_offset, old)
             is_whole = new.sealed and not (new.lost or new.lost_bytes or old.lost or old.damages)
             if is_whole and new.identity != old.identity and is_repacked(old, new, sizes):
+                repacked.append((old, new))
+        if repacked:
+            before, after = zip(*repacked, strict=True)
+            for old in before:
                 self._leave(old)
-                log.take_repacked(old, new, producers)
+            log.take_repacked(before, after, producers)
 
     def _head(self, end: int, found: dict[int, Segment]) -> list[Segment]:
         """Return the segments of a listing below `end`; read those that were not read."""
@@ -515,15 +520,9 @@ class LogFollower:
             else:
                 listener.removing(log, old)
         first = log.segments[0].base_offset
-        # In this order another thread finds every aborted transaction at any moment.
-        log.release_later(lost, log.monotonic_ms())
         segments = (*new, *log.segments[count:])
         start = max(log.log_start_offset, segments[0].base_offset)
-        log.sync_with_writer(segments=segments, log_start=start, producers=producers)
-        if producers is not None:
-            log.transactions.producers_replaced()
-        elif log.producers.first_undecided_offset is not None:
-            log.transactions.stabilize()
+        log.take_segments(segments, lost, log_start=start, producers=producers)
         if new and new[0].base_offset < first == log.log_start_offset:
             # It was loaded while a cleaner swapped its first segments.
             log.sync_with_writer(log_start=new[0].base_offset)

@@ -81,16 +81,17 @@ class LogListener(Generic[L]):
         """
         return None
 
-    def repacking(self, log: L, old: Segment, new: Segment) -> None:
-        """`new`, the same records in other batches, replaces `old` when this returns.
+    def repacking(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Each of `new`, the same records in other batches, replaces one of `old` when this
+        returns: several if another process, whose log this is, has repacked them.
 
         Errors: StorageError, OSError; nothing has changed, and the change must not happen now.
         """
 
-    def repacked(self, log: L, old: Segment, new: Segment) -> None:
-        """`new` has replaced `old`, which can be read until it is removed.
+    def repacked(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Each of `new` has replaced one of `old`, which can be read until they are removed.
 
-        In another process's log, `old` may not have been read to its end, as with `swapped`.
+        In another process's log, the last one may not have been read to its end, as with `swapped`.
         """
 
     def repack_ended(self, log: L) -> None:

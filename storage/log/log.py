@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from storage import paths
-from storage.errors import CorruptRecord, CutShort, LogClosed
+from storage.errors import CorruptRecord, CutShort, LogClosed, StorageError
 from storage.log.assign import Assigned, with_checked_offsets
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
@@ -646,7 +646,7 @@ class Log(LogState):
         assert number < len(self.segments) - 1, "the active segment is not replaced"
         self.history.check_repack()
         for listener in self.listeners:
-            listener.repacking(self, old, new)
+            listener.repacking(self, (old,), (new,))
         # In this order another thread finds every aborted transaction at any moment.
         self.release_later((old,), now_ms)
         self.segments = (*self.segments[:number], new, *self.segments[number + 1 :])
@@ -655,30 +655,8 @@ class Log(LogState):
         self.counters.repacked_bytes_before += old.size
         self.counters.repacked_bytes_after += new.size
         for listener in self.listeners:
-            listener.repacked(self, old, new)
+            listener.repacked(self, (old,), (new,))
         self.history.end_repack(is_done=True)
-
-    def take_repacked(self, old: Segment, new: Segment, producers: ProducerState | None) -> None:
-        """Replace a sealed segment by `new`, which another process has repacked.
-
-        `producers`: as of the log end, if not all of `old` was read; `new` has the rest.
-        """
-        if self._history is not None:
-            self._history.begin_repacked()
-        for listener in self.listeners:
-            listener.repacking(self, old, new)
-        number = self.segments.index(old)
-        # In this order another thread finds every aborted transaction at any moment.
-        self.release_later((old,), self.monotonic_ms())
-        segments = (*self.segments[:number], new, *self.segments[number + 1 :])
-        self.sync_with_writer(segments=segments, producers=producers)
-        if producers is not None:
-            self.transactions.producers_replaced()
-        elif self.producers.first_undecided_offset is not None:
-            self.transactions.stabilize()
-        for listener in self.listeners:
-            listener.repacked(self, old, new)
-        self.give_up_repack()
 
     def finish_replacement(self, new: Segment) -> None:
         """Rename a replacement's files to the log's names; the old ones' renames are durable."""
@@ -797,6 +775,54 @@ class Log(LogState):
             self.log_end_offset = log_end
         if producers is not None:
             self.producers = producers
+
+    def take_segments(
+        self,
+        segments: Sequence[Segment],
+        left: Sequence[Segment],
+        *,
+        log_start: int | None = None,
+        producers: ProducerState | None = None,
+    ) -> None:
+        """Replace the list of segments, as another process did, and compute the stable sizes.
+
+        `left`: the segments that leave the log. `producers`: as of the log end, if the log had not
+        all records of `segments`. The caller calls the listeners. Errors: OSError, StorageError;
+        nothing has changed.
+        """
+        before = self.segments, self.retired, self.log_start_offset, self.producers
+        # In this order another thread finds every aborted transaction at any moment.
+        self.release_later(left, self.monotonic_ms())
+        self.sync_with_writer(segments=segments, log_start=log_start, producers=producers)
+        try:
+            if producers is not None:
+                self.transactions.producers_replaced()
+            elif self.producers.first_undecided_offset is not None:
+                self.transactions.stabilize()
+        except (OSError, StorageError):
+            self.segments, self.retired, self.log_start_offset, self.producers = before
+            raise
+
+    def take_repacked(
+        self, old: Sequence[Segment], new: Sequence[Segment], producers: ProducerState | None
+    ) -> None:
+        """Replace each of `old` by one of `new`, as another process has repacked them.
+
+        `producers`: as of the log end, if not all of the last one was read; `new` has the rest.
+        Errors: OSError, StorageError; nothing has changed.
+        """
+        new_of = dict(zip(old, new, strict=True))
+        if self._history is not None:
+            self._history.begin_repacked()
+        try:
+            for listener in self.listeners:
+                listener.repacking(self, old, new)
+            segments = [new_of.get(segment, segment) for segment in self.segments]
+            self.take_segments(segments, old, producers=producers)
+            for listener in self.listeners:
+                listener.repacked(self, old, new)
+        finally:
+            self.give_up_repack()
 
     # -- settings, end -------------------------------------------------------------------------
 

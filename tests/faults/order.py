@@ -194,10 +194,10 @@ FAULTS = [
     Fault(
         "repacked-bytes-have-their-inode-before-they-are-shown",
         "storage/log/log.py",
-        "            listener.repacked(self, old, new)\n"
+        "            listener.repacked(self, (old,), (new,))\n"
         "        self.history.end_repack(is_done=True)\n",
         "            self.history.end_repack(is_done=True)\n"
-        "            listener.repacked(self, old, new)\n",
+        "            listener.repacked(self, (old,), (new,))\n",
         "An inode of `.batches` shows bytes from before repacking, then those from after it.",
         ("tests/kafkafs/tree/partition/test_repack.py",),
     ),

@@ -30,7 +30,7 @@ Invariants: each extent of a timeline starts where the one before it ends; first
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import ge, itemgetter
 from typing import TYPE_CHECKING
@@ -115,11 +115,11 @@ class Timeline:
         self.unpositioned = (*extents, *self.unpositioned[count:])
         return kept
 
-    def exchange(self, old: Extent, new: Extent) -> None:
-        """Put `new`, which has the same text, in the place of `old`: no generation changes."""
+    def exchange(self, new_of: Mapping[Extent, Extent]) -> None:
+        """Put others, which have the same text, in the place of extents: no generation changes."""
         starts, positioned = self.positioned
-        self.positioned = starts, tuple(new if each is old else each for each in positioned)
-        self.unpositioned = tuple(new if each is old else each for each in self.unpositioned)
+        self.positioned = starts, tuple(new_of.get(each, each) for each in positioned)
+        self.unpositioned = tuple(new_of.get(each, each) for each in self.unpositioned)
 
 
 class Generation:

@@ -668,18 +668,21 @@ class Partition:
 
         return write
 
-    def repacking(self, old: Segment, new: Segment) -> None:
-        """`new` replaces `old` when this returns. Errors: StorageError, OSError; it must not."""
-        self._hold((old,))
+    def repacking(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Each of `new` replaces one of `old` when this returns. Errors: StorageError, OSError; it
+        must not.
+        """
+        self._hold(old)
         for text in self.texts.values():
             if self.log.read_only:
                 text.swapping()
             else:
-                text.check_repacked(old, new)
+                for before, after in zip(old, new, strict=True):
+                    text.check_repacked(before, after)
         self._end_ranges(only_bytes=True)
 
-    def repacked(self, old: Segment, new: Segment) -> None:
-        """The log has the new segment, which is smaller."""
+    def repacked(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """The log has the new segments, which are smaller."""
         self.note_change()
         self._drop_attributes()
         with self.lock:

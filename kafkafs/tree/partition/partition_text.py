@@ -617,23 +617,29 @@ class PartitionText:
         if is_known and (found.text_length, found.records) != (wanted.text_length, wanted.records):
             raise CorruptRecord("the repacked segment has another text", path=new.log_path)
 
-    def repacked(self, old: Segment, new: Segment) -> None:
-        """`new` has replaced `old`. The view of bytes changes, each other one shows the same. Under
-        the lock.
+    def repacked(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Each of `new` has replaced one of `old`. The view of bytes changes, each other one shows
+        the same. Under the lock.
         """
-        segments = self.log.segments
-        number = segments.index(new)
         if not self.view.is_text:
-            unshown = self._unshown(number + 1)
-            self._keep_later(self._replace_head(number + 1, segments[: number + 1], unshown))
+            segments = self.log.segments
+            count = segments.index(new[-1]) + 1
+            unshown = self._unshown(count)
+            self._keep_later(self._replace_head(count, segments[:count], unshown))
             return
-        extent = self.timeline.extents[number]
-        assert extent.segment is old
-        extent.leave()
-        self.timeline.exchange(extent, self._repacked_extent(extent, new))
-        self._left[old] = extent
+        new_of = dict(zip(old, new, strict=True))
+        first = len(self.timeline.unpositioned)
+        exchanged: dict[Extent, Extent] = {}
+        for number, extent in enumerate(self.timeline.extents):
+            if (after := new_of.get(extent.segment)) is not None:
+                extent.leave()
+                found = self._repacked_extent(extent, after, is_positioned=number >= first)
+                exchanged[extent] = found
+                self._left[extent.segment] = extent
+        assert len(exchanged) == len(old)
+        self.timeline.exchange(exchanged)
 
-    def _repacked_extent(self, extent: Extent, new: Segment) -> Extent:
+    def _repacked_extent(self, extent: Extent, new: Segment, *, is_positioned: bool) -> Extent:
         """The extent of `new`, which has the records of the segment of `extent`."""
         if self._measured is not None and self._measured[0] is new:
             return self._measured[1]
@@ -643,7 +649,7 @@ class PartitionText:
         is_read = old.next_offset >= new.next_offset and old.stable_size == old.size
         if is_read and extent.complete and not extent.is_guessed:
             found.take_totals(extent.text_length, extent.records)
-        elif extent in self.timeline.positioned[1]:
+        elif is_positioned:
             self.end_unknown = True
         return found
 

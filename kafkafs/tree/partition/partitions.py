@@ -146,10 +146,10 @@ class Partitions(LogListener[Log]):
     def preparing_repack(self, log: Log, old: Segment, new: Segment) -> Callable[[], None] | None:
         return self.of(log).preparing_repack(old, new)
 
-    def repacking(self, log: Log, old: Segment, new: Segment) -> None:
+    def repacking(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         self.of(log).repacking(old, new)
 
-    def repacked(self, log: Log, old: Segment, new: Segment) -> None:
+    def repacked(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         self.of(log).repacked(old, new)
 
     def repack_ended(self, log: Log) -> None:

@@ -191,7 +191,7 @@ class FirstListener(LogListener[Log]):
         self.tree = tree
         self.found: list[int] = []
 
-    def repacked(self, log: Log, old: Segment, new: Segment) -> None:
+    def repacked(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         self.found.append(self.tree.file("t/.batches/0").inode)
 
 
@@ -456,6 +456,25 @@ def test_a_mount_beside_shows_the_rest_of_a_transaction(
     assert beside.tree.read("t/.follow/0", len(shown)) == text[len(shown) :]
     assert beside.tree.read("t/0") == text
     assert beside.found() == beside.inodes
+
+
+def test_a_mount_beside_takes_all_segments_of_an_open_transaction(beside: Beside) -> None:
+    """It begins where nobody has read, in the second of two segments, and ends after both."""
+    log, producer = beside.writer.log(), Producer(7, transactional=True)
+    beside.roll()
+    beside.append()
+    shown = b"".join(beside.lines)
+    assert beside.tree.read("t/.follow/0") == shown
+    for _ in range(2):
+        beside.tree.log().age_descriptors()
+    beside.append()
+    append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
+    beside.lines.append(b"of a transaction\n")
+    beside.roll()
+    append_batches(log, producer.commit(), now_ns=NOW_NS)
+    for step in beside.append, beside.repack, beside.delete_files:
+        step()
+    beside.check()
 
 
 def test_a_range_ends_at_its_offset_although_the_text_is_not_measured_yet(beside: Beside) -> None:
