@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -156,11 +155,10 @@ def _offsets(tree: FileSystem, file: ViewFile, points: str) -> tuple[int, int]:
 
 def first_records(batch: Buffer, count: int) -> Buffer:
     """Return a plain batch with only its first records, `count` of them. Errors: CorruptRecord."""
-    from storage.record.batch import plain_records
+    from storage.condition.intervals import HIGHEST
     from storage.record.columns._predicate import Predicate, kept
 
-    last = next(islice(plain_records(batch), count - 1, None))
-    some = kept(batch, Predicate(("every",)), 0, last.offset + 1)
+    some = kept(batch, Predicate(("every",)), 0, HIGHEST, most=count)
     assert some is not None
     return some
 

@@ -12,5 +12,6 @@ def kept(
     from_offset: int,
     to_offset: int,
     without_times: bool = False,
+    most: int = ...,
 ) -> bytearray | None: ...
 def depth(part: tuple[Any, ...]) -> int: ...

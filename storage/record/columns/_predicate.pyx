@@ -25,7 +25,7 @@ byte of each says.
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport abs, free, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -213,13 +213,14 @@ def matches(tuple part not None, key):
 
 def kept(
     batch not None, Predicate predicate not None, long long from_offset, long long to_offset,
-    bint without_times=False,
+    bint without_times=False, int32_t most=INT32_MAX,
 ):
-    """The batch with only those records of from_offset <= offset < to_offset for which it holds.
+    """The batch with only those records of from_offset <= offset < to_offset for which it holds,
+    the first `most` of them.
 
     The batch is in plain form; the new one is of no transaction. Returns None where no record is
     left. Raises CorruptRecord, but not for a batch without the bytes that the predicate searches
-    for: its records are not read.
+    for, and not for records after the first `most`: these are not read.
     """
     cdef PinnedBuffer held = hold(batch)
     cdef bytearray made
@@ -238,7 +239,7 @@ def kept(
     made = PyByteArray_FromStringAndSize(NULL, held.size)
     out = <uint8_t *> PyByteArray_AS_STRING(made)
     memcpy(out, held.start, HEADER_SIZE)
-    while at < held.size:
+    while at < held.size and count < most:
         fault = read_head(held.start + at, held.size - at, held.size - at, &head)
         if fault == NO_FAULT:
             fault = read_fields(held.start + at, &head, &fields)

@@ -432,6 +432,16 @@ def test_whole_words_are_named_if_they_help(
     assert grep("one", tmp_path, "--json").stderr == ""
 
 
+@pytest.mark.parametrize("kind", LOGS)
+def test_most_records(tmp_path: Path, kind: str) -> None:
+    """… also if they have the same offset, as those of a compressed set of Kafka 0.7."""
+    LOGS[kind](tmp_path)
+    lines = printed("", tmp_path, "--view", "jsonl").splitlines(keepends=True)
+    for most in range(1, min(len(lines), 10) + 1):
+        found = printed("-m", most, "", tmp_path, "--view", "jsonl")
+        assert found == "".join(lines[:most])
+
+
 def test_words_that_no_command_line_has(tmp_path: Path) -> None:
     big(tmp_path)
     build_words(tmp_path)
