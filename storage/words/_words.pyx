@@ -10,9 +10,9 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_HEADERS, BAD_OFFSETS, BASE_OFFSET, CONTROL_BIT, HEADER_SIZE, LAST_OFFSET,
-    LAST_OFFSET_DELTA, NO_FAULT, RELEASE_GIL_FROM, Fault, Fields, PinnedBuffer, RecordHead,
-    bounded_varint, headers_fill, hold, load32, load64, read_fields, read_head, size_of,
+    ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_OFFSETS, BASE_OFFSET, CONTROL_BIT, HEADER_SIZE,
+    LAST_OFFSET, LAST_OFFSET_DELTA, NO_FAULT, RELEASE_GIL_FROM, Fault, Fields, PinnedBuffer,
+    RecordHead, bounded_varint, headers_fill, hold, load32, load64, read_fields, read_head, size_of,
 )
 from storage.record._crc cimport crc32c_of
 from storage.record._utf8 cimport sequence_at
@@ -58,6 +58,8 @@ cpdef enum:
     BUCKET_BYTES = 32
     MOST_SLOTS = 4096
     ANY_BLOCK = 0xFFFF
+    MOST_RARE = 18
+    BITS_SIZE = 32
     # The most entries of a part, an entry of several blocks being several, unless one block has
     # more: memory for twice as many u64 is needed.
     MOST_ENTRIES = 2500000
@@ -153,6 +155,8 @@ cdef Fault add_batches(
     cdef Fault fault
     while batch < limit:
         position[0] = batch - start
+        if limit - batch < HEADER_SIZE or not HEADER_SIZE <= size_of(batch) <= limit - batch:
+            return BAD_BATCH_LENGTH
         end = batch + size_of(batch)
         at = batch + HEADER_SIZE
         base = <int64_t> load64(batch + BASE_OFFSET)
@@ -185,9 +189,6 @@ cdef struct Table:
     const uint64_t *pairs
     int64_t count
     int64_t buckets
-    int64_t pages
-    int width  # bytes of a common entry's bits
-    int64_t rare  # an entry of more blocks is common
 
 
 cdef inline int64_t run_at(const Table *table, int64_t at) noexcept nogil:
@@ -199,8 +200,8 @@ cdef inline int64_t run_at(const Table *table, int64_t at) noexcept nogil:
             return at
 
 
-cdef inline int64_t bucket_of(const Table *table, uint64_t pair) noexcept nogil:
-    return <int64_t> ((pair >> BLOCK_BITS) * <uint64_t> table.buckets >> 32)
+cdef inline int64_t bucket_of(const Table *table, int64_t at) noexcept nogil:
+    return <int64_t> ((table.pairs[at] >> BLOCK_BITS) * <uint64_t> table.buckets >> 32)
 
 
 cdef int64_t bytes_of(const Table *table) noexcept nogil:
@@ -210,67 +211,55 @@ cdef int64_t bytes_of(const Table *table) noexcept nogil:
     cdef int64_t end
     while at < table.count:
         end = run_at(table, at)
-        size += 2 * (end - at) if end - at <= table.rare else 4 + table.width
+        size += 2 * (end - at) if end - at <= MOST_RARE else 4 + BITS_SIZE
         at = end
     return size
 
 
 cdef uint8_t *put_page(
-    const Table *table, int64_t page, int64_t *first, uint8_t *out
+    const Table *table, int64_t bucket, int64_t *first, uint8_t *out
 ) noexcept nogil:
-    """Write a page without its checksum. `first`: its first pair, then that of the next page."""
+    """Write a page without its checksum, from a bucket on; return its end. `first`: its first pair,
+    then that of the next page.
+    """
     cdef int64_t counts[PAGE_BUCKETS]
-    cdef uint16_t stored
-    cdef uint32_t hash
-    cdef int64_t begin = page * PAGE_BUCKETS
     cdef int64_t at = first[0]
-    cdef int64_t end
     cdef int64_t common = 0
-    cdef int64_t bucket
+    cdef int64_t end, last, each
+    cdef uint8_t *slots = out + 2 * PAGE_BUCKETS
+    cdef uint8_t *hashes = slots
     cdef uint8_t *bits
     memset(counts, 0, sizeof(counts))
-    while at < table.count:
-        bucket = bucket_of(table, table.pairs[at]) - begin
-        if bucket >= PAGE_BUCKETS:
-            break
+    while at < table.count and bucket_of(table, at) - bucket < PAGE_BUCKETS:
         end = run_at(table, at)
-        if end - at <= table.rare:
-            counts[bucket] += end - at
-        else:
+        if end - at > MOST_RARE:
             common += 1
+        else:
+            counts[bucket_of(table, at) - bucket] += end - at
         at = end
-    for bucket in range(PAGE_BUCKETS):
-        stored = ANY_BLOCK if counts[bucket] > MOST_SLOTS else <uint16_t> counts[bucket]
-        put16(out, stored)
-        out += 2
-    at = first[0]
-    while at < table.count:
-        bucket = bucket_of(table, table.pairs[at]) - begin
-        if bucket >= PAGE_BUCKETS:
-            break
+    for each in range(PAGE_BUCKETS):
+        if counts[each] > MOST_SLOTS:
+            counts[each] = ANY_BLOCK
+        else:
+            hashes += 2 * counts[each]
+        put16(out + 2 * each, <uint16_t> counts[each])
+    bits = hashes + 4 * common
+    memset(bits, 0, common * BITS_SIZE)
+    last, at, first[0] = at, first[0], at
+    while at < last:
         end = run_at(table, at)
-        if end - at <= table.rare and counts[bucket] <= MOST_SLOTS:
-            while at < end:
+        if end - at > MOST_RARE:
+            put32(hashes, <uint32_t> (table.pairs[at] >> BLOCK_BITS))
+            hashes += 4
+            for each in range(at, end):
+                bits[(table.pairs[each] & 0xFF) >> 3] |= 1 << (table.pairs[each] & 7)
+            bits += BITS_SIZE
+        elif counts[bucket_of(table, at) - bucket] != ANY_BLOCK:
+            for each in range(at, end):
                 # The block, and above it the last bits of the hash.
-                put16(out, <uint16_t> table.pairs[at])
-                out += 2
-                at += 1
+                put16(slots, <uint16_t> table.pairs[each])
+                slots += 2
         at = end
-    bits = out + 4 * common
-    memset(bits, 0, common * table.width)
-    at = first[0]
-    while at < table.count and bucket_of(table, table.pairs[at]) - begin < PAGE_BUCKETS:
-        end = run_at(table, at)
-        if end - at > table.rare:
-            hash = <uint32_t> (table.pairs[at] >> BLOCK_BITS)
-            put32(out, hash)
-            out += 4
-            while at < end:
-                bits[(table.pairs[at] & 0xFF) >> 3] |= 1 << (table.pairs[at] & 7)
-                at += 1
-            bits += table.width
-        at = end
-    first[0] = at
     return bits
 
 
@@ -302,21 +291,6 @@ cdef uint8_t *put_checksum(
 ) noexcept nogil:
     put32(end, checksum_of(start, end - start, secret, position))
     return end + 4
-
-
-cdef int64_t put_part(
-    const Table *table, uint64_t secret, int64_t position, uint8_t *start, uint8_t *directory
-) noexcept nogil:
-    """Write the pages of a part at `start`, and their ends to `directory`; return their size."""
-    cdef uint8_t *out = start
-    cdef uint8_t *end
-    cdef int64_t first = 0
-    cdef int64_t page
-    for page in range(table.pages):
-        end = put_page(table, page, &first, out)
-        out = put_checksum(out, end, secret, position + (out - start))
-        put32(directory + 4 * page, <uint32_t> (out - start))
-    return out - start
 
 
 cdef void sort(uint64_t *pairs, uint64_t *others, int64_t count) noexcept nogil:
@@ -375,14 +349,7 @@ cdef class PartBuilder:
         cdef PinnedBuffer held = hold(batches)
         cdef int64_t next_offset = self.next_offset
         cdef int64_t position = 0
-        cdef int64_t at = 0
         cdef Fault fault
-        while at < held.size:
-            if held.size - at < HEADER_SIZE or size_of(held.start + at) < HEADER_SIZE:
-                raise ValueError("not a whole batch")
-            at += size_of(held.start + at)
-        if at != held.size:
-            raise ValueError("not a whole batch")
         # (A byte takes longer here than in other loops.)
         if held.size < RELEASE_GIL_FROM // 8:
             fault = add_batches(&self.words, held.start, held.size, &next_offset, &position)
@@ -390,7 +357,8 @@ cdef class PartBuilder:
             with nogil:
                 fault = add_batches(&self.words, held.start, held.size, &next_offset, &position)
         if fault != NO_FAULT:
-            raise refusal(fault, position, (<const char *> held.start + position)[:HEADER_SIZE])
+            size = min(held.size - position, <int64_t> HEADER_SIZE)
+            raise refusal(fault, position, (<const char *> held.start + position)[:size])
         if self.words.no_memory:
             raise MemoryError
         self.next_offset = next_offset
@@ -422,39 +390,42 @@ cdef class PartBuilder:
         if not clear(&self.words):
             raise MemoryError
 
-    def end(self, int blocks, long long position):
+    def end(self, long long position):
         """Return the pages of the part at a position of the file, its directory, and its number of
         buckets; begin another part.
         """
         cdef Table table
-        cdef bytearray pages
-        cdef bytearray directory
-        cdef int64_t size
-        cdef uint64_t *sorted_
+        cdef bytearray pages, directory
+        cdef int64_t size, count, page
+        cdef int64_t first = 0
         cdef uint8_t *start
+        cdef uint8_t *out
+        cdef uint8_t *end
         cdef uint8_t *ends
         cdef uint64_t secret = self.words.k0
-        sorted_ = <uint64_t *> malloc(max(self.count, <int64_t> 1) * sizeof(uint64_t))
+        cdef uint64_t *sorted_ = <uint64_t *> malloc(
+            max(self.count, <int64_t> 1) * sizeof(uint64_t)
+        )
         if sorted_ == NULL:
             raise MemoryError
         try:
             table.pairs, table.count = sorted_, self.count
-            table.width = (blocks + 7) >> 3
-            table.rare = (4 + table.width) // 2
             with nogil:
                 sort(self.pairs, sorted_, self.count)
                 size = bytes_of(&table)
             table.buckets = max((size + BUCKET_BYTES - 1) // BUCKET_BYTES, 1)
-            table.pages = (table.buckets + PAGE_BUCKETS - 1) // PAGE_BUCKETS
-            pages = PyByteArray_FromStringAndSize(
-                NULL, size + table.pages * (2 * PAGE_BUCKETS + 4)
-            )
-            directory = PyByteArray_FromStringAndSize(NULL, 4 * table.pages + 4)
-            start = <uint8_t *> PyByteArray_AS_STRING(pages)
+            count = (table.buckets + PAGE_BUCKETS - 1) // PAGE_BUCKETS
+            pages = PyByteArray_FromStringAndSize(NULL, size + count * (2 * PAGE_BUCKETS + 4))
+            directory = PyByteArray_FromStringAndSize(NULL, 4 * count + 4)
+            start = out = <uint8_t *> PyByteArray_AS_STRING(pages)
             ends = <uint8_t *> PyByteArray_AS_STRING(directory)
             with nogil:
-                size = put_part(&table, secret, position, start, ends)
-                put_checksum(ends, ends + 4 * table.pages, secret, position + size)
+                for page in range(count):
+                    end = put_page(&table, page * PAGE_BUCKETS, &first, out)
+                    out = put_checksum(out, end, secret, position + (out - start))
+                    put32(ends + 4 * page, <uint32_t> (out - start))
+                put_checksum(ends, ends + 4 * count, secret, position + (out - start))
+            size = out - start
         finally:
             free(sorted_)
         self.count = 0

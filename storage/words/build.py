@@ -106,7 +106,7 @@ class _Builder:
         if not self._part_blocks:
             return
         start = self._position
-        pages, directory, buckets = self._entries.end(self._part_blocks, start)
+        pages, directory, buckets = self._entries.end(start)
         self._write(pages)
         self._parts.append(Part(start, self._position, self._part_blocks, buckets))
         self._write(directory)

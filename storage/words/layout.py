@@ -23,7 +23,7 @@ page:
 
     counts   of slots in each bucket (u16); 65535: any entry of the bucket may be in any block
     slots    u16: the block in the lower byte, the last 8 bits of the hash in the upper one
-    common   entries that take less room as bits: the hashes (u32), then a bit for each block
+    common   entries in more than 18 blocks: the hashes (u32), then 256 bits of each, its blocks
     CRC      of the page (`checksum`)
 
 The directory has the end of each page, counted from the part's start (u32), and its own CRC. So a

@@ -8,13 +8,19 @@ from __future__ import annotations
 import os
 import struct
 from functools import cached_property
-from itertools import accumulate
 
 from storage.descriptors import Descriptor
 from storage.errors import StorageError
 from storage.record.crc import crc32c
 from storage.segment.segment import Segment
-from storage.words._words import ANY_BLOCK, MOST_BLOCKS, PAGE_BUCKETS, checksum, hash_of
+from storage.words._words import (
+    ANY_BLOCK,
+    BITS_SIZE,
+    MOST_BLOCKS,
+    PAGE_BUCKETS,
+    checksum,
+    hash_of,
+)
 from storage.words.layout import (
     HEADER,
     HEADER_SIZE,
@@ -29,6 +35,8 @@ from storage.words.layout import (
 from storage.words.query import AllOf, Entry, Query
 
 _UNREADABLE = (ValueError, struct.error, OSError)
+_ALL = -1
+"""The bits of all blocks."""
 _MOST_BYTES = 32 << 20
 """The largest index, directory or page that is read: a damaged file may name any size."""
 
@@ -145,8 +153,7 @@ class _PartReader:
     def __init__(self, words: Words, part: Part) -> None:
         self._words = words
         self._part = part
-        self._all = (1 << part.blocks) - 1
-        self._pages: dict[int, _Page] = {}
+        self._pages: dict[int, bytes] = {}
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -157,12 +164,11 @@ class _PartReader:
         data = self._words.read_checked(start, start + 4 * count + 4)
         return (0, *struct.unpack(f"<{count}I", data))
 
-    def read_page(self, number: int) -> _Page:
+    def read_page(self, number: int) -> bytes:
         """Errors: ValueError if the page is damaged; OSError."""
         if number not in self._pages:
             start, end = (self._part.start + each for each in self.ends[number : number + 2])
-            data = self._words.read_checked(start, end)
-            self._pages[number] = _Page(data, self._part.blocks)
+            self._pages[number] = self._words.read_checked(start, end)
         return self._pages[number]
 
     def blocks(self, query: Query) -> int:
@@ -170,7 +176,7 @@ class _PartReader:
         if isinstance(query, Entry):
             return self._look_up(query)
         is_and = isinstance(query, AllOf)
-        bits, last = (self._all, 0) if is_and else (0, self._all)
+        bits, last = (_ALL, 0) if is_and else (0, _ALL)
         for each in query.parts:
             if bits == last:
                 break
@@ -182,41 +188,30 @@ class _PartReader:
         hashed = self._words.hash_of(entry)
         page, bucket = divmod(hashed * self._part.buckets >> 32, PAGE_BUCKETS)
         try:
-            return self.read_page(page).bits(bucket, hashed)
+            return _blocks_of(self.read_page(page), bucket, hashed)
         except _UNREADABLE:
-            return self._all
+            return _ALL
 
 
-class _Page:
-    """The buckets of a page."""
-
-    def __init__(self, data: bytes, blocks: int) -> None:
-        """Errors: ValueError if it cannot be a page."""
-        self._data = data
-        self._blocks = blocks
-        self._width = (blocks + 7) // 8
-        self._counts = struct.unpack_from(f"<{PAGE_BUCKETS}H", data)
-        sizes = [0 if count == ANY_BLOCK else 2 * count for count in self._counts]
-        self._ends = list(accumulate(sizes, initial=2 * PAGE_BUCKETS))
-        self._common, rest = divmod(len(data) - self._ends[-1], 4 + self._width)
-        if rest or self._common < 0:
-            raise ValueError("a page is damaged")
-
-    def bits(self, bucket: int, hashed: int) -> int:
-        """Return the bits of the blocks in which an entry of this hash may be."""
-        if self._counts[bucket] == ANY_BLOCK:
-            return (1 << self._blocks) - 1
-        data, bits = self._data, 0
-        slots = data[self._ends[bucket] : self._ends[bucket + 1]]
-        for block, print_ in zip(slots[::2], slots[1::2], strict=True):
-            if print_ == hashed & 0xFF:
-                bits |= 1 << block
-        start = self._ends[-1]
-        common = struct.unpack_from(f"<{self._common}I", data, start)
-        if hashed in common:
-            at = start + 4 * self._common + common.index(hashed) * self._width
-            bits |= int.from_bytes(data[at : at + self._width], "little")
-        return bits
+def _blocks_of(page: bytes, bucket: int, hashed: int) -> int:
+    """Return the bits of the blocks in which an entry of this hash may be. Errors: ValueError,
+    struct.error, if it is no page.
+    """
+    counts = struct.unpack_from(f"<{PAGE_BUCKETS}H", page)
+    if counts[bucket] == ANY_BLOCK:
+        return _ALL
+    sizes = [0 if count == ANY_BLOCK else 2 * count for count in counts]
+    start, end = (2 * PAGE_BUCKETS + sum(sizes[:last]) for last in (bucket, bucket + 1))
+    bits = 0
+    for block, print_ in zip(page[start:end:2], page[start + 1 : end : 2], strict=True):
+        if print_ == hashed & 0xFF:
+            bits |= 1 << block
+    start = 2 * PAGE_BUCKETS + sum(sizes)
+    common = struct.unpack_from(f"<{(len(page) - start) // (4 + BITS_SIZE)}I", page, start)
+    if hashed in common:
+        start += 4 * len(common) + BITS_SIZE * common.index(hashed)
+        bits |= int.from_bytes(page[start : start + BITS_SIZE], "little")
+    return bits
 
 
 def check(segment: Segment, path: str) -> str | None:

@@ -205,8 +205,8 @@ FAULTS = [
     Fault(
         "words-crowded-bucket-not-marked",
         "storage/words/_words.pyx",
-        "stored = ANY_BLOCK if counts[bucket] > MOST_SLOTS else",
-        "stored = 0 if counts[bucket] > MOST_SLOTS else",
+        "            counts[each] = ANY_BLOCK\n",
+        "            counts[each] = 0\n",
         "Words in a bucket with too many entries are in no block.",
         (WORDS_LOOP,),
     ),

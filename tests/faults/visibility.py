@@ -57,7 +57,7 @@ FAULTS = [
     Fault(
         "words-damaged-page-has-no-blocks",
         "storage/words/words.py",
-        "        except _UNREADABLE:\n            return self._all\n",
+        "        except _UNREADABLE:\n            return _ALL\n",
         "        except _UNREADABLE:\n            return 0\n",
         "A search misses the records of a damaged page without a word.",
         (WORDS,),

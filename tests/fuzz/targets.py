@@ -506,7 +506,7 @@ def words_of_a_log(data: bytes) -> None:
         assert records is not None
         assert builder.block_count is not None
         builder.end_block(0)
-        pages, directory, buckets = builder.end(1, 0)
+        pages, directory, buckets = builder.end(0)
         expected = words_twin.part([words_twin.hashes(records, SECRET)], SECRET, 0)
         assert (bytes(pages), bytes(directory), buckets) == expected
 

@@ -43,7 +43,7 @@ def part_of(blocks: list[bytes]) -> tuple[bytes, bytes, int]:
         with before_guard_page(block) as view:
             builder.read(view)
         builder.end_block(number)
-    pages, directory, buckets = builder.end(len(blocks), POSITION)
+    pages, directory, buckets = builder.end(POSITION)
     assert builder.count == 0
     return bytes(pages), bytes(directory), buckets
 
@@ -120,7 +120,7 @@ def test_common_words_become_bits() -> None:
     pages, _, buckets = found
     assert buckets < 128
     counts = struct.unpack_from("<128H", pages)
-    assert len(pages) - 256 - 2 * sum(counts) - 4 == 2 * (4 + 25)
+    assert len(pages) - 256 - 2 * sum(counts) - 4 == 2 * (4 + 32)
 
 
 def test_several_pages() -> None:
@@ -140,7 +140,7 @@ def test_a_block_with_too_many_words_has_none() -> None:
     assert builder.block_count
     builder.end_block(1)
     assert builder.count > 0
-    _, _, buckets = builder.end(2, 0)
+    _, _, buckets = builder.end(0)
     assert buckets < 100
 
 
@@ -163,7 +163,7 @@ def test_a_bucket_with_too_many_slots_has_none() -> None:
     for block in range(18):
         builder.read(encode([record._replace(offset=block)]))
         builder.end_block(block)
-    pages, directory, buckets = builder.end(256, POSITION)
+    pages, directory, buckets = builder.end(POSITION)
     blocks = [words_twin.hashes([record], SECRET)] * 18 + [set[int]()] * 238
     found = bytes(pages), bytes(directory), buckets
     assert found == words_twin.part(blocks, SECRET, POSITION)
@@ -197,7 +197,7 @@ def test_damaged_batches_are_refused_or_read(data: bytes) -> None:
     with before_guard_page(data) as view:
         try:
             builder.read(view)
-        except (CorruptRecord, ValueError):
+        except CorruptRecord:
             return
     builder.end_block(0)
-    builder.end(1, 0)
+    builder.end(0)

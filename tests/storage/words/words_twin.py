@@ -70,18 +70,17 @@ def hashes(records: Sequence[Record], secret: Secret) -> set[int]:
 
 def part(blocks: Sequence[set[int]], secret: Secret, position: int) -> tuple[bytes, bytes, int]:
     """The pages, the directory and the number of buckets of a part with these hashes."""
-    width = (len(blocks) + 7) // 8
     places: dict[int, list[int]] = defaultdict(list)
     for block, some in enumerate(blocks):
         for each in sorted(some):
             places[each].append(block)
-    size = sum(min(4 + width, 2 * len(some)) for some in places.values())
+    size = sum(36 if len(some) > 18 else 2 * len(some) for some in places.values())
     buckets = max(-(-size // BUCKET_BYTES), 1)
     slots: list[list[int]] = [[] for _ in range(-(-buckets // PAGE_BUCKETS) * PAGE_BUCKETS)]
     common: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for hashed in sorted(places):
         bucket, found = hashed * buckets >> 32, places[hashed]
-        if 2 * len(found) > 4 + width:
+        if len(found) > 18:
             bits = sum(1 << block for block in found)
             common[bucket // PAGE_BUCKETS].append((hashed, bits))
         else:
@@ -98,7 +97,7 @@ def part(blocks: Sequence[set[int]], secret: Secret, position: int) -> tuple[byt
                 page += struct.pack(f"<{len(bucket_slots)}H", *bucket_slots)
         bitmaps = common[first // PAGE_BUCKETS]
         page += b"".join(struct.pack("<I", each) for each, _ in bitmaps)
-        page += b"".join(bits.to_bytes(width, "little") for _, bits in bitmaps)
+        page += b"".join(bits.to_bytes(32, "little") for _, bits in bitmaps)
         pages += checked(page, secret, position + len(pages))
         directory += struct.pack("<I", len(pages))
     return pages, checked(directory, secret, position + len(pages)), buckets
