@@ -11,6 +11,7 @@ records that are left.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -34,7 +35,8 @@ from storage.words import query
 from storage.words.query import Query
 from storage.words.words import Words
 
-#: The most ranges for plans: each becomes a split at least.
+#: The most ranges of a plan, in which each becomes a split at least, and of the offsets of a
+#: condition, of which each costs a look-up.
 MOST_RANGES = 100
 
 
@@ -47,11 +49,12 @@ def narrowed(
     at its end. `condition` is a result of `of_partition`. `cache`: a directory that may have
     `.words`, too. Errors: OSError.
     """
-    offsets, times, words = condition.offsets(), condition.times(), query_of(condition.part)
+    times, words = condition.times(), query_of(condition.part)
     if condition.is_impossible or not times:
         return
+    offsets = _few(intersection((condition.offsets(), interval(from_offset, to_offset - 1))))
     if times[0][0] == LOWEST and words == query.EVERYTHING:
-        for low, high in intersection((offsets, interval(from_offset, to_offset - 1))):
+        for low, high in offsets:
             yield low, high + 1
         return
     for segment, start, end, _ in segment_ranges(log.segments, from_offset, to_offset):
@@ -68,11 +71,15 @@ def few(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return at most MOST_RANGES ranges that are not empty, which include all of these. Those with
     the smallest gaps are joined.
     """
-    left = union(interval(first, behind - 1) for first, behind in ranges)
+    left = _few(union(interval(first, behind - 1) for first, behind in ranges))
+    return [(low, high + 1) for low, high in left]
+
+
+def _few(left: Intervals) -> Intervals:
     gaps = range(1, len(left))
     widest = sorted(gaps, key=lambda at: left[at - 1][1] - left[at][0])[: MOST_RANGES - 1]
     cuts = [0, *sorted(widest), len(left)] if left else []
-    return [(left[low][0], left[high - 1][1] + 1) for low, high in pairwise(cuts)]
+    return tuple((left[low][0], left[high - 1][1]) for low, high in pairwise(cuts))
 
 
 def bytes_of(log: Log, from_offset: int, to_offset: int) -> int:
@@ -93,7 +100,11 @@ def segment_ranges(
     """Yield each segment of the range, with the first and the next offset of the range in it, and
     whether the range extends to the segment's end.
     """
-    for number, segment in enumerate(segments):
+    first = bisect_right(segments, from_offset, key=lambda segment: segment.base_offset) - 1
+    for number in range(max(first, 0), len(segments)):
+        segment = segments[number]
+        if segment.base_offset >= to_offset:
+            return
         last = number + 1 == len(segments)
         following = segment.next_offset if last else segments[number + 1].base_offset
         start, end = max(from_offset, segment.base_offset), min(to_offset, following)
@@ -133,6 +144,9 @@ def _with_words(segment: Segment, wanted: Query, cache: str | None) -> Intervals
     if not segment.sealed or segment.is_lost:
         return EVERYTHING
     places = [path_of(segment), *([] if cache is None else [path_of(segment, cache)])]
+    places = [path for path in places if segment.disk.exists(path)]
+    if not places:
+        return EVERYTHING
     try:
         with segment.leased():
             for path in places:

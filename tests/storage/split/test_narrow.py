@@ -142,6 +142,14 @@ def test_a_segment_is_looked_at_when_it_is_needed(data: Path) -> None:
         assert not any(segment.is_open for segment in log.segments[:-1])
 
 
+def test_many_offsets_are_few_ranges(data: Path) -> None:
+    offsets = ", ".join(map(str, range(0, 4 * MOST_RANGES, 2)))
+    condition = parse(f"offset in ({offsets})").of_partition("t", 0)
+    with LogManager.open(str(data), read_only=True) as manager:
+        found = narrowed(manager.log("t", 0), 0, 8 * MOST_RANGES, condition)
+        assert len(list(found)) == MOST_RANGES
+
+
 def test_the_ranges_with_the_smallest_gaps_are_joined() -> None:
     offsets = [0]
     for gap in range(MOST_RANGES + 1, 0, -1):
