@@ -98,7 +98,8 @@ class Reader:
         self, start: int, end: int, isolation: Isolation = "read_committed"
     ) -> Iterator[tuple[Buffer, BatchHeader]]:
         """Yield the batches with records from `start` to before `end` in plain form. The first and
-        the last may have other records, too. Errors: those of `records`.
+        the last may have other records, too. Bytes after the last of these records are not checked.
+        Errors: those of `records`.
         """
         self._check_within(start)
         end = min(end, self._bound(isolation))

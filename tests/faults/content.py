@@ -132,8 +132,16 @@ FAULTS = [
         "storage/split/narrow.py",
         "        yield from ((low, high + 1) for low, high in wanted or ((end, end - 1),))\n",
         "        yield from ((low, high) for low, high in wanted or ((end, end - 1),))\n",
-        "A condition on the offset misses the last record.",
+        "A condition on the time or on a word misses the last record of a range.",
         (WHERE, CAT_WHERE),
+    ),
+    Fault(
+        "split-offsets-without-the-last",
+        "storage/split/narrow.py",
+        "            yield low, high + 1\n",
+        "            yield low, high\n",
+        "A condition on the offset misses the last record.",
+        (CAT_WHERE,),
     ),
     Fault(
         "split-joins-the-widest-gaps",
