@@ -30,7 +30,8 @@ watermark, even if it last recorded a lower one.
 
 A daemon that repacks a segment first records both sizes in its history (`storage.state.history`).
 By these the follower recognizes the new file. If the old file was deleted before all of it was
-read, the new one has the rest.
+read, the new one has the rest, unless the history says that records of it may have been removed
+meanwhile. Then the file counts as cleaned.
 
 Segments that have left the log are in `Log.retired`, as in a log of our own: readers continue until
 file.delete.delay.ms is over, through a descriptor or the name `.deleted`.
@@ -53,8 +54,7 @@ from storage.log.log import Log
 from storage.recovery.partition import LogLoader
 from storage.recovery.segment import reaches
 from storage.segment.segment import Segment
-from storage.state.history import repacked_sizes
-from storage.state.history_file import is_repacked
+from storage.state.history import writers_history
 from storage.state.producer_state import ProducerState
 
 # An mtime younger than this, in ns, may also be that of a later change.
@@ -317,14 +317,14 @@ class LogFollower:
         changed = [each for each in self._changed(found) if each.base_offset in found]
         if not changed:
             return
-        sizes = repacked_sizes(log.files, log.directory)
-        if sizes:
+        recorded = writers_history(log.files, log.directory)
+        if recorded.repacked:
             self._head(log.active.base_offset, found)
         repacked: list[tuple[Segment, Segment]] = []
         for old in changed:
             new = found.get(old.base_offset, old)
             is_whole = new.sealed and not (new.lost or new.lost_bytes or old.lost or old.damages)
-            if is_whole and new.identity != old.identity and is_repacked(old, new, sizes):
+            if is_whole and new.identity != old.identity and recorded.is_repacked(old, new):
                 repacked.append((old, new))
         if repacked:
             before, after = zip(*repacked, strict=True)

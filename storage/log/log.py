@@ -46,7 +46,7 @@ from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, Segment
 from storage.segment.writer import BatchEntry, SegmentWriter
 from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
-from storage.state.history import History, new_shift
+from storage.state.history import History
 from storage.state.producer_state import ProducerState
 from storage.state.tiered import first_offset
 from storage.task import OnLogThread, directly
@@ -733,7 +733,7 @@ class Log(LogState):
         """Write, durably, that the shown text does not continue: no inode of it is used again."""
         path = os.path.join(self.directory, HISTORY_FILE)
         if self._history is not None or self.files.exists(path):
-            self.history.now = new_shift(self.log_start_offset)
+            self.history.restart(self.segments, self.log_start_offset)
             self.history.save(self.segments, self.log_start_offset)
 
     def take_over(self, recovered: Recovered) -> None:

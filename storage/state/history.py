@@ -23,6 +23,7 @@ A partition directory holds one small text file, `kafkafs.history` (Kafka ignore
                          point, at least up to the second one, which was the log end
     batches 77aa…        once a segment was repacked: a part of the nonce of files of stored bytes
     repacked-below 31    each segment below this offset was repacked, or needs it not
+    unchanged-from 62    no record of a segment from this base offset on was cleaned or cut off
     repacked 0 900 300   a segment's base offset, and its bytes before and after it was repacked;
                          it stays while the log has a segment with this base offset
 
@@ -50,7 +51,8 @@ survives a new nonce: it is valid as long as the segments from there on are the 
 **A repacked segment** has the same records in other batches (`storage.compaction.repack`), so it is
 no change of the past. In fingerprints it counts with its former size: the line `repacked`, which is
 durable before the swap, has both. A process that follows the directory reads the line, too, and so
-knows that a new file has the same records.
+knows that a new file has the same records. If it has read the old file in part, it also needs
+`unchanged-from`: a cleaner may have rewritten the file before.
 
 For a read-only directory the file is kept *aside*, in a directory of the reader's own. It is a
 cache there: if it cannot be written, the next reader draws another nonce.
@@ -176,15 +178,13 @@ def read(files: Files, directory: str) -> HistoryContent:
         raise CorruptCheckpoint("not a history file", path=path) from None
 
 
-def repacked_sizes(files: Files, directory: str) -> Sizes:
-    """Return the former sizes of repacked segments, as the writer of a partition has recorded them;
-    empty if its history cannot be read.
-    """
+def writers_history(files: Files, directory: str) -> HistoryContent:
+    """Return the history that a partition's writer has recorded; empty if it cannot be read."""
     with contextlib.suppress(CorruptCheckpoint, OSError):
         # (A broker's directory has no history.)
         if files.exists(os.path.join(directory, FILE_NAME)):
-            return read(files, directory).repacked
-    return {}
+            return read(files, directory)
+    return HistoryContent()
 
 
 class History:
@@ -235,6 +235,7 @@ class History:
         # See `HistoryContent`.
         self._batches_nonce = 0
         self.repacked_below = 0
+        self.unchanged_from = 0
         # The lines `repacked`: the sizes that count in fingerprints.
         self._repacked: Sizes = {}
         # While a segment is being repacked: the new part of the nonce, and the number of announced
@@ -281,6 +282,7 @@ class History:
         history._repacked = recorded.repacked
         history._batches_nonce = recorded.batches_nonce
         history.repacked_below = recorded.repacked_below
+        history.unchanged_from = recorded.unchanged_from
         here = history._place()
         moved = {name for name, value in here.items() if recorded.facts.get(name) != [value]}
         is_rebooted = not clean and "boot" in moved
@@ -296,6 +298,11 @@ class History:
         if recorded.shown_end > segments[-1].next_offset:
             cut = True  # although it looks like a write that was not finished
         is_follow_lost = lost_end or (may_have_shown_lost if is_remounted else cut)
+        if not is_same or is_follow_lost:
+            # Without a history, a clean stop shows that the active segment, which no cleaner takes,
+            # is whole.
+            is_active_whole = clean and not recorded.facts and not is_follow_lost
+            history.unchanged_from = segments[-1].base_offset + (not is_active_whole)
         if not is_same and not writable:
             # Nothing may be written: the nonces stay the same while the log's head does.
             nonce = int.from_bytes(head(segments), "big")
@@ -362,6 +369,11 @@ class History:
             bases = {**self.now.bases, view: (places[0], (base_offset, position))}
             self.now = self.now._replace(bases=bases)
 
+    def restart(self, segments: Sequence[Segment], log_start: int) -> None:
+        """Drop the past: no inode of it is used again. The segments may be changed in any way."""
+        self.now = new_shift(log_start)
+        self.unchanged_from = segments[-1].base_offset + 1
+
     def restart_positions(self) -> None:
         """Drop the absolute positions: no inode that shows them is used any longer."""
         self.now = new_shift(self.now.log_start)._replace(nonce=self.nonce)
@@ -424,10 +436,17 @@ class History:
         self._save(now, segments, last)
 
     def save_ahead(
-        self, before: Shift, past: Shift, segments: Sequence[Segment], last: LastBatch, version: int
+        self,
+        before: Shift,
+        past: Shift,
+        segments: Sequence[Segment],
+        last: LastBatch,
+        version: int,
+        unchanged_from: int = 0,
     ) -> bool:
         """Write the state after a change to these segments, and make the version the next one.
 
+        `unchanged_from`: where the segments begin that a cleaner does not rewrite.
         Return False, and write nothing, if something was saved since `version`, or if `before`,
         which `past` was made from, is not the present state. If the change is not carried out, call
         `give_up_ahead`.
@@ -437,6 +456,7 @@ class History:
                 return False
             self.version += 1
             self._announced += 1
+            self.unchanged_from = max(self.unchanged_from, unchanged_from)
             self._save(past, segments, last, before)
             return True
 
@@ -528,7 +548,8 @@ class History:
         if self._writer_directory is not None:
             # Only of the segments that the log has taken: the next reader compares them.
             here = {(segment.base_offset, segment.size) for segment in segments}
-            known = {**self._repacked, **repacked_sizes(self._files, self._writer_directory)}
+            recorded = writers_history(self._files, self._writer_directory)
+            known = {**self._repacked, **recorded.repacked}
             self._repacked = {key: size for key, size in known.items() if key in here}
         sizes, bases = self._repacked, {segment.base_offset for segment in segments}
         lines = [
@@ -581,6 +602,8 @@ class History:
             lines += f"batches {batches_nonce:016x}\n"
         if self.repacked_below:
             lines += f"repacked-below {self.repacked_below}\n"
+        if self.unchanged_from:
+            lines += f"unchanged-from {self.unchanged_from}\n"
         if is_marked:
             lines += f"{SHOWN_ABOVE} {flushed_end} {shown_end}\n"
         path = os.path.join(self._directory, FILE_NAME)
@@ -620,7 +643,7 @@ class History:
         if not recorded.facts:
             return History(self._files, directory, writable=False)._read()
         known = recorded.repacked
-        recorded.repacked = {**known, **repacked_sizes(self._files, directory)}
+        recorded.repacked = {**known, **writers_history(self._files, directory).repacked}
         repacked = recorded.repacked.keys() - known.keys()
         if any((segment.base_offset, segment.size) in repacked for segment in segments):
             recorded.facts["batches"] = [f"{new_nonce():x}"]

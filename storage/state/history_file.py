@@ -25,6 +25,9 @@ SHOWN_ABOVE = "shown-above"
 REPACKED = "repacked"
 """The name of a line for each segment that was repacked."""
 
+# The names of lines that each save writes with their present values.
+_LATER = ("batches", "repacked-below", "unchanged-from")
+
 Sizes = Mapping[tuple[int, int], int]
 """(base offset, bytes) of a repacked segment -> its bytes before."""
 
@@ -48,8 +51,8 @@ class BaseLine(NamedTuple):
 class HistoryContent:
     """A file's content; empty without one.
 
-    `text`: its lines except `shown-above`, those about the boot and the mount, `batches` and
-    `repacked-below`. `repacked`: the former sizes of segments, by the present ones.
+    `text`: its lines except `shown-above`, those about the boot and the mount, and `_LATER`.
+    `repacked`: the former sizes of segments, by the present ones.
     """
 
     text: str = ""
@@ -65,7 +68,7 @@ class HistoryContent:
         recorded = cls(repacked=repacked)
         for line in text.splitlines():
             name, *values = line.split(" ")
-            if name not in (SHOWN_ABOVE, "boot", "mount", "batches", "repacked-below"):
+            if name not in (SHOWN_ABOVE, "boot", "mount", *_LATER):
                 recorded.text += f"{line}\n"
             if name == "base":
                 offset, position, sealed, flushed = (int(values[at]) for at in (1, 2, 3, 5))
@@ -98,7 +101,7 @@ class HistoryContent:
         if SHOWN_ABOVE in facts:
             base, end = facts[SHOWN_ABOVE]
             numbers += [int(base), int(end)]
-        numbers += [self.batches_nonce, self.repacked_below]
+        numbers += [self.batches_nonce, self.repacked_below, self.unchanged_from]
         if min(numbers) < 0 or max(self.nonce, self.follow_nonce) >= 1 << 64:
             raise ValueError(facts)
 
@@ -133,6 +136,23 @@ class HistoryContent:
     def repacked_below(self) -> int:
         """The offset below which each segment was repacked, or needs it not."""
         return int(self.facts["repacked-below"][0]) if "repacked-below" in self.facts else 0
+
+    @property
+    def unchanged_from(self) -> int:
+        """The base offset of the first segment of which no record was cleaned or cut off."""
+        return int(self.facts["unchanged-from"][0]) if "unchanged-from" in self.facts else 0
+
+    def is_repacked(self, old: Segment, new: Segment) -> bool:
+        """Return whether `new`, another file of the segment `old`, has the same records, or more
+        because `old` was read in part.
+
+        One of them was repacked; `old`, if the writer has taken that back.
+        """
+        sizes = self.repacked
+        if all((each.base_offset, each.size) not in sizes for each in (old, new)):
+            return False
+        before, after = size_of(old, sizes), size_of(new, sizes)
+        return before == after or (before < after and old.base_offset >= self.unchanged_from)
 
     def fits(self, segments: Sequence[Segment], log_start: int) -> bool:
         """Return whether the segments are those of the fingerprint, or have only grown since."""
@@ -218,12 +238,6 @@ def sealed_crc(segments: Sequence[Segment], sizes: Sizes) -> int:
 def size_of(segment: Segment, sizes: Sizes) -> int:
     """Return the size of a segment before it was repacked."""
     return sizes.get((segment.base_offset, segment.size), segment.size)
-
-
-def is_repacked(old: Segment, new: Segment, sizes: Sizes) -> bool:
-    """Return whether `new` has all records of `old`, which may have been read in part."""
-    is_known = (new.base_offset, new.size) in sizes and new.base_offset == old.base_offset
-    return is_known and size_of(old, sizes) <= size_of(new, sizes)
 
 
 def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]:

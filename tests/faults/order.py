@@ -888,8 +888,8 @@ FAULTS = [
     Fault(
         "truncated-text-continues",
         "storage/log/log.py",
-        "            self.history.now = new_shift(self.log_start_offset)\n",
-        "            _ = new_shift(self.log_start_offset)\n",
+        "            self.history.restart(self.segments, self.log_start_offset)\n",
+        "            pass\n",
         "A reader that continues gets other records at the positions of removed ones.",
         (TRUNCATE,),
     ),

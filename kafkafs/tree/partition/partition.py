@@ -160,7 +160,7 @@ class Partition:
         with self.lock:
             if self._unread_changes != changes:
                 # Another process has rewritten the log that it was held against.
-                history.now = new_shift(history.now.log_start)
+                history.restart(self.log.segments, history.now.log_start)
             self._history_read = True
         self.note_change()
 

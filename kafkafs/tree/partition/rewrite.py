@@ -105,7 +105,8 @@ class Rewrite:
             version = history.version
             before, reason = self._work_out(until)
             last = self._last_batch()
-            if history.save_ahead(before, self.past, self.segments, last, version):
+            unchanged_from = self.end if self.new else 0
+            if history.save_ahead(before, self.past, self.segments, last, version, unchanged_from):
                 self._version = version + 1
                 return reason
 

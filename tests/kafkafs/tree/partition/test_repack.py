@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.task import Task
-from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
+from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
 from tests.storage.logs import NOW_MS, NOW_NS
 from tests.storage.producers import Producer
 
@@ -317,6 +319,17 @@ def test_positions_stay_whatever_else_changes(tmp_path: Path, seed: int) -> None
     shown.tree.stop()
 
 
+class RefusingListener(LogListener[Log]):
+    """Refuses a repacked segment whose files a restart would take."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def repacking(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        self.look()
+        raise BlockingIOError
+
+
 class Beside:
     """A tree that follows another one, whose process repacks, and what it must show."""
 
@@ -327,6 +340,8 @@ class Beside:
         self.open: list[bytes] = []
         self.start = 0
         self.append()
+        # The scheduler reads and writes the history before anything is sealed.
+        self.writer.fs.partitions.of(self.writer.log()).nonce()
         self.tree = self.mount()
         self.inodes = self.found()
         self.tree.read("t/.follow/0")
@@ -350,6 +365,14 @@ class Beside:
 
     def repack(self) -> None:
         in_thread(lambda: repack_all(self.writer.log(), NOW_MS, Task()))
+
+    def repack_and_take_back(self) -> None:
+        """The mount sees the new segment, which the writer then refuses."""
+        listener = RefusingListener(self.look)
+        self.writer.log().listeners.append(listener)
+        with contextlib.suppress(BlockingIOError):
+            self.repack()
+        self.writer.log().listeners.remove(listener)
 
     def delete_files(self) -> None:
         self.writer.delete_files()
@@ -477,6 +500,55 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(beside: Beside
     beside.check()
 
 
+def test_a_mount_beside_sees_a_segment_that_is_taken_back(beside: Beside) -> None:
+    beside.roll()
+    beside.append()
+    beside.check()
+    beside.repack_and_take_back()
+    beside.check()
+    assert beside.writer.log().counters.segments_repacked == 0
+    beside.repack()
+    beside.check()
+    assert beside.tree.read("t/.follow/0") == b"".join(beside.lines)
+
+
+@pytest.mark.parametrize("change", ["cleaned", "cleaned when sealed", "cut"])
+def test_a_mount_beside_reads_a_segment_again_of_which_records_are_missing(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """It has read it, or its begin; the writer has changed that, and repacked the segment."""
+    if change == "cleaned when sealed":
+        beside.roll()
+        beside.append()
+    handle = beside.tree.open("t/.follow/0")
+    assert read(handle) == b"".join(beside.lines)
+    handle.release()
+    for _ in range(2):
+        beside.tree.log().age_descriptors()
+    if change == "cut":
+        # The power fails on the writer's machine.
+        path, size = beside.writer.log().active.log_path, beside.writer.log().active.size
+        beside.writer.manager.abandon()
+        os.truncate(path, size * 2 // 3)
+        monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
+        beside.writer = Tree(beside.data)
+        assert beside.writer.log().log_end_offset == 2
+    for _ in range(4):
+        beside.append()
+    beside.roll()
+    if change != "cut":
+        clean(beside.writer.log(), 1, lambda record: record.offset == 1)
+    for step in beside.repack, beside.delete_files:
+        step()
+    assert beside.writer.log().counters.segments_repacked
+    text = beside.writer.read("t/0")
+    missing = beside.lines[2 if change == "cut" else 1]
+    assert missing not in text.splitlines(keepends=True)
+    assert beside.tree.read("t/0") == text
+    assert not {*beside.found()[:2]} & {*beside.inodes[:2]}
+    assert text.endswith(beside.tree.read("t/.follow/0").lstrip(b"\n"))
+
+
 def test_a_range_ends_at_its_offset_although_the_text_is_not_measured_yet(beside: Beside) -> None:
     """The mount takes a second repacked segment before it has measured the rest of the first."""
     handle = beside.tree.open("t/0@2..7")
@@ -500,7 +572,13 @@ def test_a_range_ends_at_its_offset_although_the_text_is_not_measured_yet(beside
 def test_a_mount_beside_shows_the_same_text(beside: Beside, seed: int) -> None:
     rng = random.Random(seed)
     steps = [*[beside.append] * 4, *[beside.roll] * 2, *[beside.repack] * 2]
-    steps += [beside.delete_files, beside.look, beside.delete_own, beside.housekeeping]
+    steps += [
+        beside.delete_files,
+        beside.look,
+        beside.repack_and_take_back,
+        beside.delete_own,
+        beside.housekeeping,
+    ]
     steps += [
         beside.while_nobody_looks,
         beside.remount,
