@@ -24,6 +24,7 @@ Not here: recovering valid batches after damage (`log.salvage`), other partition
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -137,7 +138,8 @@ class LogLoader:
             active.sealed = False
             # Its words may be those of records that were cut off.
             if os.path.basename(active.file_path(paths.WORDS)) in self.names:
-                self.files.unlink(active.file_path(paths.WORDS))
+                with contextlib.suppress(FileNotFoundError):
+                    self.files.unlink(active.file_path(paths.WORDS))
         # Then the producers, up to the end of the log.
         names = set(self.names)
         result.producers, snapshots = replay(self.partition, loaded, names)
@@ -218,7 +220,7 @@ class LogLoader:
                 left.append(base)
             elif self.writable:
                 segment.discard()
-                kinds = (paths.LOG, *paths.INDEX_SUFFIXES)
+                kinds = (paths.LOG, *paths.REBUILT_SUFFIXES)
                 removed = {paths.file_name(base, kind) for kind in kinds}
                 self.names = [name for name in self.names if name not in removed]
         self.bases = left

@@ -14,6 +14,7 @@ one: `replacing`). Files that were set aside (`.cut`, `.diverged`) belong to no 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Collection, Sequence
@@ -176,7 +177,9 @@ def as_if_finished(
 
 def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: bool) -> None:
     for name in names:
-        files.unlink(os.path.join(directory, name))
+        # Words may be removed at any moment, and their `.tmp` files renamed.
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(os.path.join(directory, name))
     if names and then_sync:
         files.sync_directory(directory)
 
@@ -199,11 +202,12 @@ def drop_orphan_indexes(
     files: Files, directory: str, names: list[str], bases: set[int]
 ) -> list[str]:
     """Remove indexes and words of segments that have no log; return the remaining names."""
-    remaining: list[str] = []
-    for name in names:
-        base = paths.base_offset_of(name)
-        if base is not None and base not in bases and name.endswith(_ORPHANS):
-            files.unlink(os.path.join(directory, name))
-        else:
-            remaining.append(name)
-    return remaining
+    orphans = {
+        name
+        for name in names
+        if name.endswith(_ORPHANS)
+        and (base := paths.base_offset_of(name)) is not None
+        and base not in bases
+    }
+    _remove(files, directory, orphans, then_sync=False)
+    return [name for name in names if name not in orphans]

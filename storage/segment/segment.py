@@ -163,8 +163,7 @@ class Segment:
         """
         segment = cls(files, directory, base_offset, config, writable=True, suffix=suffix)
         if not is_unused:
-            for path in segment._existing_files():
-                files.unlink(path)
+            segment._remove_files()
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
             segment.fd = fd = segment._open_within_budget(paths.LOG, flags)
@@ -812,5 +811,12 @@ class Segment:
 
     def discard(self) -> None:
         """Remove a segment that was never part of the log."""
-        for path in self.let_go():
-            self.disk.unlink(path)
+        self.end_reading()
+        self.close()
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        for path in self._existing_files():
+            # Line indexes and words may be removed at any moment.
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(path)

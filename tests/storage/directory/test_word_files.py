@@ -271,8 +271,11 @@ class Owner:
     """The process that owns the log, and what it does to the segments."""
 
     def __init__(self, data: Path, files: Files | None = None) -> None:
-        self.data = data
-        self.manager = LogManager.open(str(data), files=files, clock_ms=lambda: NOW_MS)
+        self.data, self.files = data, files
+        self.start()
+
+    def start(self) -> None:
+        self.manager = LogManager.open(str(self.data), files=self.files, clock_ms=lambda: NOW_MS)
         self.log = self.manager.log("t", 0)
 
     def delete(self) -> None:
@@ -294,6 +297,17 @@ class Owner:
     def make_again(self) -> None:
         self.manager.delete_topic("t")
         fill(self.manager.create_topic("t", 1).partitions[0], 1)
+
+    def undelete(self) -> None:
+        self.delete_topic()
+        self.log = self.manager.undelete_topic("t").partitions[0]
+
+    def truncate(self) -> None:
+        self.manager.truncate(self.log, 2)
+
+    def start_again(self) -> None:
+        self.manager.abandon()
+        self.start()
 
     def end(self) -> None:
         """Remove what was deleted, and check that nothing is left of it."""
@@ -380,6 +394,28 @@ def test_another_process_builds_while_the_owner_changes_the_log(
         ):
             built(reader.log("t", 0))
         owner.end()
+        owner.manager.close()
+
+    at_each_operation(tmp_path, change, run)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "undelete", "truncate", "start_again"])
+def test_the_files_vanish_while_the_owner_changes_the_log(tmp_path: Path, change: str) -> None:
+    """`kafkafs words --remove`, the reserve and the end of a build take them."""
+
+    def run(data: Path, files: Interrupted, at: int) -> None:
+        def remove() -> None:
+            for path in data.glob("t-0/*.words*"):
+                if path.suffix != paths.DELETED:
+                    path.unlink()
+
+        owner = Owner(data, files)
+        built(owner.log)
+        directory = Path(owner.log.directory)
+        (directory / f"{0:016x}-{paths.file_name(0, paths.WORDS)}.tmp").touch()
+        (directory / paths.file_name(2, paths.WORDS)).touch()
+        with files.acting(at, remove):
+            getattr(owner, change)()
         owner.manager.close()
 
     at_each_operation(tmp_path, change, run)
