@@ -35,7 +35,8 @@ def command(logs: Address, remove: bool, out: Output) -> None:
     `kafkafs grep` and conditions read only these parts. The daemon builds the files of topics with
     kafkafs.words=words when it closes a segment. This command builds them for segments that were
     closed before, and for topics without this setting. Without TOPIC, it builds them for all topics
-    but those that Kafka itself uses.
+    but those that Kafka itself uses. A search does not report damage in the parts that it skips;
+    `kafkafs verify` finds it.
 
     The directory may be in use, also by a broker. The command takes no lock. The files lie beside
     the segments (`*.words`). If the directory is a broker's, or if you may not write it, they lie

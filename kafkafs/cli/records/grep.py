@@ -220,8 +220,9 @@ def command(
     transactions do not match.
 
     If `kafkafs words` has built files for closed segments, grep reads only the parts in which the
-    words of WORD may occur. Without -w, the first and the last word of WORD do not count for that,
-    as they may be parts of longer words.
+    words of WORD may occur. Without -w, a word at the start or the end of WORD does not count for
+    that, because it may be a part of a longer word. grep does not report damage in the parts that
+    it skips; `kafkafs verify` finds it.
 
     DATA, topics and @START..END are those of `kafkafs cat`. Without a topic, grep searches all
     topics but those that Kafka itself uses. If it searches several partitions, each record begins
@@ -348,16 +349,16 @@ def _search(
             else:
                 _write(stdout, labels, b"", marked)
                 stdout.write(b"%d\n" % matches)
-    if bounded is not None and not out.as_json:
+    if bounded is not None and not out.as_json and len(searches) == len(parts):
         _name_whole_words([search.sizes(bounded) for search in searches], out)
     out.json({"partitions": results})
     return any(each["matches"] for each in results)
 
 
 def _name_whole_words(sizes: Sequence[tuple[int, int]], out: Output) -> None:
-    """Name `-w` if the search would have read less with it. `sizes`: those of `Scan`."""
+    """Name `-w` if the search would have read half at most with it. `sizes`: those of `Scan`."""
     read, needed = (sum(each) for each in zip((0, 0), *sizes, strict=True))
-    if needed < read:
+    if read and needed <= read / 2:
         warn(
             f"grep read {out.size(read)} of log, because WORD may be a part of longer words. With "
             f"-w, it reads about {out.size(needed)}"
@@ -369,8 +370,8 @@ def _batches(
 ) -> Iterator[tuple[Buffer, int]]:
     """Yield the batches that are found, with their numbers of records, and show the progress.
 
-    Add the search to `searches`. Errors are reported. All but damage end the search of the
-    partition. Errors: ClientError, TaskCancelled.
+    At the end of the partition, add the search to `searches`. Errors are reported. All but damage
+    end the search before that. Errors: ClientError, TaskCancelled.
     """
     from kafka_client.errors import ClientError
     from storage.record.header import parse_header
@@ -383,13 +384,13 @@ def _batches(
     shown = 0
     try:
         search = begin(report)
-        searches.append(search)
         for done, batch in search.batches:
             if is_shown and done - shown > search.total // 1000:
                 shown = done
                 bar.show(f"searching {name}", done, search.total, "offsets")
             if batch is not None:
                 yield batch, parse_header(batch).records_count
+        searches.append(search)
     except (ClientError, TaskCancelled):
         raise
     except (StorageError, OSError) as error:
