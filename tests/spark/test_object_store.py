@@ -18,12 +18,15 @@ from kafkafs.spark.location.followed_directory import FollowedDirectory
 from kafkafs.spark.location.location import location_of
 from kafkafs.spark.option_values import InvalidOption
 from storage import LogManager, Record
+from storage.condition.parse import parse
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.files import Files
+from storage.split.narrow import narrowed
 from tests.log_check import check
 from tests.spark.object_store import Bucket, ObjectStore
 from tests.storage.logs import NOW_MS, append, remove_head, values
 from tests.storage.segmented import DAY_MS, fill, segmented
+from tests.storage.split.test_narrow import build_words
 from tests.storage.transactions import Client
 
 if TYPE_CHECKING:
@@ -178,6 +181,19 @@ def test_large_indexes_are_not_read_to_open(tmp_path: Path, bucket: Bucket) -> N
         for offset in (0, 1, 777, 19_999):
             assert next(iter(log.records(offset))).offset == offset
         assert len(values(log)) == 20_000
+
+
+def test_words_are_not_fetched_for_a_plan(data: Path, bucket: Bucket) -> None:
+    with LogManager.open(str(data), read_only=True) as manager:
+        build_words(manager.log("many", 0))
+    bucket.sync(data)
+    with FollowedDirectory(bucket.location) as opened:
+        log = opened.manager.log("many", 0)
+        condition = parse("value = 'none'").of_partition("many", 0)
+        with bucket.counted() as requests:
+            ranges = list(narrowed(log, 0, log.log_end_offset, condition))
+        assert len(ranges) == len(log.segments)
+        assert requests.seen == []
 
 
 # -- what others do ------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """`storage.files.Files` over a `pyarrow.fs.FileSystem`: reads data directories in object stores.
 
 Descriptors are numbers of our own for open objects. Paths are absolute within the file system
-(`/bucket/prefix/topic-0/…`). A directory has the names of its listing. Each method that writes
-raises OSError (EROFS).
+(`/bucket/prefix/topic-0/…`). A directory has the names of its listing, without `.words`: to look
+them up takes some requests for each segment, one after the other. Each method that writes raises
+OSError (EROFS).
 
 With `listed`, for planning, it lists each directory once, and uses the names, sizes and times of
 the listing until `forget`. So opening a data directory requests only the bytes that it reads.
@@ -222,7 +223,11 @@ class ArrowFiles(Files):
             found = self._store.info(path, is_directory=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return {info.base_name: _version_of(info) for info in found}
+        return {
+            info.base_name: _version_of(info)
+            for info in found
+            if not info.base_name.endswith(paths.WORDS)
+        }
 
     def _find(self, path: str) -> Version | None:
         """Return an object's version, or `_DIRECTORY`; None: nothing has this name."""
