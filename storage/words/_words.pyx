@@ -28,7 +28,6 @@ cdef extern from "storage/words/words.h":
         uint64_t size
         uint64_t count
         bint full
-        bint no_memory
         uint64_t k0
         uint64_t k1
     ctypedef struct Numbers "kafkafs_numbers":
@@ -359,8 +358,6 @@ cdef class PartBuilder:
         if fault != NO_FAULT:
             size = min(held.size - position, <int64_t> HEADER_SIZE)
             raise refusal(fault, position, (<const char *> held.start + position)[:size])
-        if self.words.no_memory:
-            raise MemoryError
         self.next_offset = next_offset
 
     @property

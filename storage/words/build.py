@@ -87,7 +87,7 @@ class _Builder:
         """Add the next batch, in plain form. Errors: CorruptRecord, OSError."""
         self._entries.read(plain)
         if self._entries.next_offset > self._segment.next_offset:
-            raise CorruptRecord("its offsets exceed those of the segment")
+            raise CorruptRecord("the batch exceeds the offsets of the segment")
         self._block_bytes += len(plain)
         if self._block_bytes >= BLOCK_BYTES:
             self._end_block()

@@ -1,11 +1,7 @@
 """The `.words` file of a sealed segment: the blocks of records in which each of its words is.
 
-A *block* is consecutive batches with at least 512 KiB of plain bytes. An *entry* is (`query`)
-
-- a word, in lower case,
-- a character of UTF-8 with two to four bytes,
-- four neighbouring numbers, such as an IPv4 address,
-- a whole key, with a hash of its own.
+A *block* is consecutive batches with at least 512 KiB of plain bytes. An *entry* is one of a key,
+a value, or the name or value of a header (`query`), or a whole key, which has a hash of its own.
 
 The entry's hash is the upper half of SipHash-1-3's first 64 bits. Its keys are the header's random
 secret, so nobody can make records whose words share a hash. Little-endian:

@@ -25,8 +25,7 @@ typedef struct {
     uint32_t *slots;
     uint64_t size;
     uint64_t count;
-    int full;      /* it has no room for another one */
-    int no_memory;
+    int full; /* it has no room for another one */
     uint64_t k0, k1;
 } kafkafs_words;
 
@@ -42,15 +41,12 @@ static inline void kafkafs_words_put(kafkafs_words *set, uint32_t hash)
 static void kafkafs_words_grow(kafkafs_words *set)
 {
     kafkafs_words grown = *set;
-    if (set->size == KAFKAFS_LARGEST_SET) {
-        set->full = 1;
-        return;
-    }
     grown.size = 2 * set->size;
     grown.count = 0;
-    grown.slots = (uint32_t *) calloc(grown.size, sizeof(uint32_t));
+    grown.slots = grown.size > KAFKAFS_LARGEST_SET
+        ? NULL : (uint32_t *) calloc(grown.size, sizeof(uint32_t));
     if (!grown.slots) {
-        set->no_memory = set->full = 1;
+        set->full = 1;
         return;
     }
     for (uint64_t at = 0; at < set->size; at++)
@@ -74,7 +70,7 @@ static inline int kafkafs_words_clear(kafkafs_words *set)
         set->slots = (uint32_t *) calloc(set->size, sizeof(uint32_t));
     }
     set->count = 0;
-    set->full = set->no_memory = 0;
+    set->full = 0;
     return set->slots != NULL;
 }
 

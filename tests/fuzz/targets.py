@@ -30,6 +30,7 @@ from kafkafs.schemas.avro import compiled
 from kafkafs.schemas.errors import SchemaError
 from kafkafs.views import TextView, json_lines_view, key_value_view
 from kafkafs.views._measure import Cursor, Measure
+from storage import paths
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.files import Files
 from storage.index import txn_index
@@ -499,7 +500,7 @@ def words_of_a_log(data: bytes) -> None:
             last = header.last_offset
             assert (
                 records is None
-                or last < header.base_offset
+                or not header.base_offset <= last < paths.MAX_OFFSET
                 or not all(header.base_offset <= record.offset <= last for record in records)
             )
             continue
