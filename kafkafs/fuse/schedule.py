@@ -195,23 +195,32 @@ class Schedule:
 
     async def _sealed(self) -> float:
         for log in list(self._manager.logs()):
-            if log.replacement is not None and not log.cleaning:
+            if not log.cleaning:
                 # An error has interrupted it, and the settings may allow no other one.
-                await self._work_on(log, "end of a swap", finish_swap, self._repacks_again)
+                is_due = log.replacement is not None
+                await self._work_on(log, "end of a swap", is_due, finish_swap, self._repacks_again)
             # (A broker's topic keeps the broker's batches, and its directory the broker's files.)
             if self._manager.settings.is_brokers_topic(log.topic):
                 continue
-            if log.may_be_repacked and self._repacked.get(log) is not log.segments:
-                await self._work_on(log, "repacking", self._repack, self._repacks_again)
-            if log.has_words and self._mount.word_files.is_due(log):
-                build = self._mount.word_files.build_missing
-                await self._work_on(log, "building of words", build, self._builds_again)
+            is_due = log.may_be_repacked and self._repacked.get(log) is not log.segments
+            await self._work_on(log, "repacking", is_due, self._repack, self._repacks_again)
+            is_due = log.has_words and self._mount.word_files.is_due(log)
+            build = self._mount.word_files.build_missing
+            await self._work_on(log, "building of words", is_due, build, self._builds_again)
         return SEALED_S
 
     async def _work_on(
-        self, log: Log, duty: str, work: Callable[[Log, Task], object], again: Retries[Log]
+        self,
+        log: Log,
+        duty: str,
+        is_due: bool,
+        work: Callable[[Log, Task], object],
+        again: Retries[Log],
     ) -> None:
-        """Work on the sealed segments of a log, unless it waits after a failure."""
+        """Work on the sealed segments of a log if that is due and it does not wait after a failure.
+
+        A failed duty may be due no longer, because of new settings or of work by another duty.
+        """
 
         def attempt(task: Task) -> None:
             try:
@@ -223,7 +232,9 @@ class Schedule:
                 raise
             task.on_log_thread(partial(again.succeeded, log))
 
-        if not (log.closed or again.waits(log)):
+        if not is_due:
+            self._duties.forget(log.name, duty)
+        elif not (log.closed or again.waits(log)):
             rate = compaction.bytes_per_second(self._mount)
             await self._workers.background(duty, attempt, rate, of=log.name)
 

@@ -127,8 +127,8 @@ FAULTS = [
     Fault(
         "words-of-a-topic-without-the-setting",
         "kafkafs/fuse/schedule.py",
-        "            if log.has_words and self._mount.word_files.is_due(log):\n",
-        "            if self._mount.word_files.is_due(log):\n",
+        "            is_due = log.has_words and self._mount.word_files.is_due(log)\n",
+        "            is_due = self._mount.word_files.is_due(log)\n",
         "Topics without the setting get words, too.",
         (SCHEDULE,),
     ),

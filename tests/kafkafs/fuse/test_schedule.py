@@ -245,6 +245,7 @@ def test_a_swap_is_finished_although_repacking_was_switched_off(tmp_path: Path) 
         assert log.segments[0].log_path.endswith(".log")
         assert os.path.exists(log.segments[0].log_path)
         assert old.log_path.endswith(".deleted")
+        assert world.manager.duties.failing == {"end of a swap": 0, "repacking": 0}
 
     in_world(tmp_path / "data", test)
 
@@ -307,22 +308,38 @@ def test_words_are_built_for_each_segment_as_it_is_in_the_end(tmp_path: Path) ->
     in_world(tmp_path / "data", test)
 
 
+class Refusing(Files):
+    """A disk that takes no words while `is_broken`."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__()
+        self.error, self.is_broken, self.tries = error, True, 0
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        if ".words" in path and flags & os.O_CREAT:
+            self.tries += 1
+            if self.is_broken:
+                raise OSError(self.error, os.strerror(self.error), path)
+        return super().open(path, flags, mode)
+
+
+def test_words_do_not_fail_any_more_when_they_are_switched_off(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.old(world.topic("a", kafkafs_words="words"))
+        await world.pass_s(31)
+        assert world.manager.duties.failing == {"building of words": 1}
+        world.manager.change_topic_settings("a", {"kafkafs.words": "off"})
+        await world.pass_s(6)
+        assert world.manager.duties.failing == {"building of words": 0}
+
+    in_world(tmp_path / "data", test, Refusing(errno.EIO))
+
+
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EIO, errno.ENOSPC])
 def test_a_disk_that_takes_no_words_is_named_once_and_asked_again_later(
     tmp_path: Path, error: int
 ) -> None:
-    class Refusing(Files):
-        is_broken = True
-        tries = 0
-
-        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-            if ".words" in path and flags & os.O_CREAT:
-                self.tries += 1
-                if self.is_broken:
-                    raise OSError(error, os.strerror(error), path)
-            return super().open(path, flags, mode)
-
-    files = Refusing()
+    files = Refusing(error)
 
     async def test(world: World) -> None:
         log = world.topic("a", kafkafs_words="words")
