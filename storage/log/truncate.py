@@ -152,7 +152,7 @@ def _load_again(log: Log, first: int, now_ms: int) -> None:
     )
     place = PartitionFiles(log.files, log.directory, log.config, promises, writable=True)
     try:
-        loader = LogLoader(place, now_ms, known.get)
+        loader = LogLoader(place, now_ms, known.get, is_open=True)
         recovered = log.files.with_reserve(loader.load)
         log.take_over(recovered)
     except BaseException:

@@ -84,6 +84,8 @@ class LogLoader:
 
     `names`: of the files; `bases`: the base offsets of the segments; `entries`: the valid ones of
     the manifest. `known`: called with a base offset, returns the segment if it need not be loaded.
+    `is_open`: whether the log is open, so that no swap is unfinished, and files of retired segments
+    and temporary files are in use.
     """
 
     def __init__(
@@ -91,9 +93,12 @@ class LogLoader:
         partition: PartitionFiles,
         now_ms: int,
         known: Callable[[int], Segment | None] = lambda base: None,
+        *,
+        is_open: bool = False,
     ) -> None:
         self.partition = partition
         self.known = known
+        self.is_open = is_open
         self.files, self.directory = partition.files, partition.directory
         self.writable = partition.writable
         self.now_ms = now_ms
@@ -195,6 +200,9 @@ class LogLoader:
 
     def _finish_swaps(self) -> None:
         """Finish or undo an interrupted swap (`swap`); in a read-only load in memory only."""
+        if self.is_open:
+            self.bases = paths.log_bases(self.names)
+            return
         if self.writable:
             self.names = finish_swaps(self.files, self.directory, self.names)
         else:

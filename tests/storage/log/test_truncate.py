@@ -14,9 +14,11 @@ from storage.log.append import append_as_follower
 from storage.log.salvage import salvage
 from storage.record.header import parse_header
 from storage.segment.cut import cut_files, purge
+from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
 from tests.crash.disk import SimulatedDisk
 from tests.storage.log.test_follower import at, facts, fetched, judged_again, led, stored
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_head, values
 from tests.storage.transactions import Client, new_log, produced
 
 SMALL = {"internal_segment_bytes": 400, "index_interval_bytes": 100}
@@ -207,6 +209,33 @@ def test_a_disk_that_fails_leaves_a_log_that_goes_on(
         ]
         manager.truncate(log, offset)
         assert batches_of(stored(log)) == history[:2]
+
+
+def retired_head(manager: LogManager) -> tuple[Log, Segment]:
+    """A log without its first segment, which readers may still read; a file is being written."""
+    log = new_log(manager)
+    for value in (b"a", b"b"):
+        append(log, value)
+        log.roll(NOW_MS)
+    first = log.segments[0]
+    remove_head(log, 2, NOW_MS)
+    first.close_descriptors()
+    (Path(log.directory) / "other.tmp").write_bytes(b"being written")
+    return log, first
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_files_in_use_stay(tmp_path: Path, empty: bool) -> None:
+    with opened(tmp_path) as manager:
+        log, first = retired_head(manager)
+        if empty:
+            manager.start_at(log, 7)
+        else:
+            for value in (b"c", b"d"):
+                append(log, value)
+            assert manager.truncate(log, 3)
+        assert [header.base_offset for _, header in SegmentReader(first).batches()] == [0]
+        (Path(log.directory) / "other.tmp").unlink()
 
 
 # -- where a log begins --------------------------------------------------------------------------
