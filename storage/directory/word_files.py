@@ -16,6 +16,7 @@ Not here: the words (`storage.words`), the choice of logs and times.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -27,6 +28,7 @@ from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError, TaskCancelled
 from storage.files import is_temporary
 from storage.log.log import Log
+from storage.room import FULL
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.words.build import build
@@ -82,7 +84,8 @@ class WordFiles:
         segments. A segment with damage gets none.
 
         `cache`: the directory of the files, if not that of the log. Errors: TaskCancelled, also if
-        the topic is deleted; OSError, StorageError: try again later.
+        the topic is deleted; StorageError; OSError: the first one. If the disk is full or
+        read-only, no other segment is tried. Try again later.
         """
         segments = task.on_log_thread(lambda: log.segments)
         known, seen = self._sizes.get(log, {}), self._seen.get(log)
@@ -95,6 +98,7 @@ class WordFiles:
             seen = _Seen((), log.monotonic_ms())
         self._sizes[log] = sizes
         built = []
+        failure: OSError | None = None
         for segment in reversed(segments[:-1]):
             # The names of a segment that is being swapped in are not final.
             if segment in sizes or segment.suffix:
@@ -111,9 +115,16 @@ class WordFiles:
                             built.append(segment)
             except SegmentGone:
                 continue
+            except OSError as error:
+                if error.errno in FULL or error.errno == errno.EROFS:
+                    raise
+                failure = failure or error
+                continue
             sizes[segment] = max(size, 0)
         if all(segment in sizes for segment in segments[:-1]):
             self._seen[log] = seen._replace(segments=segments)
+        if failure is not None:
+            raise failure
         return built
 
     def _valid_size(self, segment: Segment, path: str) -> int:

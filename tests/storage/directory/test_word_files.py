@@ -182,6 +182,29 @@ def test_an_error_of_the_disk_leaves_nothing(tmp_path: Path, error: int) -> None
     manager.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [(errno.EIO, [0, 8]), (errno.EISDIR, [0, 8]), (errno.ENOSPC, [8]), (errno.EROFS, [8])],
+)
+def test_one_segment_that_fails_does_not_keep_the_older_ones_from_their_files(
+    tmp_path: Path, error: int, left: list[int]
+) -> None:
+    """But a full disk or a read-only one is not asked again for each segment."""
+
+    class Failing(Files):
+        def rename(self, old: str, new: str) -> None:
+            if new.endswith(names_of(4)[0]):
+                raise OSError(error, os.strerror(error), new)
+            super().rename(old, new)
+
+    with opened(tmp_path, Failing()) as manager:
+        log, words = new_log(manager), WordFiles()
+        with pytest.raises(OSError, match=os.strerror(error)):
+            built(log, words)
+        assert left_in(log.directory) == names_of(*left)
+        assert words.is_due(log)
+
+
 def test_no_room_is_taken_from_appends(tmp_path: Path) -> None:
     class Small(Files):
         blocks = 0
