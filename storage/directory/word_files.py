@@ -152,10 +152,9 @@ class WordFiles:
         except CorruptRecord as error:
             _log.warning("%s: no words are built for a segment: %s", log.name, error)
             return 0
-        except OSError as error:
-            if log.closed or segment.deleted:
-                raise SegmentGone("the segment was deleted meanwhile", path=path) from error
-            raise
+        except FileNotFoundError as error:
+            # The topic was deleted, or its log was loaded again, which removes temporary files.
+            raise SegmentGone("the segment was deleted meanwhile", path=path) from error
         finally:
             self.elapsed_s += time.monotonic() - begin
         if not task.on_log_thread(partial(_is_current, log, segment)):
