@@ -12,7 +12,7 @@ cdef extern from "storage/record/siphash.h":
         uint64_t low
         uint64_t high
     Hash siphash "kafkafs_siphash"(
-        uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size
+        uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size, bint folds
     ) noexcept nogil
     uint64_t home "kafkafs_home"(uint64_t low, uint64_t slots) noexcept nogil
     void prefetch_memory "kafkafs_prefetch"(const void *at) noexcept nogil
@@ -40,7 +40,7 @@ cdef void grow(OffsetMap map) noexcept nogil
 
 
 cdef inline Hash hash_key(OffsetMap map, const uint8_t *key, int64_t size) noexcept nogil:
-    return siphash(map.k0, map.k1, key, size)
+    return siphash(map.k0, map.k1, key, size, False)
 
 
 cdef inline void prefetch(OffsetMap map, Hash hash) noexcept nogil:

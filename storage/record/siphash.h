@@ -22,19 +22,32 @@ static inline uint64_t kafkafs_word(const uint8_t *at)
 static inline uint64_t kafkafs_tail(const uint8_t *key, int64_t size)
 {
     int left = (int) (size & 7);
-    uint64_t bits = 0;
+    uint32_t start, end;
     if (left == 0)
         return 0;
     if (size >= 8)
         return kafkafs_word(key + size - 8) >> (64 - 8 * left);
-    while (left > 0)
-        bits = bits << 8 | key[--left];
-    return bits;
+    if (size < 4)
+        return key[0] | (uint64_t) key[size >> 1] << 8 * (size >> 1)
+            | (uint64_t) key[size - 1] << 8 * (size - 1);
+    memcpy(&start, key, 4);
+    memcpy(&end, key + size - 4, 4);
+    return le32toh(start) | (uint64_t) le32toh(end) << 8 * (size - 4);
 }
 
-/* SipHash-1-3 with a result of 128 bits (Aumasson and Bernstein's siphash.c). */
+/* Eight bytes with ASCII letters in lower case. */
+static inline uint64_t kafkafs_lower(uint64_t bytes)
+{
+    const uint64_t ones = 0x0101010101010101u, high = ones << 7;
+    uint64_t low = bytes & ~high;
+    uint64_t from_a = low + ones * (0x80 - 'A'), beyond_z = low + ones * (0x7f - 'Z');
+    return bytes | (from_a & ~beyond_z & ~bytes & high) >> 2;
+}
+
+/* SipHash-1-3 with a result of 128 bits (Aumasson and Bernstein's siphash.c). `folds`: the key's
+   ASCII letters count as those in lower case. */
 static inline kafkafs_hash kafkafs_siphash(
-    uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size)
+    uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size, int folds)
 {
     uint64_t v0 = k0 ^ 0x736f6d6570736575u;
     uint64_t v1 = k1 ^ 0x646f72616e646f6du ^ 0xee;
@@ -44,11 +57,13 @@ static inline kafkafs_hash kafkafs_siphash(
     kafkafs_hash made;
     for (int64_t at = 0; at + 8 <= size; at += 8) {
         bits = kafkafs_word(key + at);
+        bits = folds ? kafkafs_lower(bits) : bits;
         v3 ^= bits;
         KAFKAFS_ROUND
         v0 ^= bits;
     }
-    bits = kafkafs_tail(key, size) | (uint64_t) size << 56;
+    bits = kafkafs_tail(key, size);
+    bits = (folds ? kafkafs_lower(bits) : bits) | (uint64_t) size << 56;
     v3 ^= bits;
     KAFKAFS_ROUND
     v0 ^= bits;

@@ -36,13 +36,10 @@ cdef extern from "storage/words/words.h":
     bint clear "kafkafs_words_clear"(Set *words) noexcept nogil
     void add "kafkafs_words_add"(Set *words, uint32_t hash) noexcept nogil
     void add_word "kafkafs_add_word"(
-        Set *words, Numbers *numbers, const uint8_t *at, const uint8_t *end, const uint8_t *limit
+        Set *words, Numbers *numbers, const uint8_t *at, const uint8_t *end
     ) noexcept nogil
     uint32_t entry_hash "kafkafs_entry_hash"(
-        uint64_t k0, uint64_t k1, const uint8_t *at, int64_t size, const uint8_t *limit
-    ) noexcept nogil
-    uint32_t key_hash "kafkafs_key_hash"(
-        uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size
+        uint64_t k0, uint64_t k1, const uint8_t *at, int64_t size, bint is_key
     ) noexcept nogil
     void classes "kafkafs_classes"(
         const uint8_t *at, uint64_t *words, uint64_t *leads
@@ -73,9 +70,7 @@ cdef enum:
 def hash_of(data not None, unsigned long long secret, unsigned long long secret_2, bint is_key):
     """Return the hash of an entry, or of a whole key (`is_key`)."""
     cdef PinnedBuffer held = hold(data)
-    if is_key:
-        return key_hash(secret, secret_2, held.start, held.size)
-    return entry_hash(secret, secret_2, held.start, held.size, held.start + held.size)
+    return entry_hash(secret, secret_2, held.start, held.size, is_key)
 
 
 cdef void add_field(
@@ -106,17 +101,17 @@ cdef void add_field(
             if word == NULL:
                 word = at + each
             else:
-                add_word(words, &numbers, word, at + each, limit)
+                add_word(words, &numbers, word, at + each)
                 word = NULL
         while leads:
             each = lowest_bit(leads)
             leads &= leads - 1
             size = sequence_at(at + each, end - at - each)
             if size > 0:
-                add(words, entry_hash(words.k0, words.k1, at + each, size, limit))
+                add(words, entry_hash(words.k0, words.k1, at + each, size, False))
         at += CHUNK
     if word != NULL and not words.full:
-        add_word(words, &numbers, word, end, limit)
+        add_word(words, &numbers, word, end)
 
 
 cdef void add_record(
@@ -127,7 +122,7 @@ cdef void add_record(
     cdef int32_t length = 0
     cdef int32_t left
     if head.key_length >= 0:
-        add(words, key_hash(words.k0, words.k1, fields.key, head.key_length))
+        add(words, entry_hash(words.k0, words.k1, fields.key, head.key_length, True))
         add_field(words, fields.key, fields.key + head.key_length, limit)
     if fields.value_length > 0:
         add_field(words, fields.value, fields.value + fields.value_length, limit)

@@ -81,81 +81,13 @@ static inline void kafkafs_words_add(kafkafs_words *set, uint32_t hash)
         kafkafs_words_grow(set);
 }
 
-/* Loads `size` bytes, at most 16, in lower case, as two little-endian numbers. Reads nothing from
-   `limit` on. */
-static inline void kafkafs_folded16(
-    const uint8_t *at, int64_t size, const uint8_t *limit, uint64_t bits[2])
-{
-    uint8_t bytes[16];
-#ifdef __SSE2__
-    static const uint8_t masks[32] = {
-        255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
-    if (limit - at < 16) {
-        memset(bytes, 0, 16);
-        memcpy(bytes, at, (size_t) size);
-        at = bytes;
-    }
-    __m128i text = _mm_loadu_si128((const __m128i *) at);
-    /* From 'A' to 'Z': the smallest signed bytes after the addition. */
-    __m128i upper = _mm_cmplt_epi8(
-        _mm_add_epi8(text, _mm_set1_epi8((char) (0x80 - 'A'))), _mm_set1_epi8(-128 + 26));
-    text = _mm_or_si128(text, _mm_and_si128(upper, _mm_set1_epi8(0x20)));
-    text = _mm_and_si128(text, _mm_loadu_si128((const __m128i *) (masks + 16 - size)));
-    _mm_storeu_si128((__m128i *) bits, text);
-#else
-    (void) limit;
-    memset(bytes, 0, 16);
-    for (int64_t each = 0; each < size; each++)
-        bytes[each] = at[each] >= 'A' && at[each] <= 'Z' ? at[each] | 0x20 : at[each];
-    bits[0] = kafkafs_word(bytes);
-    bits[1] = kafkafs_word(bytes + 8);
-#endif
-}
-
-/* Returns the hash of an entry: the upper half of what kafkafs_siphash returns as `low` of the bytes
-   in lower case; 1 instead of 0. Reads nothing from `limit` on. */
+/* Returns the hash of an entry: the upper half of SipHash's first 64 bits; 1 instead of 0. A whole key
+   has another secret, and is not changed to lower case. */
 static inline uint32_t kafkafs_entry_hash(
-    uint64_t k0, uint64_t k1, const uint8_t *at, int64_t size, const uint8_t *limit)
+    uint64_t k0, uint64_t k1, const uint8_t *at, int64_t size, int is_key)
 {
-    uint64_t v0 = k0 ^ 0x736f6d6570736575u;
-    uint64_t v1 = k1 ^ 0x646f72616e646f6du ^ 0xee;
-    uint64_t v2 = k0 ^ 0x6c7967656e657261u;
-    uint64_t v3 = k1 ^ 0x7465646279746573u;
-    uint64_t bits[2];
-    int64_t left = size;
-    for (; left >= 16; left -= 16, at += 16) {
-        kafkafs_folded16(at, 16, limit, bits);
-        v3 ^= bits[0];
-        KAFKAFS_ROUND
-        v0 ^= bits[0];
-        v3 ^= bits[1];
-        KAFKAFS_ROUND
-        v0 ^= bits[1];
-    }
-    kafkafs_folded16(at, left, limit, bits);
-    if (left >= 8) {
-        v3 ^= bits[0];
-        KAFKAFS_ROUND
-        v0 ^= bits[0];
-        bits[0] = bits[1];
-    }
-    bits[0] |= (uint64_t) size << 56;
-    v3 ^= bits[0];
-    KAFKAFS_ROUND
-    v0 ^= bits[0];
-    v2 ^= 0xee;
-    KAFKAFS_ROUND
-    KAFKAFS_ROUND
-    KAFKAFS_ROUND
-    uint32_t hash = (uint32_t) ((v0 ^ v1 ^ v2 ^ v3) >> 32);
-    return hash ? hash : 1;
-}
-
-/* Returns the hash of a whole key, by the same rule but as it is. */
-static inline uint32_t kafkafs_key_hash(
-    uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size)
-{
-    uint32_t hash = (uint32_t) (kafkafs_siphash(~k0, k1, key, size).low >> 32);
+    kafkafs_hash made = kafkafs_siphash(is_key ? ~k0 : k0, k1, at, size, !is_key);
+    uint32_t hash = (uint32_t) (made.low >> 32);
     return hash ? hash : 1;
 }
 
@@ -200,10 +132,9 @@ typedef struct {
 static inline int kafkafs_is_digit(uint8_t byte) { return (uint8_t) (byte - '0') < 10; }
 
 static inline void kafkafs_add_word(
-    kafkafs_words *set, kafkafs_numbers *numbers, const uint8_t *at, const uint8_t *end,
-    const uint8_t *limit)
+    kafkafs_words *set, kafkafs_numbers *numbers, const uint8_t *at, const uint8_t *end)
 {
-    kafkafs_words_add(set, kafkafs_entry_hash(set->k0, set->k1, at, end - at, limit));
+    kafkafs_words_add(set, kafkafs_entry_hash(set->k0, set->k1, at, end - at, 0));
     if (end - at > 3)
         return;
     for (const uint8_t *digit = at; digit < end; digit++)
@@ -215,6 +146,6 @@ static inline void kafkafs_add_word(
     numbers->end = end;
     if (numbers->count >= 4) {
         at = numbers->starts[numbers->count & 3];
-        kafkafs_words_add(set, kafkafs_entry_hash(set->k0, set->k1, at, end - at, limit));
+        kafkafs_words_add(set, kafkafs_entry_hash(set->k0, set->k1, at, end - at, 0));
     }
 }
