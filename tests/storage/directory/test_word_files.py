@@ -21,6 +21,7 @@ from storage.directory.retain import remove_now
 from storage.directory.word_files import WordFiles, path_of, remove_all, remove_stale
 from storage.errors import TaskCancelled
 from storage.files import Files
+from storage.room import Room
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.words.words import Words
@@ -222,6 +223,23 @@ def test_no_room_is_taken_from_appends(tmp_path: Path) -> None:
         assert left_in(log.directory) == []
         files.blocks += 1
         assert built(log) == [8, 4, 0]
+
+
+def test_no_room_is_taken_from_the_reserve(tmp_path: Path) -> None:
+    class UsedUp(Room):
+        def check(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    with opened(tmp_path, files := Files()) as manager:
+        log = new_log(manager)
+        files.room = UsedUp()
+        with pytest.raises(OSError, match="No space left"):
+            built(log)
+        # The cache directory may lie on another disk.
+        assert built(log, cache=str(cache)) == [8, 4, 0]
+        files.room = Room()
 
 
 def test_a_stop_while_a_file_is_built_leaves_nothing(tmp_path: Path) -> None:
