@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -522,6 +523,18 @@ def test_large_words_needles_and_records(tmp_path: Path) -> None:
     before = words.read_bytes
     assert words.offsets(query_of_bytes(b" ".join([b"a", b"b"] * 250_000), **WHOLE)) == []
     assert words.read_bytes - before < 20_000
+
+
+def test_large_batches_are_in_memory_one_at_a_time(tmp_path: Path) -> None:
+    value = b"word " * (2 << 20)
+    batches = (encode([Record(n, 0, 0, None, value)]) for n in range(2))
+    segment = segment_of(tmp_path, b"".join(recompress(batch, 4) for batch in batches))
+    tracemalloc.start()
+    try:
+        build(segment, segment.file_path(".words"), Task())
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * len(value)
+    finally:
+        tracemalloc.stop()
 
 
 def test_blocks_with_too_many_words_are_always_read(tmp_path: Path) -> None:
