@@ -40,7 +40,7 @@ from storage.segment.segment import Segment
 
 BLOCK_BYTES = 512 << 10
 _CHECKED = 4096
-"""Bytes at the end of the log of which the header has the CRC."""
+"""The CRC of the log covers this many bytes at its end."""
 
 MAGIC = b"KFSWORDS"
 VERSION = 1
