@@ -57,13 +57,13 @@ class Scan(NamedTuple):
     `batches` yields how many of them have been searched, and a plain batch of records for which the
     condition holds, or None. Errors: StorageError, OSError.
 
-    `sizes` returns the approximate bytes of log in the offsets that `batches` has searched, and how
-    many of these bytes a search for another condition reads. Errors: OSError.
+    `bytes_for` returns about how many bytes of log a search of the same offsets for a condition
+    reads. Errors: OSError.
     """
 
     total: int
     batches: Iterator[tuple[int, Buffer | None]]
-    sizes: Callable[[Condition], tuple[int, int]] = lambda _: (0, 0)
+    bytes_for: Callable[[Condition], int] = lambda _: 0
 
 
 def scan(
@@ -130,11 +130,11 @@ def scan(
                 error.path = error.path or log.directory
                 report(error)
 
-    def sizes(other: Condition) -> tuple[int, int]:
-        ranges = narrowed(log, start, at, other.of_partition(topic, number), cache)
-        return bytes_of(log, start, at), sum(bytes_of(log, *each) for each in ranges)
+    def bytes_for(other: Condition) -> int:
+        ranges = narrowed(log, start, end, other.of_partition(topic, number), cache)
+        return sum(bytes_of(log, *each) for each in ranges)
 
-    return Scan(max(end - start, 0), batches(), sizes)
+    return Scan(max(end - start, 0), batches(), bytes_for)
 
 
 def _offsets(tree: FileSystem, file: ViewFile, points: str) -> tuple[int, int]:

@@ -85,14 +85,13 @@ class _Wanted(NamedTuple):
         return Condition(found, "")
 
     def bounded(self, words: Sequence[bytes]) -> Condition | None:
-        """Return the condition with `-w`, if `.words` can help only the search for that one."""
+        """Return the condition with `-w`, if `.words` can help more for that one."""
         from storage.split.word_query import query_of
-        from storage.words.query import EVERYTHING
 
         with_w = self._replace(whole=True).condition(words)
-        if query_of(self.condition(words).part) == EVERYTHING != query_of(with_w.part):
-            return with_w
-        return None
+        if query_of(self.condition(words).part) == query_of(with_w.part):
+            return None
+        return with_w
 
 
 class _Shown(NamedTuple):
@@ -257,7 +256,10 @@ def command(
         raise click.UsageError("grep prints records as text, not as --view batches")
     text_view = TEXT_VIEWS["jsonl" if out.as_json else view]()
     with parts as found:
-        is_found = _search(found, text_view, shown, marked, wanted.bounded(needles), out)
+        is_found, searches = _search(found, text_view, shown, marked, out)
+        bounded = wanted.bounded(needles)
+        if bounded is not None and not out.as_json and len(searches) == len(found):
+            _name_whole_words(searches, condition, bounded, out)
     if out.has_failed:
         out.end()
         sys.exit(_FAILED)
@@ -302,12 +304,10 @@ def _search(
     view: TextView,
     shown: _Shown,
     marked: Callable[[bytes], bytes] | None,
-    bounded: Condition | None,
     out: Output,
-) -> bool:
-    """Search partitions, print what is found, and return whether anything was found.
-
-    `bounded`: that of `_Wanted.bounded`.
+) -> tuple[bool, list[Scan]]:
+    """Search partitions, and print what is found. Return whether anything was found, and the
+    searches that have reached the end of their partitions.
     """
     results: list[dict[str, Any]] = []
     searches: list[Scan] = []
@@ -349,15 +349,18 @@ def _search(
             else:
                 _write(stdout, labels, b"", marked)
                 stdout.write(b"%d\n" % matches)
-    if bounded is not None and not out.as_json and len(searches) == len(parts):
-        _name_whole_words([search.sizes(bounded) for search in searches], out)
     out.json({"partitions": results})
-    return any(each["matches"] for each in results)
+    return any(each["matches"] for each in results), searches
 
 
-def _name_whole_words(sizes: Sequence[tuple[int, int]], out: Output) -> None:
-    """Name `-w` if the search would have read half at most with it. `sizes`: those of `Scan`."""
-    read, needed = (sum(each) for each in zip((0, 0), *sizes, strict=True))
+def _name_whole_words(
+    searches: Sequence[Scan], condition: Condition, bounded: Condition, out: Output
+) -> None:
+    """Name `-w` if the search for `bounded`, the condition with it, would have read half at most.
+
+    Errors: OSError.
+    """
+    read, needed = (sum(s.bytes_for(each) for s in searches) for each in (condition, bounded))
     if read and needed <= read / 2:
         warn(
             f"grep read {out.size(read)} of log, because WORD may be a part of longer words. With "

@@ -401,9 +401,9 @@ def test_whole_words_are_named_if_they_help(
 ) -> None:
     with LogManager.open(str(tmp_path)) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        for value in (b"one", b"two", b"three"):
+        for number, value in enumerate((b"one", b"two", b"three")):
             append(log, value * 1000)
-            append(log, value)
+            append(log, value, b"10.1.2.%d" % number)
             log.roll(NOW_MS)
     assert printed("one", tmp_path).endswith("\none\n")
     # Secrets with which these words have different hashes.
@@ -425,7 +425,9 @@ def test_whole_words_are_named_if_they_help(
         ("-c -v one DATA", 0, None),
         ("-c --key one one DATA", 1, None),
         ("-c -- -one- DATA", 1, None),
-        ("-c . DATA", 1, None),
+        ("-c 10.1.2.1 DATA", 0, sizes[1]),
+        ("-c -w 10.1.2.1 DATA", 0, None),
+        ("-c 1.2. DATA", 0, None),
     ):
         done = grep(*words.replace("DATA", str(tmp_path)).split())
         reason = ""
