@@ -526,13 +526,27 @@ class Operations(pyfuse3.Operations):
             try:
                 data = at_once(handle.read, off, size)
             except BlockingIOError:
-                data = await self._in_thread(handle.read, off, size)
+                data = await self._read_in_thread(fh, off, size)
             self._counters.bytes_read += len(data)
             if handle.traffic is not None:
                 handle.traffic.bytes_read += len(data)
             return data
         except Exception as error:
             self._fail("read", error, self._open_files.node(fh))
+
+    async def _read_in_thread(self, fh: int, off: int, size: int) -> bytes | bytearray | memoryview:
+        """Read in a worker thread; again if another process has just repacked the segment."""
+        read = functools.partial(self._open_files.get(fh).read, off, size)
+        try:
+            return await self._in_thread(read)
+        except SegmentGone:
+            node = self._open_files.node(fh)
+            if node is None or not self._mount.follows:
+                raise
+            # This thread, the owner's, takes over the files that replace them.
+            with contextlib.suppress(BlockingIOError):
+                at_once(node.attributes)
+            return await self._in_thread(read)
 
     @_of_inode
     async def poll(
