@@ -250,8 +250,11 @@ class LogFollower:
         if not self._is_kept(self.log.active, found) and (
             self._is_written_over(found) or not self._continue_past_deleted_active(found)
         ):
+            # Before the truncation: their text stays where it is.
+            self._take_repacked(found)
             self._take_over()
             return True
+        self._take_repacked(found)
         changed = self._changed(found)
         if _has_hidden_bytes(changed) and not self._can_hold(changed):
             # Before listeners are informed of anything after the hidden part.
@@ -292,7 +295,6 @@ class LogFollower:
 
     def _change_head(self, found: dict[int, Segment]) -> bool:
         """Replace the segments that differ from a listing; return False if it has to wait."""
-        self._take_repacked(found)
         segments = self.log.segments
         count = len(segments)
         bases = [base for base in found if base <= segments[-1].base_offset]
@@ -330,7 +332,7 @@ class LogFollower:
             before, after = zip(*repacked, strict=True)
             for old in before:
                 self._leave(old)
-            log.take_repacked(before, after, producers)
+            log.take_repacked(before, after, recorded.repacked, producers)
 
     def _head(self, end: int, found: dict[int, Segment]) -> list[Segment]:
         """Return the segments of a listing below `end`; read those that were not read."""

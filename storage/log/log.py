@@ -47,6 +47,7 @@ from storage.segment.writer import BatchEntry, SegmentWriter
 from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
 from storage.state.history import History
+from storage.state.history_file import Sizes
 from storage.state.producer_state import ProducerState
 from storage.state.tiered import first_offset
 from storage.task import OnLogThread, directly
@@ -804,16 +805,21 @@ class Log(LogState):
             raise
 
     def take_repacked(
-        self, old: Sequence[Segment], new: Sequence[Segment], producers: ProducerState | None
+        self,
+        old: Sequence[Segment],
+        new: Sequence[Segment],
+        sizes: Sizes,
+        producers: ProducerState | None,
     ) -> None:
         """Replace each of `old` by one of `new`, as another process has repacked them.
 
-        `producers`: as of the log end, if not all of the last one was read; `new` has the rest.
-        Errors: OSError, StorageError; nothing has changed.
+        `sizes`: those that the process has recorded. `producers`: as of the log end, if not all of
+        the last one was read; `new` has the rest. Errors: OSError, StorageError; nothing has
+        changed.
         """
         new_of = dict(zip(old, new, strict=True))
         if self._history is not None:
-            self._history.begin_repacked()
+            self._history.begin_repacked(sizes)
         try:
             for listener in self.listeners:
                 listener.repacking(self, old, new)

@@ -502,10 +502,13 @@ class History:
             self._batches_nonce = self._repacking[0]
         self._repacking = None
 
-    def begin_repacked(self) -> None:
-        """Note that the log is about to take a segment that another process has repacked. Call
+    def begin_repacked(self, sizes: Sizes) -> None:
+        """Note that the log is about to take segments that another process has repacked. Call
         `end_repack` afterwards. Does not wait.
+
+        `sizes`: those that the process has recorded.
         """
+        self._repacked = {**self._repacked, **sizes}
         self._repacking = new_nonce(), self._announced
         # The next periodic save writes it.
         self.counted = 0

@@ -15,7 +15,7 @@ from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
-from kafkafs.tree.notices import Notices
+from kafkafs.tree.notices import Notices, Waiter
 from storage import LogManager, Record, encode, paths
 from storage.files import Files
 from storage.log.log import Log
@@ -48,6 +48,9 @@ class RecordedNotices(Notices):
 
     def names_changed(self) -> None:
         self.names += 1
+
+    def wake(self, waiter: Waiter) -> None:
+        waiter.notify()
 
     def clear(self) -> None:
         self.attributes.clear()

@@ -696,6 +696,8 @@ class Partition:
                 self._unread_changes += 1
         self._keep_text()
         self._drop_names()
+        # The new segments may have more.
+        self.wake()
 
     def repack_ended(self) -> None:
         """The repacking was carried out, or given up. In any thread."""

@@ -12,7 +12,9 @@ import pytest
 
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
+from kafkafs.tree.notices import Waiter
 from storage import LogManager, Record, encode
+from storage.compaction.repack import repack as repack_one
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
 from storage.log.append import append_batches
@@ -547,6 +549,66 @@ def test_a_mount_beside_reads_a_segment_again_of_which_records_are_missing(
     assert beside.tree.read("t/0") == text
     assert not {*beside.found()[:2]} & {*beside.inodes[:2]}
     assert text.endswith(beside.tree.read("t/.follow/0").lstrip(b"\n"))
+
+
+class Woken(Waiter):
+    """A process that waits in poll(2)."""
+
+    is_woken = False
+
+    def notify(self) -> None:
+        self.is_woken = True
+
+
+def test_a_mount_beside_wakes_who_waits_for_the_rest_of_a_segment(beside: Beside) -> None:
+    """Nothing else follows it."""
+    handle, waiter = beside.tree.open("t/.follow/0"), Woken()
+    shown = read(handle)
+    handle.poll(waiter)
+    for _ in range(2):
+        beside.tree.log().age_descriptors()
+    for step in beside.append, beside.roll, beside.repack, beside.delete_files:
+        step()
+    beside.tree.fs.partitions.of(beside.tree.log()).look()
+    assert waiter.is_woken
+    assert read(handle, len(shown)) == b"".join(beside.lines)[len(shown) :]
+    handle.release()
+
+
+@pytest.mark.parametrize("removes_active", [False, True])
+def test_a_mount_beside_keeps_the_repacked_text_before_a_truncation(
+    beside: Beside, *, removes_active: bool
+) -> None:
+    """It sees both changes at once."""
+    beside.roll()
+    repacked = b"".join(beside.lines)
+    beside.append()
+    if removes_active:
+        beside.roll()
+        beside.append()
+    handle = beside.tree.open("t/0")
+    assert read(handle) == b"".join(beside.lines)
+    log = beside.writer.log()
+    in_thread(lambda: repack_one(log, log.segments[0], NOW_MS, Task()))
+    in_thread(lambda: beside.writer.manager.truncate(log, 5))
+    beside.look()
+    assert read(handle, 0, len(repacked)) == repacked
+    handle.release()
+
+
+def test_a_mount_beside_remembers_a_repacked_segment_if_the_history_is_unreadable(
+    beside: Beside,
+) -> None:
+    beside.roll()
+    beside.check()
+    beside.repack()
+    beside.look()
+    history = Path(beside.tree.log().directory) / "kafkafs.history"
+    history.rename(history.with_suffix(".away"))
+    beside.tree.stop()
+    history.with_suffix(".away").rename(history)
+    beside.tree = beside.mount()
+    beside.check()
 
 
 def test_a_range_ends_at_its_offset_although_the_text_is_not_measured_yet(beside: Beside) -> None:
