@@ -435,12 +435,14 @@ class SegmentLines:
 
     def _measure_again(self, saved: Saved) -> tuple[bytes, int]:
         """Measure the saved part again, whose file is lost or was never written. Waits."""
-        again = self.measured(0, saved.covered, self._store.granularity)
-        if (again.position, again.text_length, again.records) != saved[:3]:
-            raise CorruptRecord(
-                "the log has changed since it was indexed", path=self.segment.log_path
-            )
-        entries = bytes(again.entries)
+        while True:
+            damages = self.segment.damages
+            try:
+                entries = self._entries_around(damages, saved)
+                break
+            except CorruptRecord:
+                if self.segment.damages is damages:
+                    raise
         held = (entries, len(entries) // ENTRY_SIZE)
         now = saved._replace(count=held[1], entries_crc=crc32c(entries))
         with self._lock:
@@ -454,6 +456,27 @@ class SegmentLines:
         if self.segment.sealed and self._state[1] is not None:
             self.seal()
         return held
+
+    def _entries_around(self, damages: Damages, saved: Saved) -> bytes:
+        """Return the entries of the saved part without its damaged places, which have the rest of
+        the text. Waits. Errors: CorruptRecord, also for new damage.
+        """
+        start, end = (damages[0].start, damages[-1].end) if damages else (0, 0)
+        before = self.measured(0, start, self._store.granularity)
+        after = self.measured(end, saved.covered, self._store.granularity)
+        text_length = saved.text_length - after.text_length
+        records = saved.records - after.records
+        is_same = end + after.position == saved.covered and text_length >= before.text_length
+        if start == end:
+            is_same &= (text_length, records) == (0, 0)
+        if not is_same:
+            raise CorruptRecord(
+                "the log has changed since it was indexed", path=self.segment.log_path
+            )
+        entries = bytes(before.entries)
+        if start < end:
+            entries += _ENTRY.pack(before.text_length, start, start, 0, before.records)
+        return entries + absolute(after.entries, Saved(end, text_length, records))
 
     # -- saving --------------------------------------------------------------------------------
 

@@ -17,9 +17,11 @@ from storage import LogManager, Record, encode
 from storage.compaction.repack import repack as repack_one
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
+from storage.errors import CorruptRecord
 from storage.log.append import append_batches
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
 from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
@@ -549,6 +551,35 @@ def test_a_mount_beside_reads_a_segment_again_of_which_records_are_missing(
     assert beside.tree.read("t/0") == text
     assert not {*beside.found()[:2]} & {*beside.inodes[:2]}
     assert text.endswith(beside.tree.read("t/.follow/0").lstrip(b"\n"))
+
+
+@pytest.mark.parametrize("damaged", [0, 1, -1])
+def test_damage_of_a_repacked_segment_hides_nothing_else(beside: Beside, damaged: int) -> None:
+    """The mount has taken only the length of the text, and has no index of the new file."""
+    beside.writer.manager.change_topic_settings("t", {"max.message.bytes": "300"})
+    for _ in range(5):
+        beside.append()
+    beside.roll()
+    beside.append()
+    handle = beside.tree.open("t/.follow/0")
+    text = read(handle)
+    beside.repack()
+    segment = beside.writer.log().segments[0]
+    batches = list(SegmentReader(segment).batches())
+    position, header = batches[damaged]
+    assert len(batches) > 2
+    with open(segment.log_path, "r+b") as file:
+        file.seek(position + header.size - 1)
+        file.write(b"!")
+    beside.look()
+    first = len(b"".join(beside.lines[: header.base_offset]))
+    end = len(b"".join(beside.lines[: header.last_offset + 1]))
+    assert read(handle, end) == text[end:]
+    if first:
+        assert read(handle, 0, first) == text[:first]
+    with pytest.raises(CorruptRecord):
+        read(handle, first)
+    handle.release()
 
 
 class Woken(Waiter):
