@@ -55,16 +55,27 @@ def command(logs: Address, remove: bool, out: Output) -> None:
     check_address(logs)
     partitions: list[dict[str, Value]] = []
     files = WordFiles(checks_pages=True)
-    with opened(logs.data_dir, read_only=True) as manager, long_work() as task:
+    named = {topic for topic, _ in logs.places}
+
+    def wanted(topic: str) -> bool:
+        return topic in named if named else topic not in INTERNAL_TOPICS
+
+    with (
+        opened(logs.data_dir, read_only=True, wanted=wanted, keeps_faulty=True) as manager,
+        long_work() as task,
+    ):
+        for topic, number in (faulty := manager.topics.faulty):
+            # Opening has printed it.
+            fault = manager.topics[topic].faults[number]
+            out.problem(fault, "FAULT", path=f"{topic}-{number}")
         for log in logs_at(manager, logs.places):
-            if not logs.places and log.topic in INTERNAL_TOPICS:
-                continue
             name = f"{log.topic}:{log.partition}"
             cache = None if _is_ours(log, manager.settings) else cache_directory(log)
             facts: dict[str, Value] = {"topic": log.topic, "partition": log.partition}
             try:
                 if remove:
-                    count = remove_all(log) + remove_all(log, cache_directory(log))
+                    # The user may not have the permission to remove those of the log's directory.
+                    count = remove_all(log, cache_directory(log)) + remove_all(log)
                     out.say(f"{name}: removed {counted(count, 'file')}")
                     partitions.append({**facts, "files": count})
                     continue
@@ -86,7 +97,7 @@ def command(logs: Address, remove: bool, out: Output) -> None:
             facts |= {"files": count, "directory": cache or log.directory, "bytes": Size(size)}
             partitions.append({**facts, "segments": closed, "missing": missing})
     out.json({"removed": remove, "partitions": partitions})
-    end(failed=out.has_failed)
+    end(failed=bool(faulty) or out.has_failed)
 
 
 def _is_ours(log: Log, settings: Settings) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from storage import LogManager, paths
 from storage.groups.offset_records import Committed
 from storage.log.log import Log
 from storage.words.words import Words
+from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.storage.handed import write_broker
 from tests.storage.logs import append
@@ -120,6 +122,44 @@ def test_what_is_a_brokers_gets_them_in_the_cache(place: Place) -> None:
     assert left_in(found["directory"]) == names_of(0, 1, 2)
     assert words("--remove", data, "t")["files"] == 3
     assert left_in(found["directory"]) == []
+
+
+def test_a_user_who_may_not_write_the_directory_gets_them_in_the_cache(
+    place: Place, tmp_path: Path
+) -> None:
+    fill_topic(place.data)
+    directory = place.data / "t-0"
+    built = directory / names_of(1)[0]
+    built.touch()
+    directory.chmod(0o555)
+
+    def run(*given: object) -> subprocess.CompletedProcess[str]:
+        command = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+        command += [*KAFKAFS, "words", *map(str, given), str(place.data), "t:0"]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert run().stdout.startswith("t:0: built 3 files")
+    (cache,) = (tmp_path / "cache/kafkafs").iterdir()
+    assert (left_in(directory), left_in(cache)) == (names_of(1), names_of(0, 1, 2))
+    # Of the file beside the segments, the user is told.
+    ran = run("--remove")
+    assert (ran.returncode, "Permission denied" in ran.stderr) == (3, True)
+    assert (left_in(directory), left_in(cache)) == (names_of(1), [])
+    directory.chmod(0o755)
+
+
+def test_a_partition_that_cannot_be_opened_is_named_and_no_obstacle(place: Place) -> None:
+    fill_topic(place.data)
+    fill_topic(place.data, "bad")
+    log = place.data / "bad-0" / paths.file_name(0, ".log")
+    log.unlink()
+    log.mkdir()
+    ran = kafkafs("words", "--json", place.data)
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (3, 1), ran.stderr
+    assert left_in(place.data / "t-0") == names_of(0, 1, 2)
+    (problem,) = json.loads(ran.stdout)["problems"]
+    assert (problem["path"], problem["code"]) == ("bad-0", "FAULT")
+    assert kafkafs("words", place.data, "t").returncode == 0
 
 
 def test_kafkas_own_topics_are_left_out_unless_they_are_named(place: Place) -> None:
