@@ -1,13 +1,15 @@
 """The logs of `search.py`: three kinds of lines, drawn from a seed, and topics of them.
 
 ======  =========================================================================
-access  nginx, format "combined": 12,000 clients, of which few make most requests
+access  nginx, "combined" with request time and id: 12,000 clients, some of them busy
 json    one object a line, with the id of a trace
-system  rsyslog: sshd, and programs of Hadoop and Spark as in LogHub's data sets
+system  rsyslog of 40 hosts: sshd, and programs of Hadoop and Spark as in LogHub's
+        data sets
 ======  =========================================================================
 
-Each line is some milliseconds younger than the line before. One line has the trace `TRACE`, and
-about 50 have the address `ADDRESS`, whose numbers other lines have, too.
+In batches of 16 KiB with zstd level 3, each kind takes 28 to 32 % of its text. A service writes 100
+lines a second, at random times. One line has the trace `TRACE`, and about 50 have the address
+`ADDRESS`, whose numbers other lines have, too.
 """
 
 from __future__ import annotations
@@ -34,18 +36,60 @@ START_MS = 1_764_547_200_000  # 2025-12-01
 TRACE = "5f0c2d8a1b7e4936a1d4c07be82f6593"
 ADDRESS = "198.51.100.23"
 ADDRESS_LINES = 50
+LINES_PER_SECOND = 100
 ABSENT = "e7b1f0c4d29a4d518f36"
 
-AGENTS = (
-    "Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Gecko/20100101 Firefox/145.0",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 Chrome/142.0.0.0 Safari/537.36",
-    "Mozilla/5.0 (iPhone; CPU iPhone OS 18_6 like Mac OS X) AppleWebKit/605.1.15 Mobile/15E148",
-    "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
-    "curl/8.14.1",
-    "okhttp/4.12.0",
+AGENTS = tuple(
+    agent.format(platform=platform, version=version, build=6000 + 97 * version)
+    for version in range(118, 146)
+    for platform in (
+        "Windows NT 10.0; Win64; x64",
+        "X11; Linux x86_64",
+        "Macintosh; Intel Mac OS X 10_15_7",
+        "Linux; Android 10; K",
+    )
+    for agent in (
+        "Mozilla/5.0 ({platform}) AppleWebKit/537.36 (KHTML, like Gecko)"
+        " Chrome/{version}.0.{build}.{version} Safari/537.36",
+        "Mozilla/5.0 ({platform}; rv:{version}.0) Gecko/20100101 Firefox/{version}.0",
+        "Mozilla/5.0 (compatible; shopbot/1.{version}; +https://bot.example/{build})",
+        "okhttp/4.{version}.0",
+    )
 )
 STATUSES = ("200",) * 18 + ("301", "304", "304", "404", "500")
-USERS = ("root", "admin", "oracle", "test", "webmaster", "ubuntu", "git", "postgres", "www-data")
+PAGES = (
+    "/item/{item}",
+    "/item/{item}?variant={small}&ref=mail-{small}",
+    "/search?q={word}+{word2}&page={small}",
+    "/api/v1/orders/{order}",
+    "/api/v1/orders/{order}/lines?limit=50&after={item}",
+    "/api/v1/cart/{hex}?token={token}",
+    "/static/{word}.{small}.js",
+    "/",
+)
+REFERRERS = ("-", "https://shop.example/item/{item}", "https://shop.example/search?q={word}")
+CALL = "resourcemanager[911]: INFO ipc.Server: call {trace} from {address} took {item} us"
+EVENTS = (
+    CALL,
+    "sshd[{pid}]: Failed password for invalid user {word} from {address} port {port} ssh2",
+    "sshd[{pid}]: Connection closed by {address} port {port} [preauth]",
+    "datanode[812]: INFO dfs.DataNode$PacketResponder: Received block blk_{block} of size"
+    " 67108864 from /{address}",
+    "datanode[812]: INFO dfs.DataNode$DataXceiver: Receiving block blk_{block} src:"
+    " /{address}:{port} dest: /10.250.{small}.{number}:50010",
+    "namenode[733]: INFO dfs.FSNamesystem: BLOCK* NameSystem.addStoredBlock: blockMap updated:"
+    " 10.250.{small}.{number}:50010 is added to blk_{block} size 67108864",
+    "executor[{pid}]: INFO storage.BlockManager: Found block rdd_{small}_{number} locally",
+    "executor[{pid}]: INFO executor.Executor: Finished task {number}.0 in stage {small}.0 (TID"
+    " {item}). {number} bytes result sent to driver",
+    "kernel: [{item}.{order}] nf: IN=eth0 SRC={address} LEN={number} SPT={port} DPT=443 SYN",
+    "api[{pid}]: WARN handler.{word}: 0x{hex} closed after {item} ms, {small} retries",
+)
+TERMS = tuple(
+    first + second
+    for first in ("re", "pro", "con", "sub", "trans", "inter", "per", "de", "ex", "in")
+    for second in ("port", "form", "act", "fer", "mit", "tract", "ceive", "scribe", "pose", "vert")
+)
 SERVICES = ("billing", "catalogue", "checkout", "gateway", "mailer", "stock")
 MESSAGES = (
     ("INFO", "order accepted"),
@@ -74,20 +118,33 @@ def _time(layout: str, seconds: int) -> str:
     return time.strftime(layout, time.gmtime(seconds))
 
 
+def _filled(rng: random.Random, template: str, address: str, trace: str) -> str:
+    """Fill in random values. Small values of most fields are more frequent than large ones."""
+    return template.format(
+        address=address,
+        trace=trace,
+        item=int(90_000 * rng.random() ** 3),
+        small=int(40 * rng.random() ** 2),
+        number=int(255 * rng.random()),
+        order=rng.getrandbits(27),
+        block=rng.getrandbits(62),
+        pid=900 + int(30_000 * rng.random() ** 3),
+        port=1024 + int(60_000 * rng.random()),
+        hex=f"{rng.getrandbits(48):012x}",
+        token=f"{rng.getrandbits(64):016x}",
+        word=TERMS[int(len(TERMS) * rng.random() ** 2)],
+        word2=TERMS[int(len(TERMS) * rng.random() ** 2)],
+    )
+
+
 def _access(rng: random.Random, now_ms: int, address: str, trace: str) -> str:
-    draw = rng.random()
-    if draw < 0.02 or trace == TRACE:
-        page = f"/login?session={trace}"
-    elif draw < 0.5:
-        page = f"/item/{int(90_000 * rng.random() ** 3)}"
-    else:
-        page = ("/", "/cart", "/static/app.js", "/static/site.css", "/api/v1/orders")[
-            int(10 * draw) % 5
-        ]
+    page = _filled(rng, PAGES[int(len(PAGES) * rng.random())], address, trace)
+    referrer = _filled(rng, REFERRERS[int(3 * rng.random())], address, trace)
+    agent = AGENTS[int(len(AGENTS) * rng.random() ** 3)]
     return (
         f"{address} - - [{_time('%d/%b/%Y:%H:%M:%S +0000', now_ms // 1000)}]"
         f' "GET {page} HTTP/1.1" {STATUSES[int(23 * rng.random())]} {int(40_000 * rng.random())}'
-        f' "https://shop.example/list?page={int(40 * draw)}" "{AGENTS[int(6 * rng.random() ** 2)]}"'
+        f' "{referrer}" "{agent}" {rng.random() ** 3:.3f} {trace}'
     )
 
 
@@ -102,31 +159,16 @@ def _json(rng: random.Random, now_ms: int, address: str, trace: str) -> str:
 
 
 def _system(rng: random.Random, now_ms: int, address: str, trace: str) -> str:
-    draw = 0.7 * rng.random() if address == ADDRESS else rng.random()
-    if draw < 0.1 or trace == TRACE:
-        text = f"resourcemanager[911]: INFO ipc.Server: call {trace} from {address}"
-    elif draw < 0.45:
-        text = (
-            f"sshd[{2400 + now_ms // 9000 % 30_000}]: Failed password for invalid user"
-            f" {USERS[int(9 * rng.random())]} from {address} port {1024 + int(60_000 * draw)} ssh2"
-        )
-    elif draw < 0.75:
-        text = (
-            f"datanode[812]: INFO dfs.DataNode$PacketResponder: Received block"
-            f" blk_{rng.getrandbits(62)} of size 67108864 from /{address}"
-        )
-    else:
-        text = (
-            f"executor[{3000 + int(9 * draw)}]: INFO storage.BlockManager: Found block"
-            f" rdd_{int(50 * rng.random())}_{int(200 * rng.random())} locally"
-        )
-    return f"{_time('%Y-%m-%dT%H:%M:%S', now_ms // 1000)}.{now_ms % 1000:03}+00:00 node7 {text}"
+    is_sought = trace == TRACE or address == ADDRESS
+    event = CALL if is_sought else EVENTS[int(len(EVENTS) * rng.random())]
+    stamp = f"{_time('%Y-%m-%dT%H:%M:%S', now_ms // 1000)}.{now_ms % 1000:03}"
+    return f"{stamp}+00:00 node{int(40 * rng.random())} {_filled(rng, event, address, trace)}"
 
 
 KINDS = {
-    "access": Kind("access", _access, 188, "Firefox", "/item/8999"),
+    "access": Kind("access", _access, 242, "Firefox", "/item/8999"),
     "json": Kind("json", _json, 197, "retry", 'user":8999'),
-    "system": Kind("system", _system, 132, "password", "blk_123456"),
+    "system": Kind("system", _system, 141, "password", "blk_123456"),
 }
 
 
@@ -139,7 +181,7 @@ def lines_of(kind: Kind, size: int) -> Iterator[tuple[int, bytes]]:
     count = size // kind.line_bytes
     now_ms = START_MS
     for number in range(count):
-        now_ms += int(40 * rng.random() ** 2)
+        now_ms += int(rng.expovariate(LINES_PER_SECOND / 1000))
         address = clients[int(12_000 * rng.random() ** 3)]
         trace = f"{rng.getrandbits(128):032x}"
         if number == count // 2:
