@@ -278,11 +278,19 @@ class SegmentLines:
 
     def take_totals(self, text_length: int, records: int) -> None:
         """Take the totals of another segment with the same records, instead of measuring. The
-        entries are measured when they are needed.
+        entries are measured when they are needed, or by `save_taken`.
         """
         self._state = Saved(self.segment.size, text_length, records), None
         self.text_length, self.records, self.covered = text_length, records, self.segment.size
         self.loaded = True
+
+    def save_taken(self) -> None:
+        """Measure and save the entries after `take_totals`. Waits. Errors: CorruptRecord,
+        SegmentGone, OSError.
+        """
+        with self.segment.leased():
+            if not self._state[0].count:
+                self._read_entries()
 
     def _measure_log(self, until: float) -> None:
         buffer = memoryview(bytearray(max(min(CHUNK, self.end - self.covered), 0)))

@@ -205,6 +205,7 @@ class Partition:
             with contextlib.suppress(StorageError, OSError):
                 text.keep_pending()
                 text.catch_up(until)
+                text.save_taken(until)
         settled = all(text.is_settled for text in self.texts.values())
         if not self.log.closed and not (settled and self._is_counted and not self._is_marked):
             self.note_change()

@@ -122,6 +122,8 @@ class PartitionText:
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
         self._pending: list[_Pending] = []
+        # Repacked segments of another process, whose entries are not saved yet.
+        self._taken: list[SegmentLines] = []
         # The measured extent of a segment that is about to replace another with the same records.
         self._measured: tuple[Segment, Extent] | None = None
 
@@ -649,6 +651,7 @@ class PartitionText:
         is_read = old.next_offset >= new.next_offset and old.stable_size == old.size
         if is_read and extent.complete and not extent.is_guessed:
             found.take_totals(extent.text_length, extent.records)
+            self._taken.append(found)
         elif is_positioned:
             self.end_unknown = True
         return found
@@ -805,7 +808,16 @@ class PartitionText:
     @property
     def is_settled(self) -> bool:
         """Whether the background has nothing left to measure or to keep."""
-        return not self.end_unknown and not self._pending
+        return not (self.end_unknown or self._pending or self._taken)
+
+    def save_taken(self, until: float) -> None:
+        """Index repacked segments of another process, so that the next mount need not measure them.
+        Runs on a worker thread.
+        """
+        while self._taken and time.monotonic() < until:
+            with contextlib.suppress(StorageError, OSError):
+                # (A reader measures it, and gets the error.)
+                self._taken.pop().save_taken()
 
     def keep_pending(self) -> None:
         """Read the text that older generations keep in memory. BlockingIOError: some is left."""

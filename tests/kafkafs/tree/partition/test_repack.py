@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.line_index import SegmentLines
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.notices import Waiter
@@ -551,6 +552,22 @@ def test_a_mount_beside_reads_a_segment_again_of_which_records_are_missing(
     assert beside.tree.read("t/0") == text
     assert not {*beside.found()[:2]} & {*beside.inodes[:2]}
     assert text.endswith(beside.tree.read("t/.follow/0").lstrip(b"\n"))
+
+
+def test_a_mount_beside_saves_the_index_of_a_repacked_segment(beside: Beside) -> None:
+    """The next mount need not measure it."""
+    beside.roll()
+    beside.check()
+    beside.repack()
+    beside.look()
+    extent = beside.tree.file().text.timeline.extents[0]
+    assert isinstance(extent, SegmentLines)
+    assert not os.path.exists(extent.path)
+    beside.housekeeping()
+    saved = os.stat(extent.path)
+    beside.remount()
+    beside.check()
+    assert os.stat(extent.path).st_mtime_ns == saved.st_mtime_ns
 
 
 @pytest.mark.parametrize("damaged", [0, 1, -1])
