@@ -161,6 +161,31 @@ FAULTS = [
         (TREE_REPACK,),
     ),
     Fault(
+        "log-keeps-segments-whose-stable-end-cannot-be-read",
+        "storage/log/log.py",
+        "            self.segments, self.retired, self.log_start_offset, self.producers = before\n",
+        "            _ = before\n",
+        "After a read error a read-only mount answers ESTALE until it is mounted again.",
+        (TREE_REPACK,),
+    ),
+    Fault(
+        "totals-of-a-damaged-segment-make-it-unreadable",
+        "kafkafs/line_index/segment_lines.py",
+        "                if self.segment.damages is damages:\n"
+        "                    raise\n        held",
+        "                raise\n        held",
+        "One damaged batch of a repacked segment makes all of its text unreadable.",
+        (TREE_REPACK,),
+    ),
+    Fault(
+        "totals-of-a-repacked-segment-are-saved-nowhere",
+        "kafkafs/tree/partition/partition_text.py",
+        "            self._taken.append(found)\n",
+        "            _ = self._taken\n",
+        "The next mount measures each repacked segment again before it shows a size.",
+        (TREE_REPACK,),
+    ),
+    Fault(
         "cleaned-segment-counts-as-repacked",
         "storage/state/history_file.py",
         "        return before == after or (before",

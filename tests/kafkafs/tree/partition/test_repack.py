@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from storage.compaction.repack import repack as repack_one
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
 from storage.errors import CorruptRecord
+from storage.files import Files
 from storage.log.append import append_batches
 from storage.log.listener import LogListener
 from storage.log.log import Log
@@ -486,9 +488,30 @@ def test_a_mount_beside_shows_the_rest_of_a_transaction(
     assert beside.found() == beside.inodes
 
 
-def test_a_mount_beside_takes_all_segments_of_an_open_transaction(beside: Beside) -> None:
-    """It begins where nobody has read, in the second of two segments, and ends after both."""
+class FailingReads(Files):
+    """Lets one read of a log fail: the one after the next `left`."""
+
+    left = -1
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self.left -= 1
+        if self.left == -1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().preadv(fd, buffer, position)
+
+
+@pytest.mark.parametrize("failing", range(-1, 5))
+def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
+    beside: Beside, failing: int
+) -> None:
+    """It begins where nobody has read, in the second of two segments, and ends after both. One read
+    of the first look fails.
+    """
     log, producer = beside.writer.log(), Producer(7, transactional=True)
+    files = FailingReads()
+    beside.tree.stop()
+    beside.tree = Tree(beside.data, FOLLOWING, files)
+    beside.inodes = beside.found()
     beside.roll()
     beside.append()
     shown = b"".join(beside.lines)
@@ -502,6 +525,9 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(beside: Beside
     append_batches(log, producer.commit(), now_ns=NOW_NS)
     for step in beside.append, beside.repack, beside.delete_files:
         step()
+    files.left = failing
+    beside.tree.fs.partitions.of(beside.tree.log()).look()
+    files.left = -1
     beside.check()
 
 
