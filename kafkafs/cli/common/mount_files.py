@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -51,9 +51,12 @@ def find(tree: FileSystem, *names: str) -> Node:
 
 
 @contextmanager
-def opened_tree(data_dir: str, isolation: str = READ_COMMITTED) -> Iterator[FileSystem]:
-    """The tree of a directory that may be in use."""
-    with opened(data_dir, read_only=True, keeps_faulty=True) as manager:
+def opened_tree(
+    data_dir: str, isolation: str = READ_COMMITTED, topics: Container[str] | None = None
+) -> Iterator[FileSystem]:
+    """The tree of a directory that may be in use. `topics`: open only these; None: all."""
+    wanted = None if topics is None else topics.__contains__
+    with opened(data_dir, read_only=True, keeps_faulty=True, wanted=wanted) as manager:
         yield tree_of(manager, isolation)
 
 

@@ -270,7 +270,9 @@ def command(
 def _parts_of_directory(
     address: Address, view: str, ranges: Sequence[Range], condition: Condition
 ) -> Iterator[list[_Part]]:
-    with opened_tree(address.data_dir) as tree:
+    # Those that Kafka uses have the offsets of groups.
+    topics = {topic for topic, _, _ in ranges} | INTERNAL_TOPICS
+    with opened_tree(address.data_dir, topics=topics) as tree:
         yield [
             (topic, number, partial(scan, tree, topic, number, view, points, condition))
             for topic, number, points in ranges

@@ -27,6 +27,7 @@ from storage import LogManager, Record, encode
 from storage.compaction.repack import repack_all
 from storage.condition.condition import Condition, Contains
 from storage.errors import CorruptRecord
+from storage.groups.offset_records import Committed
 from storage.log.append import append_batches
 from storage.record.batch import decode_plain
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -244,6 +245,18 @@ def data(tmp_path: Path) -> Path:
 )  # fmt: skip
 def test_output(data: Path, words: str, expected: str) -> None:
     assert printed(*words.replace("DATA", str(data)).split()) == expected
+
+
+def test_only_the_named_topics_are_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """… and those with the offsets of groups."""
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"one", b"one, later")
+        append(manager.create_topic("damaged", 1).partitions[0], b"one")
+        manager.groups.commit("g", "t", {0: Committed(1)})
+    (tmp_path / "damaged-0" / "partition.metadata").write_text("nothing")
+    assert printed("one", tmp_path, "t@group=g..") == "one, later\n"
+    assert caplog.text == ""
+    assert "damaged-0: cannot open: " in grep("one", tmp_path, "damaged").stderr
 
 
 def test_statuses(data: Path) -> None:
