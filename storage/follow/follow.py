@@ -573,17 +573,16 @@ class LogFollower:
         while same < min(len(old), len(fresh)) - 1 and _is_same(old[same], fresh[same]):
             same += 1
         offset, size = self._tail.end_of_same(old[same], fresh[same])
-        self._tail.decided = min(self._tail.decided, offset)
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
             if not self._leads_to(segment):
                 segment.note_renamed_to(paths.DELETED)
+        end = new[-1].next_offset
+        log.take_segments(new, (), log_end=end, producers=recovered.producers)
+        log.counters.truncations += 1
+        self._tail.decided = min(self._tail.decided, offset)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
-        end = new[-1].next_offset
-        log.sync_with_writer(segments=new, log_end=end, producers=recovered.producers)
-        log.counters.truncations += 1
-        log.transactions.producers_replaced()
         # The log start falls only if the log was truncated below it.
         is_same = new[0].base_offset == old[0].base_offset
         start = min(log.log_start_offset, end) if is_same else new[0].base_offset

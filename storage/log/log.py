@@ -783,6 +783,7 @@ class Log(LogState):
         left: Sequence[Segment],
         *,
         log_start: int | None = None,
+        log_end: int | None = None,
         producers: ProducerState | None = None,
     ) -> None:
         """Replace the list of segments, as another process did, and compute the stable sizes.
@@ -791,17 +792,21 @@ class Log(LogState):
         all records of `segments`. The caller calls the listeners. Errors: OSError, StorageError;
         nothing has changed.
         """
-        before = self.segments, self.retired, self.log_start_offset, self.producers
+        before = self.segments, self.retired, self.producers
+        offsets = self.log_start_offset, self.log_end_offset
         # In this order another thread finds every aborted transaction at any moment.
         self.release_later(left, self.monotonic_ms())
-        self.sync_with_writer(segments=segments, log_start=log_start, producers=producers)
+        self.sync_with_writer(
+            segments=segments, log_start=log_start, log_end=log_end, producers=producers
+        )
         try:
             if producers is not None:
                 self.transactions.producers_replaced()
             elif self.producers.first_undecided_offset is not None:
                 self.transactions.stabilize()
         except (OSError, StorageError):
-            self.segments, self.retired, self.log_start_offset, self.producers = before
+            self.segments, self.retired, self.producers = before
+            self.log_start_offset, self.log_end_offset = offsets
             raise
 
     def take_repacked(

@@ -163,7 +163,7 @@ FAULTS = [
     Fault(
         "log-keeps-segments-whose-stable-end-cannot-be-read",
         "storage/log/log.py",
-        "            self.segments, self.retired, self.log_start_offset, self.producers = before\n",
+        "            self.segments, self.retired, self.producers = before\n",
         "            _ = before\n",
         "After a read error a read-only mount answers ESTALE until it is mounted again.",
         (TREE_REPACK,),

@@ -729,3 +729,28 @@ def test_a_mount_beside_shows_the_same_text(beside: Beside, seed: int) -> None:
         rng.choice(steps)()
     beside.check()
     assert beside.tree.log().counters.truncations == 0
+
+
+@pytest.mark.parametrize("failing", range(-1, 4))
+def test_a_mount_beside_looks_at_a_truncation_again_after_a_read_error(
+    beside: Beside, failing: int
+) -> None:
+    """A transaction is open."""
+    log, producer = beside.writer.log(), Producer(7, transactional=True)
+    files = FailingReads()
+    beside.tree.stop()
+    beside.tree = Tree(beside.data, FOLLOWING, files)
+    append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
+    beside.append()
+    beside.roll()
+    beside.append()
+    assert beside.tree.read("t/.follow/0") == b"".join(beside.lines[:3])
+    for _ in range(2):
+        beside.tree.log().age_descriptors()
+    in_thread(lambda: beside.writer.manager.truncate(log, 5))
+    files.left = failing
+    beside.tree.fs.partitions.of(beside.tree.log()).look()
+    files.left = -1
+    append_batches(log, producer.commit(), now_ns=NOW_NS)
+    lines = [*beside.lines[:3], b"of a transaction\n", beside.lines[3]]
+    assert beside.tree.read("t/0") == b"".join(lines)
