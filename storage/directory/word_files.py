@@ -227,7 +227,8 @@ def _names(log: Log, cache: str | None) -> set[str]:
 
 
 def _is_current(log: Log, segment: Segment) -> bool:
-    """Return whether the segment's files have their names. On the log thread.
+    """Return whether the segment's files have their names, and all of its records. On the log
+    thread.
 
     If the log thread renames them later, it renames the file of the words, too.
     """
@@ -237,6 +238,7 @@ def _is_current(log: Log, segment: Segment) -> bool:
     try:
         return not log.read_only or (
             files.identity(segment.log_path) == files.identity(segment.log_fd())
+            and files.size(segment.log_fd()) == segment.size
         )
     except (OSError, StorageError):
         return False

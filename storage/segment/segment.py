@@ -674,6 +674,7 @@ class Segment:
             made = sealed_indexes(self.disk, fd, whole, rebuild, damages)
             for kind, entries in zip((paths.INDEX, paths.TIMEINDEX), made, strict=True):
                 self.disk.replace_atomically(self.file_path(kind), entries)
+            self._remove_words()
             if whole < size:
                 reason = "the loss of the records after it was accepted"
                 cut_tail(self.disk, fd, self.log_path, whole, size, reason)
@@ -776,7 +777,7 @@ class Segment:
 
     def leave(self, kind: str) -> None:
         """Rename the existing files, which leave the log: to `.deleted`, `.cut` or `.diverged`.
-        Reads continue.
+        Reads continue. Words are removed unless they are deleted with the log.
 
         If another segment of the same base has these names, they become `.1.deleted`.
         """
@@ -788,6 +789,13 @@ class Segment:
             number += 1
             suffix = f".{number}{kind}"
         self._rename_existing(suffix)
+        if kind != paths.DELETED:
+            # No search reads the log that is kept.
+            self._remove_words()
+
+    def _remove_words(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(self.file_path(paths.WORDS))
 
     def end_reading(self) -> None:
         """Refuse leases and reads from now on. Thread-safe."""

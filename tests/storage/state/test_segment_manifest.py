@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from kafkafs.cli import main
-from storage import LogManager
+from storage import LogManager, paths
 from storage.directory.retain import delete_records, remove_now, retain
 from storage.errors import CorruptRecord
 from storage.log.log import Log
@@ -318,8 +318,12 @@ def test_an_emptied_file_stays_in_the_log_when_its_loss_is_accepted(tmp_path: Pa
 def test_the_indexes_end_where_the_log_does_when_a_loss_is_accepted(
     tmp_path: Path, left: int, interval: int, is_open: bool
 ) -> None:
-    """Also if the file gets shorter while the log is open, and its indexes are in memory."""
+    """Also if the file gets shorter while the log is open, and its indexes are in memory. The words
+    of removed records go.
+    """
     fill(tmp_path, settings={"index.interval.bytes": str(interval)})
+    words = log_file(tmp_path, 3).with_suffix(paths.WORDS)
+    words.touch()
     if not is_open:
         os.truncate(log_file(tmp_path, 3), left)
     with opened_with_faults(tmp_path) as manager:
@@ -331,6 +335,7 @@ def test_the_indexes_end_where_the_log_does_when_a_loss_is_accepted(
             SegmentReader(segment).check_again(left, segment.size)
         log.accept_loss()
         assert log.losses == []
+        assert not words.exists()
         whole = LINES[3 : 3 + left // 74]
         assert values(log) == [*LINES[:3], *whole, *LINES[6:]]
     outcome = CliRunner().invoke(main, ["verify", str(tmp_path)])
