@@ -35,8 +35,8 @@ from storage.words import query
 from storage.words.query import Query
 from storage.words.words import Words
 
-#: The most ranges of a plan, in which each becomes a split at least, and of the offsets of a
-#: condition, of which each costs a look-up.
+#: The most ranges of a plan: each becomes a split at least. Also the most ranges of the offsets in
+#: a condition: each costs a look-up.
 MOST_RANGES = 100
 
 
