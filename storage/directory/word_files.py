@@ -69,8 +69,12 @@ class WordFiles:
         self._seen: WeakKeyDictionary[Log, _Seen] = WeakKeyDictionary()
 
     def totals(self, log: Log) -> tuple[int, int]:
-        """Return the bytes of a log's files, and the number of sealed segments without one."""
-        sizes = self._sizes.get(log, {})
+        """Return the bytes of a log's files, and the number of sealed segments without one; zeros
+        if none were looked for.
+        """
+        sizes = self._sizes.get(log)
+        if sizes is None:
+            return 0, 0
         found = [sizes.get(segment, _MISSING) for segment in log.segments[:-1]]
         return sum(size for size in found if size > 0), sum(size <= 0 for size in found)
 

@@ -39,10 +39,13 @@ def command(logs: Address, remove: bool, out: Output) -> None:
     `kafkafs verify` finds it.
 
     The directory may be in use, also by a broker. The command takes no lock. The files lie beside
-    the segments (`*.words`). If the directory is a broker's, or if you may not write it, they lie
-    in the cache directory of kafkafs, and serve only your searches on this machine.
+    the segments (`*.words`). If the directory is a broker's or one of Kafka 0.7, or if you may not
+    write it, they lie in the cache directory of kafkafs, and serve only your searches on this
+    machine.
 
-    A file of words reveals which words occur in a segment. It is deleted with its segment. If you
+    A file of words reveals which words occur in a segment. It is deleted with its segment. A file
+    in the cache is deleted later: when this command runs again, or when a read-only mount shows the
+    partition. The files of a deleted topic stay in the cache until you delete the cache. If you
     rewrite a log with other programs in order to erase records, run `kafkafs words --remove`, too.
     The daemon builds the files again as long as a topic has kafkafs.words=words.
 
@@ -103,4 +106,5 @@ def command(logs: Address, remove: bool, out: Output) -> None:
 def _is_ours(log: Log, settings: Settings) -> bool:
     """Return whether the files may lie in the log's directory."""
     is_kept = settings.is_brokers_topic(log.topic) or log.tiered is not None
-    return not is_kept and os.access(log.directory, os.W_OK)
+    # kafkafs changes nothing in a directory of Kafka 0.7.
+    return not is_kept and log.active.holds_batches and os.access(log.directory, os.W_OK)

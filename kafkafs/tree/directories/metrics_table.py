@@ -172,7 +172,8 @@ METRICS = {
         Metric(
             "words_missing_segments",
             "gauge",
-            "Closed segments without a .words file, of topics with kafkafs.words.",
+            "Closed segments without a .words file, of topics with kafkafs.words; also damaged "
+            "segments, which get none.",
         ),
         Metric("words_seconds", "counter", "Time that the building of .words files took."),
     ),

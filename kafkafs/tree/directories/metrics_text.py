@@ -238,8 +238,12 @@ def _of_cleaner(mount: MountContext) -> Iterator[Values]:
 
 def _of_words(mount: MountContext) -> Iterator[Values]:
     words = mount.word_files
-    logs = [] if mount.manager.read_only else mount.manager.logs()
-    totals = [words.totals(log) for log in logs if log.has_words]
+    manager = mount.manager
+    totals = [
+        words.totals(log)
+        for log in ([] if manager.read_only else manager.logs())
+        if log.has_words and not manager.settings.is_brokers_topic(log.topic)
+    ]
     yield "words_bytes", sum(size for size, _ in totals)
     yield "words_missing_segments", sum(missing for _, missing in totals)
     yield "words_seconds", words.elapsed_s

@@ -20,6 +20,7 @@ from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.partition import Partition, PeriodicWork
 from kafkafs.tree.partition.partition_text import PartitionText
 from storage import paths
+from storage.directory.word_files import remove_stale
 from storage.errors import SegmentGone, StorageError
 from storage.follow.directory_watches import DirectoryWatches
 from storage.groups.group import Group
@@ -84,14 +85,19 @@ class Partitions(LogListener[Log]):
         return found
 
     def _cache_of(self, log: Log) -> str | None:
-        """Make the log's cache directory, if it has one, and delete what a kill has left in it."""
+        """Make the log's cache directory, if it has one. Delete what a kill has left in it, and
+        words of segments that do not exist.
+        """
         cache = self.mount.cache_directory(log)
         if cache is not None:
             with contextlib.suppress(OSError):
                 os.makedirs(cache, mode=0o700, exist_ok=True)
-                for name, _ in log.files.scan(cache):
+                names = [name for name, _ in log.files.scan(cache)]
+                for name in names:
                     if name.endswith(paths.DELETED):
                         log.files.unlink(os.path.join(cache, name))
+                if any(name.endswith(paths.WORDS) for name in names):
+                    remove_stale(log, cache)
         return cache
 
     # -- events of the logs --------------------------------------------------------------------

@@ -19,6 +19,7 @@ from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.storage.handed import write_broker
 from tests.storage.logs import append
+from tests.storage.old_logs import old_file, write_old
 
 pytestmark = pytest.mark.programs
 
@@ -120,8 +121,22 @@ def test_what_is_a_brokers_gets_them_in_the_cache(place: Place) -> None:
     (Path(found["directory"]) / paths.file_name(9, ".words")).touch()
     assert words(data, "t")["files"] == 0
     assert left_in(found["directory"]) == names_of(0, 1, 2)
+    # A mount that stores its own files there, too, removes them without their segments.
+    (Path(found["directory"]) / paths.file_name(9, ".words")).touch()
+    place.data = data
+    place.mount("-o", "ro")
+    (place.path / "t/0").read_bytes()
+    assert left_in(found["directory"]) == names_of(0, 1, 2)
     assert words("--remove", data, "t")["files"] == 3
     assert left_in(found["directory"]) == []
+
+
+def test_a_directory_of_kafka_07_gets_no_new_files(place: Place) -> None:
+    directory = write_old(place.data, "t", old_file(b"1"), old_file(b"2"))
+    before = sorted(os.listdir(directory))
+    found = words(place.data, "t")
+    assert (found["files"], len(left_in(found["directory"]))) == (1, 1)
+    assert sorted(os.listdir(directory)) == before
 
 
 def test_a_user_who_may_not_write_the_directory_gets_them_in_the_cache(

@@ -17,6 +17,7 @@ from storage import paths
 from storage.compaction.repack import repack_all
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree, in_thread
+from tests.storage.handed import write_broker
 from tests.storage.logs import append
 
 
@@ -136,14 +137,33 @@ def test_words(tmp_path: Path) -> None:
         mount.manager.change_topic_settings("t", {"kafkafs.words": "words"})
         before = shown(tree)
         mount.word_files.build_missing(tree.log(), Task())
+        append(tree.log(), b"record")
+        tree.roll()
+        rolled = shown(tree)
+        mount.word_files.build_missing(tree.log(), Task())
         mount.word_files.elapsed_s = 1.5
         found = shown(tree)
-        size = tree.log().segments[0].file_size(paths.WORDS)
+        size = sum(segment.file_size(paths.WORDS) for segment in tree.log().segments)
     assert before["kafkafs_words_bytes",] == 0
-    assert before["kafkafs_words_missing_segments",] == 1
+    assert before["kafkafs_words_missing_segments",] == 0, "no file was looked for"
+    assert rolled["kafkafs_words_missing_segments",] == 1
     assert found["kafkafs_words_bytes",] == size > 0
     assert found["kafkafs_words_missing_segments",] == 0
     assert found["kafkafs_words_seconds_total",] == 1.5
+
+
+def test_words_of_a_brokers_topic(tmp_path: Path) -> None:
+    """The daemon builds none. What another call has found there does not count."""
+    write_broker(tmp_path / "data", {"t": 1})
+    with a_tree(tmp_path / "data") as tree:
+        tree.manager.change_topic_settings("t", {"kafkafs.words": "words"})
+        append(tree.log(), b"record")
+        tree.roll()
+        cache = tmp_path / "cache"
+        cache.mkdir()
+        tree.fs.mount.word_files.build_missing(tree.log(), Task(), str(cache))
+        found = shown(tree)
+    assert found["kafkafs_words_bytes",] == found["kafkafs_words_missing_segments",] == 0
 
 
 def test_many_partitions() -> None:
