@@ -595,8 +595,7 @@ class LogFollower:
                 _give_up(segment)
         for segment in old[same:]:
             # Other batches may have these offsets now.
-            index = segment.txn_index
-            index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
+            segment.txn_index.forget_from(offset)
         log.release_later(old[same:], log.monotonic_ms())
         self._tail.mark_last()
         for listener in log.listeners:

@@ -159,6 +159,12 @@ class TxnIndex:
         with contextlib.suppress(OSError):
             self.trim()
 
+    def forget_from(self, offset: int) -> None:
+        """Drop the transactions that end at `offset` or later from memory: the log has lost their
+        markers, but the file stays.
+        """
+        self.entries = tuple(entry for entry in self.entries if entry.last_offset < offset)
+
     def trim(self) -> None:
         """Make the file as long as its entries. Errors: OSError."""
         if not self.is_sound:

@@ -752,6 +752,10 @@ class Log(LogState):
         self.durability.lower_recovery_point(self.log_end_offset)
         self.durability.directory_unsynced = True
         self.durability.mark_unflushed()
+        for _, segment in self.retired:
+            if segment.next_offset > self.log_end_offset:
+                # Other records get these offsets.
+                segment.txn_index.forget_from(self.log_end_offset)
         self.transactions.producers_replaced()
 
     # -- changes by another process (`storage.follow`) -----------------------------------------

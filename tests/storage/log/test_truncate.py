@@ -211,6 +211,23 @@ def test_a_disk_that_fails_leaves_a_log_that_goes_on(
         assert batches_of(stored(log)) == history[:2]
 
 
+def test_a_removed_abort_hides_no_new_record(tmp_path: Path) -> None:
+    """Readers may still be in a deleted segment that has the abort."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        client = Client(log, 7)
+        client.send(b"aborted")
+        client.abort()
+        log.roll(NOW_MS)
+        append(log, b"old")
+        remove_head(log, 1, NOW_MS)
+        assert values(log) == [b"old"]
+        manager.truncate(log, 0)
+        client.send(b"new")
+        client.commit()
+        assert values(log) == [b"new"]
+
+
 def retired_head(manager: LogManager) -> tuple[Log, Segment]:
     """A log without its first segment, which readers may still read; a file is being written."""
     log = new_log(manager)
