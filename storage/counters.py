@@ -63,7 +63,7 @@ class LogCounters:
     """Flushes that succeeded."""
     flush_failures: int = 0
     truncations: int = 0
-    """Times that another process was seen to truncate its log."""
+    """Times that a log was truncated, also by another process that writes it."""
 
 
 @dataclass(slots=True)

@@ -108,7 +108,8 @@ class LogListener(Generic[L]):
     def truncated(
         self, log: L, old: Sequence[Segment], new: Sequence[Segment], offset: int
     ) -> None:
-        """Another process, whose log this is, has truncated it and perhaps appended other records.
+        """The log was truncated, also by another process, whose log this is; that may have appended
+        other records.
 
         `new`, the last segments now, have replaced `old`. The records of the first one of `old`
         below `offset` are in the first one of `new` too; the rest of `old` is lost, and reading it

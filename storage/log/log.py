@@ -720,22 +720,33 @@ class Log(LogState):
     # -- truncation (`truncate`) ---------------------------------------------------------------
 
     def begin_truncation(self, end: int, *, is_empty: bool) -> None:
-        """Move log start and recovery point down to `end`, where the log is about to end.
+        """Lower the recovery point to `end`, where the log is about to end; write, durably, that
+        the shown text does not continue.
 
-        `is_empty`: no record stays.
+        `is_empty`: no record stays, so that no segment has the log start until it is lowered.
         """
-        self.durability.lower_recovery_point(end)
-        if is_empty:
-            self.log_start_offset = end
-            # The checkpoint has the log start, as no segment will have it.
-            self.pending_log_starts.append(end)
-
-    def restart_history(self) -> None:
-        """Write, durably, that the shown text does not continue: no inode of it is used again."""
         path = os.path.join(self.directory, HISTORY_FILE)
         if self._history is not None or self.files.exists(path):
-            self.history.restart(self.segments, self.log_start_offset)
-            self.history.save(self.segments, self.log_start_offset)
+            self.history.truncate(self.segments, self.log_start_offset, end)
+            self.save_history()
+        self.durability.lower_recovery_point(end)
+        if is_empty:
+            self.pending_log_starts.append(self.log_start_offset)
+
+    def lower_log_start(self, offset: int, write_checkpoints: Callable[[int], None]) -> None:
+        """Move the log start down, durably, after all records were removed. Errors: OSError;
+        nothing has changed.
+        """
+        before = self.log_start_offset, self.checkpointed_start
+        self.log_start_offset = offset
+        if self.checkpointed_start is not None:
+            self.checkpointed_start = min(self.checkpointed_start, offset)
+        self.pending_log_starts[:] = [offset]
+        try:
+            write_checkpoints(offset)
+        except BaseException:
+            self.log_start_offset, self.checkpointed_start = before
+            raise
 
     def take_over(self, recovered: Recovered) -> None:
         """Continue with segments that were loaded again, after the end of the log was removed."""
@@ -757,6 +768,14 @@ class Log(LogState):
                 # Other records get these offsets.
                 segment.txn_index.forget_from(self.log_end_offset)
         self.transactions.producers_replaced()
+        if self._history is not None:
+            # Inodes with the nonces drawn before the removal may show removed records.
+            self._history.truncate(self.segments, self.log_start_offset, self.log_end_offset)
+
+    def save_history(self) -> None:
+        """Write the history, if it was read, durably. Errors: OSError."""
+        if self._history is not None:
+            self._history.save(self.segments, self.log_start_offset)
 
     # -- changes by another process (`storage.follow`) -----------------------------------------
 

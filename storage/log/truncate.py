@@ -6,17 +6,20 @@ salvage does not look:
 
 1. All is flushed. The history gets new nonces, as shown bytes are about to be removed.
 2. The manifest loses its entries of the segments that change, and the checkpoints get the lower
-   recovery point and log start. A start would otherwise take the removed records for lost ones.
+   recovery point. A start would otherwise take the removed records for lost ones.
 3. The end of the segment that stays is copied. The later segments are renamed, the last one first,
-   and each name is synced: what is left is always the log up to some batch.
+   and each name is synced: what is left is always the log up to some batch. If no record stays,
+   the segments below the log start are renamed before, as retention does.
 4. The copied bytes are cut off. Files of text beside the segment are removed before.
-5. The end of the log is loaded again as at a start (`LogLoader`), which corrects its indexes,
+5. If no record stays, the checkpoints get the lower log start.
+6. The end of the log is loaded again as at a start (`LogLoader`), which corrects its indexes,
    snapshots and producers. A flush writes the epochs that are left.
 
-After a kill the log ends at the offset, or at a later batch. Its leader then reports the same
-divergence again, and a second call removes the rest.
+After a kill the log ends at the offset, or at a later batch, or it is empty at its log start. Its
+leader then reports the same divergence again, and a second call removes the rest.
 
-The caller runs no flush, checkpoint or append meanwhile.
+Meanwhile nothing else uses the partition's files: no append, flush or checkpoint, no save of the
+history, no build of words, no retention that was prepared, no deletion of the topic.
 """
 
 from __future__ import annotations
@@ -57,16 +60,20 @@ def truncate(
         return []
     count, size, end = _stays(log, offset)
     leaving = log.segments[max(count - 1, 0) :]
-    log.restart_history()
     log.begin_truncation(end, is_empty=not count)
     try:
         log.manifest.withdraw(leaving)
         write_checkpoints(end)
         removed = _remove(log, count, size, _REASON.format(offset))
+        if end < log.log_start_offset:
+            log.lower_log_start(end, write_checkpoints)
     finally:
-        _load_again(log, log.log_start_offset, now_ms)
-        log.manifest.reinstate(leaving)
-    log.restart_history()
+        try:
+            _load_again(log, log.log_start_offset, now_ms)
+        finally:
+            log.manifest.reinstate(leaving)
+    log.counters.truncations += 1
+    log.save_history()
     log.flush()
     return removed
 
@@ -121,7 +128,7 @@ def _remove(log: Log, count: int, size: int, reason: str) -> list[Cut]:
             fd = stack.enter_context(files.held_open(path, os.O_RDWR))
             kept = copy_tail(files, fd, path, size, last.size, paths.DIVERGED)
             removed.append(Cut(path, size, last.size - size, reason, kept))
-        for segment in reversed(log.segments[count:]):
+        for segment in _order_of_removal(log, count):
             path = segment.log_path
             if segment.size:
                 segment.leave(paths.DIVERGED)
@@ -139,10 +146,21 @@ def _remove(log: Log, count: int, size: int, reason: str) -> list[Cut]:
     return removed
 
 
+def _order_of_removal(log: Log, count: int) -> list[Segment]:
+    """Return the segments after the first `count`, the last one first. If none stays, those below
+    the log start come before, so that what is left never ends below it.
+    """
+    doomed = log.segments[count:]
+    following = () if count else doomed[1:]
+    deleted = sum(segment.base_offset <= log.log_start_offset for segment in following)
+    return [*doomed[:deleted], *reversed(doomed[deleted:])]
+
+
 def _load_again(log: Log, first: int, now_ms: int) -> None:
     """Load the end of the log again. A log without segments begins at the offset `first`."""
-    before = log.segments
-    known = {each.base_offset: each for each in [e for e in before if not e.deleted][:-1]}
+    removed = [segment for segment in log.segments if segment.deleted]
+    left = [segment for segment in log.segments if not segment.deleted]
+    known = {segment.base_offset: segment for segment in left[:-1]}
     promises = Promises(
         clean=True,
         log_start=first,
@@ -160,8 +178,13 @@ def _load_again(log: Log, first: int, now_ms: int) -> None:
         raise
     for line in (*recovered.cuts, *recovered.faults):
         _log.warning("%s", line)
-    same = len(known)
-    for listener in log.listeners:
-        listener.truncated(log, before[same:], log.segments[same:], log.log_end_offset)
-    for segment in before[same:]:
-        segment.end_reading()
+    old, new = (*left[-1:], *removed), log.segments[len(known) :]
+    # The listeners read the rest of the segment whose end was cut off.
+    old[0].size = min(old[0].size, new[0].size)
+    old[0].stable_size = min(old[0].stable_size, old[0].size)
+    try:
+        for listener in log.listeners:
+            listener.truncated(log, old, new, log.log_end_offset)
+    finally:
+        for segment in old:
+            segment.end_reading()

@@ -374,6 +374,19 @@ class History:
         self.now = new_shift(log_start)
         self.unchanged_from = segments[-1].base_offset + 1
 
+    def truncate(self, segments: Sequence[Segment], log_start: int, end: int) -> None:
+        """Drop the past, and all facts about records from the offset `end` on: before and after
+        their removal.
+        """
+        unchanged_from = self.unchanged_from
+        self.restart(segments, log_start)
+        self.unchanged_from = max(self.unchanged_from, unchanged_from)
+        self.repacked_below = min(self.repacked_below, end)
+        last = max((each.base_offset for each in segments if each.base_offset < end), default=0)
+        self._repacked = {key: size for key, size in self._repacked.items() if key[0] < last}
+        with self._shown_lock:
+            self._shown_end = min(self._shown_end, end)
+
     def restart_positions(self) -> None:
         """Drop the absolute positions: no inode that shows them is used any longer."""
         self.now = new_shift(self.now.log_start)._replace(nonce=self.nonce)

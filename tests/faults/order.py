@@ -880,15 +880,15 @@ FAULTS = [
     Fault(
         "truncation-removes-the-oldest-segment-first",
         "storage/log/truncate.py",
-        "        for segment in reversed(log.segments[count:]):\n",
-        "        for segment in log.segments[count:]:\n",
+        "    return [*doomed[:deleted], *reversed(doomed[deleted:])]\n",
+        "    return list(doomed)\n",
         "After a kill salvage brings back records that the leader does not have.",
         (TRUNCATE_CRASH,),
     ),
     Fault(
         "truncated-text-continues",
         "storage/log/log.py",
-        "            self.history.restart(self.segments, self.log_start_offset)\n",
+        "            self.history.truncate(self.segments, self.log_start_offset, end)\n",
         "            pass\n",
         "A reader that continues gets other records at the positions of removed ones.",
         (TRUNCATE,),

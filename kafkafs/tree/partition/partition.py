@@ -716,7 +716,7 @@ class Partition:
         self._carry_out(rewrite, lambda text: text.removing(0), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
-        """Another process has cut the log: the nonce and the positions restart."""
+        """The log was truncated, also by another process: the nonce and the positions restart."""
         self.note_change()
         self._drop_attributes()
         log, segments = self.log, self.log.segments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from storage import Log, LogManager, paths
 from storage.errors import InvalidRecord
 from storage.log.append import append_as_follower
+from storage.log.listener import LogListener
 from storage.log.salvage import salvage
 from storage.record.header import parse_header
 from storage.segment.cut import cut_files, purge
@@ -115,6 +117,7 @@ def test_shown_text_does_not_continue(tmp_path: Path, killed: bool) -> None:
         manager.abandon()
         manager = LogManager.open(str(tmp_path))
         log = manager.log("t", 0)
+        assert log.history.nonce != shown.nonce
     append(log, b"c")
     manager.close()
     with opened(tmp_path) as manager:
@@ -211,6 +214,45 @@ def test_a_disk_that_fails_leaves_a_log_that_goes_on(
         assert batches_of(stored(log)) == history[:2]
 
 
+# A rename fails: before the removal, while segments are removed, after it.
+RENAMED = [
+    f"{paths.RECOVERY_POINTS}.tmp",
+    *(f"{base:020}.log" for base in (0, 4, 2)),
+    f"{paths.LOG_STARTS}.tmp",
+]
+
+
+@pytest.mark.parametrize("name", RENAMED)
+@pytest.mark.parametrize("killed", [False, True])
+def test_deleted_records_do_not_return(tmp_path: Path, name: str, killed: bool) -> None:
+    """A disk that fails leaves a log that begins at its log start."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = new_log(manager)
+    for value in (b"0", b"1", b"2", b"3", b"4"):
+        append(log, value)
+        if log.log_end_offset % 2 == 0:
+            log.roll(NOW_MS)
+    log.raise_log_start(3)
+    manager.checkpoint()
+    disk.fail_next("rename", errno.EIO, suffix=name)
+    with pytest.raises(OSError, match="Input/output"):
+        manager.truncate(log, 1)
+    if killed:
+        disk.kill()
+        manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+        log = manager.log("t", 0)
+    assert log.log_start_offset == 3
+    there = values(log)
+    assert there == [b"3", b"4"][: len(there)]
+    manager.truncate(log, 1)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+    manager.close()
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+
+
 def test_a_removed_abort_hides_no_new_record(tmp_path: Path) -> None:
     """Readers may still be in a deleted segment that has the abort."""
     with opened(tmp_path) as manager:
@@ -226,6 +268,50 @@ def test_a_removed_abort_hides_no_new_record(tmp_path: Path) -> None:
         client.send(b"new")
         client.commit()
         assert values(log) == [b"new"]
+
+
+class Reader(LogListener[Log]):
+    """Reads what was truncated, as those do who measure it."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.nonces: list[int] = []
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        self.nonces.append(log.history.nonce)
+        for segment in (old[0], new[0]):
+            assert segment.size == segment.stable_size
+            self.offsets += [header.base_offset for _, header in SegmentReader(segment).batches()]
+
+
+def test_listeners_read_what_is_left(tmp_path: Path) -> None:
+    """The nonce that they then show is the one that lasts."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for value in (b"a", b"b", b"c"):
+            append(log, value)
+        reader = Reader()
+        log.listeners.append(reader)
+        log.load_history()
+        manager.truncate(log, 2)
+        assert reader.offsets == [0, 1, 0, 1]
+        assert reader.nonces == [log.history.nonce]
+
+
+def test_what_was_shown_above_the_end_is_forgotten(tmp_path: Path) -> None:
+    """A start would take it for lost."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for value in (b"a", b"b"):
+            append(log, value)
+        assert log.history.note_shown(2)
+        manager.truncate(log, 1)
+        assert not log.history.is_marked
+        nonce = log.history.follow_nonce
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).history.follow_nonce == nonce
 
 
 def retired_head(manager: LogManager) -> tuple[Log, Segment]:
