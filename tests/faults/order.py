@@ -886,9 +886,36 @@ FAULTS = [
         (TRUNCATE_CRASH,),
     ),
     Fault(
+        "log-start-lowered-before-the-removal",
+        "storage/log/truncate.py",
+        "    try:\n        log.manifest.withdraw(leaving)\n",
+        "    if end < log.log_start_offset:\n"
+        "        log.lower_log_start(end, write_checkpoints)\n"
+        "    try:\n        log.manifest.withdraw(leaving)\n",
+        "After a disk error records are shown again that were deleted.",
+        (TRUNCATE,),
+    ),
+    Fault(
+        "truncation-removes-files-in-use",
+        "storage/log/truncate.py",
+        "        loader = LogLoader(place, now_ms, known.get, is_open=True)\n",
+        "        loader = LogLoader(place, now_ms, known.get)\n",
+        "Readers of a segment that was just deleted get EIO.",
+        (TRUNCATE,),
+    ),
+    Fault(
+        "removed-aborts-hide-new-records",
+        "storage/log/log.py",
+        "                segment.txn_index.forget_from(self.log_end_offset)\n",
+        "                pass\n",
+        "Committed records of a mirror are hidden until a retired segment is released.",
+        (TRUNCATE,),
+    ),
+    Fault(
         "truncated-text-continues",
         "storage/log/log.py",
-        "            self.history.truncate(self.segments, self.log_start_offset, end)\n",
+        "            self.history.truncate(self.segments, self.log_start_offset, end)\n"
+        "            self.save_history()\n",
         "            pass\n",
         "A reader that continues gets other records at the positions of removed ones.",
         (TRUNCATE,),

@@ -105,19 +105,24 @@ def test_nothing_reaches_the_offset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("killed", [False, True])
 def test_shown_text_does_not_continue(tmp_path: Path, killed: bool) -> None:
     """Also if as many bytes as before are there again."""
-    manager = LogManager.open(str(tmp_path))
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk)
     log = new_log(manager)
-    for value in (b"a", b"b"):
-        append(log, value)
+    append(log, b"a")
     log.history.set_base("values", 0, 0)
     log.history.save(log.segments)
+    append(log, b"b")
     shown = log.history.now
-    manager.truncate(log, 1)
     if killed:
-        manager.abandon()
+        disk.fail_next("fsync", errno.EIO, suffix=".log")
+        with pytest.raises(OSError, match="Input/output"):
+            manager.truncate(log, 1)
+        disk.kill()
         manager = LogManager.open(str(tmp_path))
         log = manager.log("t", 0)
-        assert log.history.nonce != shown.nonce
+    else:
+        manager.truncate(log, 1)
+    assert values(log) == [b"a"]
     append(log, b"c")
     manager.close()
     with opened(tmp_path) as manager:
