@@ -19,7 +19,8 @@ loaded again, and the active segment is read on from its known end. A cleaner's 
 as finished, whether the writer is finishing it or was stopped. If names change during the load,
 it begins again; if that does not help, the next look loads.
 
-The follower first reads appended batches, then changes of the head. A cleaner takes only decided
+The follower first takes repacked segments, which have the same records, then reads appended
+batches, then changes of the head. A cleaner takes only decided
 records, and the markers that decide them are in the files before that. While the follower may not
 show those yet (above `limit`), it keeps the replaced segments in the log: nothing leaves the log
 before it could be shown, as long as its files can be read. They cannot be read if a cleaner has

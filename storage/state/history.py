@@ -23,7 +23,7 @@ A partition directory holds one small text file, `kafkafs.history` (Kafka ignore
                          point, at least up to the second one, which was the log end
     batches 77aa…        once a segment was repacked: a part of the nonce of files of stored bytes
     repacked-below 31    each segment below this offset was repacked, or needs it not
-    unchanged-from 62    no record of a segment from this base offset on was cleaned or cut off
+    unchanged-from 62    the segments from this base offset on were never cleaned or truncated
     repacked 0 900 300   a segment's base offset, and its bytes before and after it was repacked;
                          it stays while the log has a segment with this base offset
 

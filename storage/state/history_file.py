@@ -139,7 +139,7 @@ class HistoryContent:
 
     @property
     def unchanged_from(self) -> int:
-        """The base offset of the first segment of which no record was cleaned or cut off."""
+        """The segments with this base offset or a higher one were never cleaned or truncated."""
         return int(self.facts["unchanged-from"][0]) if "unchanged-from" in self.facts else 0
 
     def is_repacked(self, old: Segment, new: Segment) -> bool:
