@@ -19,7 +19,7 @@ from storage import LogManager, Record, encode
 from storage.compaction.repack import repack as repack_one
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, SegmentGone
 from storage.files import Files
 from storage.log.append import append_batches
 from storage.log.listener import LogListener
@@ -433,7 +433,13 @@ class Beside:
             self.handles = {"t/.follow/0": self.tree.open("t/.follow/0")}
             self.at = first
         self.at = max(self.at, first)
-        piece = read(self.handles["t/.follow/0"], self.at, 100)
+        handle = self.handles["t/.follow/0"]
+        try:
+            piece = read(handle, self.at, 100)
+        except SegmentGone:
+            # The FUSE layer looks, and repeats a read on a worker.
+            self.look()
+            piece = read(handle, self.at, 100)
         assert piece == text[self.at : self.at + len(piece)]
         self.at += len(piece)
 
