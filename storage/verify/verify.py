@@ -271,7 +271,8 @@ class _Directory:
     def name_left_over(self, directory: str, name: str) -> None:
         """Report a file that a process has not removed yet."""
         for suffix, what in _LEFT_OVER.items():
-            if name.endswith(suffix):
+            is_being_written = suffix == ".tmp" and self.is_live
+            if name.endswith(suffix) and not is_being_written:
                 self._left_over(directory, name, what)
 
     def name_directory(self, name: str) -> None:
@@ -415,9 +416,10 @@ class _Directory:
                 self._left_over(listed.directory, name, "an index without a log")
 
     def _check_words(self, listed: _Partition) -> None:
+        names = set(listed.names)
         for place in listed.segments:
             name = os.path.basename(place.path(paths.WORDS))
-            if name not in listed.names:
+            if name not in names:
                 continue
             segment = Segment(
                 *(self.files, listed.directory, place.base_offset, LogConfig()),

@@ -490,6 +490,8 @@ def test_what_a_living_writer_is_at_work_on_is_no_fault(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path)) as manager:
         log = manager.log("t", 0)
         append(log, b"more")
+        (tmp_path / "t-0/0123456789abcdef-00000000000000000000.words.tmp").touch()
+        assert checked(tmp_path).left_over == []
         path = segments(tmp_path)[-1]
         for tail in (bytes(batch([b"half written"]))[:-1], bytes(100), b""):
             size = path.stat().st_size
