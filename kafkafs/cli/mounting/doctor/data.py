@@ -153,9 +153,8 @@ def _space(path: str) -> Iterator[Finding]:
         what = f"{human_size(free)} of {human_size(total)} are free on the disk of {path}"
         frees, mend = _makes_room(path)
         if words := _words_bytes(path):
-            frees.append(
-                f"the .words files have {human_size(words)} (kafkafs words --remove deletes them)"
-            )
+            removal = f"kafkafs words --remove {shlex.quote(path)}"
+            frees.append(f"the .words files have {human_size(words)} ({removal} deletes them)")
         yield Finding("; ".join([what, *frees]), mend, is_wrong=free * SHORT < total)
 
 
@@ -163,9 +162,12 @@ def _words_bytes(path: str) -> int:
     """Return the bytes of all `.words` files."""
     size = 0
     for name in filter(paths.is_partition_directory, os.listdir(path)):
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(os.path.join(path, name)):
-                size += entry.stat().st_size if entry.name.endswith(paths.WORDS) else 0
+        with contextlib.suppress(OSError), os.scandir(os.path.join(path, name)) as entries:
+            for entry in entries:
+                if entry.name.endswith(paths.WORDS):
+                    # It may be deleted meanwhile.
+                    with contextlib.suppress(OSError):
+                        size += entry.stat().st_size
     return size
 
 

@@ -367,7 +367,7 @@ def test_what_frees_room_on_a_full_disk(
         fill_bytes(disk)
         state, what, line = one(doctor(data), "space")
         assert (state, said in what) == ("wrong", True), what
-        assert "the .words files have 97.7KiB (kafkafs words --remove deletes them)" in what
+        assert f"the .words files have 97.7KiB (kafkafs words --remove {data} deletes them)" in what
         assert re.search(mend, line), line
 
 
