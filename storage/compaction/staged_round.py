@@ -79,7 +79,10 @@ def plan(
     for segment, source in zip(sources.segments, found, strict=True):
         # (The files of a swap that is not finished have other names.)
         if segment.size != source.size or segment.suffix:
-            raise SwapRefused(f"{segment.log_path} is being replaced: try again")
+            raise SwapRefused(
+                f"{segment.log_path} is being replaced: try again. If no process has the directory "
+                "open: mount it, or start the broker"
+            )
     return StagedRound(
         log.topic,
         log.partition,
