@@ -257,15 +257,15 @@ def test_line_indexes_go_when_it_is_used_up(tmp_path: Path) -> None:
         before = names(tmp_path / "t-0")
         assert manager.reserve.keep(SIZE)
         for name in ("t-0", "u-0"):
-            for suffix in (".lines", ".words"):
+            for suffix in (".lines", ".kv.lines", ".words"):
                 (tmp_path / name / f"{0:020}{suffix}").write_bytes(b"x")
         for _ in range(COUNT):
             assert manager.reserve.give_up()
-        assert len(names(tmp_path / "t-0")) == len(before) + 2
+        assert len(names(tmp_path / "t-0")) == len(before) + 3
         # A partition's at a time.
         assert manager.reserve.give_up()
         left = len(names(tmp_path / "t-0")) + len(names(tmp_path / "u-0"))
-        assert left == 2 * len(before) + 2
+        assert left == 2 * len(before) + 3
         assert manager.reserve.give_up()
         assert names(tmp_path / "t-0") == before
         assert not manager.reserve.give_up()
