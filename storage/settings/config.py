@@ -405,7 +405,8 @@ class LogConfig:
         _one_of("off", "words"),
         "With `words`, the daemon builds a `.words` file for each closed segment. With these files "
         "`kafkafs grep` and conditions skip the parts of a log in which a word does not occur. "
-        "Only for topics that kafkafs has created.",
+        "With `off`, existing files stay, and `kafkafs words --remove` deletes them. Only for "
+        "topics that kafkafs has created.",
         "kafkafs.words",
     )
     unknown: tuple[str, ...] = ()
