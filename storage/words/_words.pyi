@@ -3,9 +3,9 @@ from typing import Final
 from storage.record.header import Buffer
 
 MOST_BLOCKS: Final = 256
-PAGE_BUCKETS: Final = 128
-MOST_SLOTS: Final = 4096
-ANY_BLOCK: Final = 0xFFFF
+PAGE_BUCKETS: Final = 512
+BUCKET_BYTES: Final = 8
+ANY_BLOCK: Final = 0xFF
 BITS_SIZE: Final = 32
 MOST_ENTRIES: Final = 2500000
 

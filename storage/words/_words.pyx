@@ -50,10 +50,9 @@ cdef extern from "storage/words/words.h":
 # `storage/words/layout.py` documents these.
 cpdef enum:
     MOST_BLOCKS = 256
-    PAGE_BUCKETS = 128
-    BUCKET_BYTES = 32
-    MOST_SLOTS = 4096
-    ANY_BLOCK = 0xFFFF
+    PAGE_BUCKETS = 512
+    BUCKET_BYTES = 8
+    ANY_BLOCK = 0xFF
     MOST_RARE = 18
     BITS_SIZE = 32
     # The most entries of a part, an entry of several blocks being several, unless one block has
@@ -220,7 +219,7 @@ cdef uint8_t *put_page(
     cdef int64_t at = first[0]
     cdef int64_t common = 0
     cdef int64_t end, last, each
-    cdef uint8_t *slots = out + 2 * PAGE_BUCKETS
+    cdef uint8_t *slots = out + PAGE_BUCKETS
     cdef uint8_t *hashes = slots
     cdef uint8_t *bits
     memset(counts, 0, sizeof(counts))
@@ -232,11 +231,11 @@ cdef uint8_t *put_page(
             counts[bucket_of(table, at) - bucket] += end - at
         at = end
     for each in range(PAGE_BUCKETS):
-        if counts[each] > MOST_SLOTS:
+        if counts[each] >= ANY_BLOCK:
             counts[each] = ANY_BLOCK
         else:
             hashes += 2 * counts[each]
-        put16(out + 2 * each, <uint16_t> counts[each])
+        out[each] = <uint8_t> counts[each]
     bits = hashes + 4 * common
     memset(bits, 0, common * BITS_SIZE)
     last, at, first[0] = at, first[0], at
@@ -407,7 +406,7 @@ cdef class PartBuilder:
                 size = bytes_of(&table)
             table.buckets = max((size + BUCKET_BYTES - 1) // BUCKET_BYTES, 1)
             count = (table.buckets + PAGE_BUCKETS - 1) // PAGE_BUCKETS
-            pages = PyByteArray_FromStringAndSize(NULL, size + count * (2 * PAGE_BUCKETS + 4))
+            pages = PyByteArray_FromStringAndSize(NULL, size + count * (PAGE_BUCKETS + 4))
             directory = PyByteArray_FromStringAndSize(NULL, 4 * count + 4)
             start = out = <uint8_t *> PyByteArray_AS_STRING(pages)
             ends = <uint8_t *> PyByteArray_AS_STRING(directory)

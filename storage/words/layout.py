@@ -14,10 +14,10 @@ secret, so nobody can make records whose words share a hash. Little-endian:
              for each part: positions of its start and of its directory (u64), count of blocks,
              count of buckets (u32)
 
-A part's entries are divided by their hashes into buckets of about 32 bytes, and 128 buckets are a
+A part's entries are divided by their hashes into buckets of about 8 bytes, and 512 buckets are a
 page:
 
-    counts   of slots in each bucket (u16); 65535: any entry of the bucket may be in any block
+    counts   of slots in each bucket (u8); 255: any entry of the bucket may be in any block
     slots    u16: the block in the lower byte, the last 8 bits of the hash in the upper one
     common   entries in more than 18 blocks: the hashes (u32), then 256 bits of each, its blocks
     CRC      of the page (`checksum`)

@@ -197,16 +197,18 @@ def _blocks_of(page: bytes, bucket: int, hashed: int) -> int:
     """Return the bits of the blocks in which an entry of this hash may be. Errors: ValueError,
     struct.error, if it is no page.
     """
-    counts = struct.unpack_from(f"<{PAGE_BUCKETS}H", page)
-    if counts[bucket] == ANY_BLOCK:
+    if len(page) < PAGE_BUCKETS:
+        raise ValueError("it is too short")
+    if page[bucket] == ANY_BLOCK:
         return _ALL
-    sizes = [0 if count == ANY_BLOCK else 2 * count for count in counts]
-    start, end = (2 * PAGE_BUCKETS + sum(sizes[:last]) for last in (bucket, bucket + 1))
+    counts = page[:PAGE_BUCKETS].replace(bytes((ANY_BLOCK,)), b"\0")
+    start = PAGE_BUCKETS + 2 * sum(counts[:bucket])
+    end = start + 2 * counts[bucket]
     bits = 0
     for block, print_ in zip(page[start:end:2], page[start + 1 : end : 2], strict=True):
         if print_ == hashed & 0xFF:
             bits |= 1 << block
-    start = 2 * PAGE_BUCKETS + sum(sizes)
+    start = PAGE_BUCKETS + 2 * sum(counts)
     common = struct.unpack_from(f"<{(len(page) - start) // (4 + BITS_SIZE)}I", page, start)
     if hashed in common:
         start += 4 * len(common) + BITS_SIZE * common.index(hashed)

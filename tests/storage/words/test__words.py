@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from storage.errors import CorruptRecord
 from storage.record.batch import Record, decode_plain, encode
 from storage.record.header import parse_header
-from storage.words._words import ANY_BLOCK, MOST_SLOTS, PartBuilder, hash_of
+from storage.words._words import ANY_BLOCK, BUCKET_BYTES, PAGE_BUCKETS, PartBuilder, hash_of
 from tests import made_logs
 from tests.guard_page import before_guard_page
 from tests.storage.words import words_twin
@@ -118,16 +117,15 @@ def test_common_words_become_bits() -> None:
     found = part_of([encode(block) for block in blocks])
     assert found == twin_of(blocks)
     pages, _, buckets = found
-    assert buckets < 128
-    counts = struct.unpack_from("<128H", pages)
-    assert len(pages) - 256 - 2 * sum(counts) - 4 == 2 * (4 + 32)
+    assert buckets < PAGE_BUCKETS
+    assert len(pages) - PAGE_BUCKETS - 2 * sum(pages[:PAGE_BUCKETS]) - 4 == 2 * (4 + 32)
 
 
 def test_several_pages() -> None:
     records = [Record(0, 0, 0, None, b" ".join(b"w%d" % n for n in range(20_000)))]
     pages, directory, buckets = part_of([encode(records)])
     assert (pages, directory, buckets) == twin_of([records])
-    assert len(directory) == 4 * -(-buckets // 128) + 4 > 40
+    assert len(directory) == 4 * -(-buckets // PAGE_BUCKETS) + 4 > 40
 
 
 def test_a_block_with_too_many_words_has_none() -> None:
@@ -147,12 +145,12 @@ def test_a_block_with_too_many_words_has_none() -> None:
 def flooding(blocks: int) -> list[bytes]:
     """Words that fill one bucket of a part, if each is in `blocks` blocks; they need the secret."""
     found = []
-    buckets = (MOST_SLOTS + blocks) * 2 // 32 + 1
+    buckets = (ANY_BLOCK + blocks) * 2 // BUCKET_BYTES + 1
     for number in itertools.count():
         word = b"%d" % number
         if hash_of(word, *SECRET, False) * buckets >> 32 == 0:
             found.append(word)
-            if len(found) * blocks > MOST_SLOTS:
+            if len(found) * blocks >= ANY_BLOCK:
                 return found
     raise AssertionError
 
@@ -167,7 +165,7 @@ def test_a_bucket_with_too_many_slots_has_none() -> None:
     blocks = [words_twin.hashes([record], SECRET)] * 18 + [set[int]()] * 238
     found = bytes(pages), bytes(directory), buckets
     assert found == words_twin.part(blocks, SECRET, POSITION)
-    assert struct.unpack_from("<2H", pages) == (ANY_BLOCK, 0)
+    assert pages[:2] == bytes((ANY_BLOCK, 0))
 
 
 def test_offsets_that_no_block_could_have_are_refused() -> None:

@@ -11,7 +11,7 @@ from storage.record.crc import crc32c
 from tests.storage.compaction.test__offset_map import siphash
 
 LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
-PAGE_BUCKETS, BUCKET_BYTES, MOST_SLOTS = 128, 32, 4096
+PAGE_BUCKETS, BUCKET_BYTES, ANY_BLOCK = 512, 8, 255
 
 Secret = tuple[int, int]
 
@@ -88,13 +88,11 @@ def part(blocks: Sequence[set[int]], secret: Secret, position: int) -> tuple[byt
     pages, directory = b"", b""
     for first in range(0, len(slots), PAGE_BUCKETS):
         buckets_of_page = slots[first : first + PAGE_BUCKETS]
-        page = b"".join(
-            struct.pack("<H", 0xFFFF if len(each) > MOST_SLOTS else len(each))
-            for each in buckets_of_page
-        )
-        for bucket_slots in buckets_of_page:
-            if len(bucket_slots) <= MOST_SLOTS:
-                page += struct.pack(f"<{len(bucket_slots)}H", *bucket_slots)
+        counts = [min(len(each), ANY_BLOCK) for each in buckets_of_page]
+        page = bytes(counts)
+        for count, bucket_slots in zip(counts, buckets_of_page, strict=True):
+            if count < ANY_BLOCK:
+                page += struct.pack(f"<{count}H", *bucket_slots)
         bitmaps = common[first // PAGE_BUCKETS]
         page += b"".join(struct.pack("<I", each) for each, _ in bitmaps)
         page += b"".join(bits.to_bytes(32, "little") for _, bits in bitmaps)
