@@ -76,13 +76,14 @@ class Duties:
         if self._failing.pop((duty, of), None) is not None:
             self.say(f"{_named(duty, of)} works again", "")
 
-    def forget(self, of: str, duty: str | None = None) -> None:
-        """Forget the failures of an object that was deleted or closed, or that of one duty which
-        the object no longer needs.
-        """
-        for key in list(self._failing):
-            if key[1] == of and duty in (None, key[0]):
-                self._failing.pop(key, None)
+    def no_longer_due(self, duty: str, of: str) -> None:
+        """Forget a failure: new settings or other work have ended the need for the duty."""
+        self._failing.pop((duty, of), None)
+
+    def forget(self, of: str) -> None:
+        """Forget the failures of an object that was deleted or closed."""
+        for key in [key for key in list(self._failing) if key[1] == of]:
+            self._failing.pop(key, None)
 
 
 def _named(duty: str, of: str) -> str:

@@ -131,6 +131,8 @@ class Schedule:
         if not logs:
             return
         doomed = await in_thread(None, lambda: [log for log in logs if self._has_doomed(log)])
+        for name in {log.topic for log in logs} - {log.topic for log in doomed}:
+            self._duties.no_longer_due(retention.KIND.name, name)
         for name, group in itertools.groupby(doomed, key=lambda log: log.topic):
             topic = self._manager.topics.get(name)
             if topic is not None:
@@ -168,6 +170,10 @@ class Schedule:
         waiting = self._cleans_again.waiting
         log = await in_thread(None, cleaner.filthiest, now_ms, waiting)
         cleaned = log is not None and await self._clean(cleaner, log)
+        for log in self._manager.logs():
+            # (A job of a user may have cleaned it.)
+            if log not in cleaner.uncleanable or not log.may_be_cleaned:
+                self._duties.no_longer_due(compaction.KIND.name, log.name)
         await self._retain(self._manager.topics.compacted)
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
 
@@ -217,9 +223,8 @@ class Schedule:
         work: Callable[[Log, Task], object],
         again: Retries[Log],
     ) -> None:
-        """Work on the sealed segments of a log if that is due and it does not wait after a failure.
-
-        A failed duty may be due no longer, because of new settings or of work by another duty.
+        """Work on the sealed segments of a log if that is due and it does not wait after a
+        failure.
         """
 
         def attempt(task: Task) -> None:
@@ -233,7 +238,7 @@ class Schedule:
             task.on_log_thread(partial(again.succeeded, log))
 
         if not is_due:
-            self._duties.forget(log.name, duty)
+            self._duties.no_longer_due(duty, log.name)
         elif not (log.closed or again.waits(log)):
             rate = compaction.bytes_per_second(self._mount)
             await self._workers.background(duty, attempt, rate, of=log.name)

@@ -309,30 +309,48 @@ def test_words_are_built_for_each_segment_as_it_is_in_the_end(tmp_path: Path) ->
 
 
 class Refusing(Files):
-    """A disk that takes no words while `is_broken`."""
+    """A disk that takes no new files with `part` in their names while `is_broken`."""
 
-    def __init__(self, error: int) -> None:
+    def __init__(self, error: int, part: str = ".words") -> None:
         super().__init__()
-        self.error, self.is_broken, self.tries = error, True, 0
+        self.error, self.part, self.is_broken, self.tries = error, part, True, 0
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        if ".words" in path and flags & os.O_CREAT:
+        if self.part in path and flags & os.O_CREAT:
             self.tries += 1
             if self.is_broken:
                 raise OSError(self.error, os.strerror(self.error), path)
         return super().open(path, flags, mode)
 
 
-def test_words_do_not_fail_any_more_when_they_are_switched_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("duty", "part", "setting", "off"),
+    [
+        ("building of words", ".words", ("kafkafs.words", "words"), "off"),
+        ("repacking", ".cleaned", ("kafkafs.repack", "zstd"), "off"),
+        ("compaction", ".cleaned", ("cleanup.policy", "compact"), "delete"),
+        ("retention", "log-start-offset-checkpoint", ("retention.bytes", "0"), "-1"),
+    ],
+)
+def test_a_duty_does_not_fail_any_more_when_it_is_switched_off(
+    tmp_path: Path, duty: str, part: str, setting: tuple[str, str], off: str
+) -> None:
     async def test(world: World) -> None:
-        world.old(world.topic("a", kafkafs_words="words"))
+        log = world.topic("a", **dict([setting]))
+        world.dirty(log)
+        # The checkpoint of a new partition has been written.
+        world.manager.checkpoint()
+        files.is_broken = True
         await world.pass_s(31)
-        assert world.manager.duties.failing == {"building of words": 1}
-        world.manager.change_topic_settings("a", {"kafkafs.words": "off"})
-        await world.pass_s(6)
-        assert world.manager.duties.failing == {"building of words": 0}
+        assert world.manager.duties.failing[duty] == 1
+        world.manager.change_topic_settings("a", {setting[0]: off})
+        await world.pass_s(301)
+        assert world.manager.duties.failing[duty] == 0
+        files.is_broken = False
 
-    in_world(tmp_path / "data", test, Refusing(errno.EIO))
+    files = Refusing(errno.EIO, part)
+    files.is_broken = False
+    in_world(tmp_path / "data", test, files)
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EIO, errno.ENOSPC])
