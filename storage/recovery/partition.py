@@ -384,8 +384,11 @@ class LogLoader:
 
     def _take_out(self, loaded: list[Loaded]) -> None:
         """Take a log that ends before its log start out of the way. Errors: CorruptRecord if it is
-        only read.
+        only read, and has records.
         """
+        if not (self.writable or any(item.segment.size for item in loaded)):
+            # The first batch will begin below the log start.
+            return
         if not self.writable:
             raise CorruptRecord(
                 f"the log ends at offset {loaded[-1].segment.next_offset}, before its start offset "

@@ -24,6 +24,15 @@ from tests.storage.transactions import marker, produced
 ID = "AAECAwQFBgcICQoLDA0ODw"
 
 
+def check_read_only(data: Path, *, start: int) -> None:
+    """Before a start has repaired anything, the log can be read from `start` on."""
+    with LogManager.open(str(data), read_only=True, files=Unsynced()) as manager:
+        if "t" in manager.topics:
+            log = manager.log("t", 0)
+            assert log.log_start_offset >= start or not log.size
+            assert log.log_start_offset <= log.log_end_offset
+
+
 def sent(first: int, epoch: int, count: int) -> list[bytes]:
     """Batches of two offsets: plain ones, transactions of one producer, some of them aborted."""
     made = []
@@ -131,7 +140,9 @@ class Truncation:
     def check(self, data: Path, found: Found) -> None:
         phase, acknowledged, flushed = found.expected
         at_least = flushed if found.lost else acknowledged
+        lowest = self.offset if phase == "truncated" else self.log_start
         assert isinstance(at_least, int)
+        check_read_only(data, start=min(self.log_start, lowest))
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)
             there = batches_of(stored(log))
@@ -157,7 +168,6 @@ class Truncation:
                     deleted = [last_offset(each) for data in logs for each in batches_of(data)]
                     assert all(each < self.log_start for each in deleted)
             if there:
-                lowest = self.offset if phase == "truncated" else self.log_start
                 assert log.log_start_offset == min(self.log_start, lowest)
                 assert log.epochs.latest == epochs_of(there)[-1][0]
                 assert self.epochs(log.epochs.entries) == self.epochs(epochs_of(there))
@@ -226,6 +236,7 @@ class Beginning:
     def check(self, data: Path, found: Found) -> None:
         (phase,) = found.expected
         assert isinstance(phase, int)
+        check_read_only(data, start=self.START if phase >= 2 else 0)
         with opened(data, Unsynced()) as manager:
             topic = manager.topics.get("t")
             if topic is None:
