@@ -107,12 +107,15 @@ class DirectoryFollower:
 
     def look(self, log: Log) -> bool:
         """Look at one log (`LogFollower.look`)."""
-        follower = self._followers.get(log)
+        follower, start = self._followers.get(log), log.log_start_offset
         is_changed = follower is not None and follower.look()
-        start = log.checkpointed_start or 0
-        if is_changed and log.log_start_offset < start and not self._manager.settings.is_brokers:
-            # The first segment begins below the log start since the look before.
-            self._starting.add((log.topic, log.partition))
+        item = log.topic, log.partition
+        may_start = item in self._starting or start != log.log_start_offset
+        if is_changed and may_start and not self._manager.settings.is_brokers:
+            # The first segment may begin below the log start since the look before.
+            self._read_log_starts()
+            self._starting.add(item)
+            self._raise_log_start(log)
         return is_changed
 
     def intact(self, log: Log) -> bool:
@@ -200,23 +203,31 @@ class DirectoryFollower:
 
     def look_at_log_starts(self) -> None:
         """Move log starts up to the broker's last recorded ones. Errors: OSError."""
-        if self._log_starts.look():
-            self._starting = set(self._log_starts.offsets)
-        for item in list(self._starting):
-            topic = self._manager.topics.get(item[0])
-            log = None if topic is None else topic.partitions.get(item[1])
+        self._read_log_starts()
+        for topic_name, partition in list(self._starting):
+            topic = self._manager.topics.get(topic_name)
+            log = None if topic is None else topic.partitions.get(partition)
             if log is None:
                 continue  # it counts when the partition appears
-            log.checkpointed_start = self._log_starts.offsets.get(item)
-            start = log.checkpointed_start or 0
-            if start > log.log_end_offset:
+            if self._log_starts.offsets.get((topic_name, partition), 0) > log.log_end_offset:
                 self.look(log)
-            # Otherwise it was recorded before its records are visible, or is beyond `_limit`.
-            if start <= log.log_end_offset:
-                self._starting.discard(item)
-                if start > log.log_start_offset:
-                    log.sync_with_writer(log_start=start)
-                    log.log_start_moved()
+            self._raise_log_start(log)
+
+    def _read_log_starts(self) -> None:
+        if self._log_starts.look():
+            self._starting = set(self._log_starts.offsets)
+
+    def _raise_log_start(self, log: Log) -> None:
+        """Move a log's start up to the last recorded one, if its records are visible."""
+        item = log.topic, log.partition
+        log.checkpointed_start = self._log_starts.offsets.get(item)
+        start = log.checkpointed_start or 0
+        # Otherwise it was recorded before its records are visible, or is beyond `_limit`.
+        if start <= log.log_end_offset:
+            self._starting.discard(item)
+            if start > log.log_start_offset:
+                log.sync_with_writer(log_start=start)
+                log.log_start_moved()
 
 
 class _Offsets:

@@ -10,11 +10,12 @@ import pytest
 from storage import LogManager
 from storage.follow.follow_directory import DirectoryFollower
 from storage.log.append import append_as_follower
+from storage.log.truncate import start_at
 from tests.crash.moments import Moments
 from tests.crash.test_truncate_crash import OLD, put, sent
 from tests.storage.follow.test_follow import NEVER_FRESH, Told
 from tests.storage.log.test_follower import at, facts, stored
-from tests.storage.logs import NOW_NS, batch, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
 from tests.storage.transactions import new_log
 
 
@@ -82,4 +83,22 @@ def test_the_first_batch_begins_below_the_log_start(tmp_path: Path, always: bool
         assert (reader.log.log_start_offset, reader.log.log_end_offset) == (7, 8)
         assert (values(reader.log), reader.log.losses) == ([b"c"], [])
         assert stored(reader.log) == stored(log)
+        reader.manager.close()
+
+
+def test_a_reader_opens_the_log_before_its_first_batch(tmp_path: Path) -> None:
+    """The first segment begins below the log start, and is empty."""
+    disk = Watched(tmp_path)
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager)
+        manager.start_at(log, 7)
+        start_at(log, 5, NOW_MS)
+        reader = Reader(tmp_path, False, disk)
+        assert (reader.log.log_start_offset, reader.log.log_end_offset) == (7, 7)
+        reader.follower.look(reader.log)
+        assert values(reader.log) == []
+        append_as_follower(log, at(batch([b"a", b"b", b"c"]), 5), NOW_NS)
+        reader.follower.look(reader.log)
+        assert (reader.log.log_start_offset, reader.log.log_end_offset) == (7, 8)
+        assert (values(reader.log), reader.log.losses) == ([b"c"], [])
         reader.manager.close()
