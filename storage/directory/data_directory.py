@@ -187,8 +187,14 @@ class DataDirectory:
         self, name: str, topic_id: str | None, partitions: int, settings: Mapping[str, str]
     ) -> Topic:
         """Create a topic of a cluster, also an internal one, with the id that it has there; None:
-        the cluster's topics have no ids. Errors: see `create_topic`.
+        the cluster's topics have no ids. If it has this id already, create its missing partitions.
+        Errors: see `create_topic`.
         """
+        known = self.topics.get(name)
+        if known is not None and topic_id == known.id:
+            self.check_may_create()
+            self._create_missing(known, partitions, settings)
+            return known
         if name not in paths.INTERNAL_TOPICS:
             paths.check_new_name(name)
         return self._create_topic(name, partitions, None, settings, topic_id)
@@ -244,6 +250,14 @@ class DataDirectory:
         if topic is None:
             self._create_topic(paths.CONSUMER_OFFSETS, partitions, None, settings)
             return
+        self._create_missing(topic, partitions, settings)
+
+    def _create_missing(self, topic: Topic, partitions: int, settings: Mapping[str, str]) -> None:
+        """Create the missing ones of a topic's first partitions, durably; `settings`: if partition
+        0 is missing.
+        """
+        self.check_writable()
+        self.files.check_room()
         begun = TopicFile(self.settings.checked(topic.name, settings))
         for partition in sorted(set(range(partitions)) - set(topic.numbers)):
             topic.add(self._create_log(topic, partition, begun))

@@ -217,7 +217,7 @@ class Beginning:
 
     def run(self, files: Files) -> None:
         manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: NOW_MS)
-        log = manager.create_mirrored_topic("t", ID, 1, {}).partitions[0]
+        log = manager.create_mirrored_topic("t", ID, 3, {}).partitions[0]
         self.phase = 1
         manager.checkpoint()
         manager.start_at(log, self.START)
@@ -238,11 +238,10 @@ class Beginning:
         assert isinstance(phase, int)
         check_read_only(data, start=self.START if phase >= 2 else 0)
         with opened(data, Unsynced()) as manager:
-            topic = manager.topics.get("t")
-            if topic is None:
-                assert phase == 0
-                return
-            assert topic.id == ID
+            if phase:
+                assert sorted(manager.topics["t"].numbers) == [0, 1, 2]
+            topic = manager.create_mirrored_topic("t", ID, 3, {})
+            assert (topic.id, sorted(topic.numbers)) == (ID, [0, 1, 2])
             log = topic.partitions[0]
             if not log.log_end_offset:
                 assert phase < 2
