@@ -382,8 +382,8 @@ class History:
         self.restart(segments, log_start)
         self.unchanged_from = max(self.unchanged_from, unchanged_from)
         self.repacked_below = min(self.repacked_below, end)
-        last = max((each.base_offset for each in segments if each.base_offset < end), default=0)
-        self._repacked = {key: size for key, size in self._repacked.items() if key[0] < last}
+        stay = {each.base_offset for each in segments if each.next_offset <= end}
+        self._repacked = {key: size for key, size in self._repacked.items() if key[0] in stay}
         with self._shown_lock:
             self._shown_end = min(self._shown_end, end)
 

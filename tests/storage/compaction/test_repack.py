@@ -32,6 +32,7 @@ from storage.record.header import (
 from storage.record.plain import plain, recompress
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.state.history import read
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
 
@@ -531,3 +532,19 @@ def test_a_batch_that_differs_after_its_compression_stays_as_it_was(
         assert log.segments == old
         assert len(repacked(log)) == 1
         assert records_of(log) == before
+
+
+def test_a_truncation_forgets_the_segments_from_its_end_on(tmp_path: Path) -> None:
+    """Other bytes may get their base offsets and sizes."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for _ in range(3):
+            fill(log, 5)
+        assert len(repacked(log)) == 3
+        history = log.history
+        history.note_repacked(log.log_end_offset)
+        manager.truncate(log, 7)
+        assert history.repacked_below <= 7
+        recorded = read(manager.files, log.directory)
+        assert {base for base, _ in recorded.repacked} == {0}
+        assert recorded.unchanged_from > 10
