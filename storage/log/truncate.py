@@ -6,7 +6,8 @@ salvage does not look:
 
 1. All is flushed. The history gets new nonces, as shown bytes are about to be removed.
 2. The manifest loses its entries of the segments that change, and the checkpoints get the lower
-   recovery point. A start would otherwise take the removed records for lost ones.
+   recovery point. A start would otherwise take the removed records for lost ones. Files that a
+   recovery has cut off become `*.diverged`, too: salvage would append them to the new end.
 3. The end of the segment that stays is copied. The later segments are renamed, the last one first,
    and each name is synced: what is left is always the log up to some batch. If no record stays,
    the segments below the log start are renamed before, as retention does.
@@ -34,7 +35,7 @@ from storage import paths
 from storage.log.log import Log
 from storage.recovery.partition import LogLoader
 from storage.recovery.promises import PartitionFiles, Promises
-from storage.segment.cut import Cut, copy_tail, cut_end
+from storage.segment.cut import Cut, copy_tail, cut_end, mark_diverged
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 
@@ -64,6 +65,7 @@ def truncate(
     try:
         log.manifest.withdraw(leaving)
         write_checkpoints(end)
+        mark_diverged(log.files, log.directory)
         removed = _remove(log, count, size, _REASON.format(offset))
         if end < log.log_start_offset:
             log.lower_log_start(end, write_checkpoints)

@@ -65,6 +65,16 @@ def copy_tail(files: Files, fd: int, path: str, position: int, size: int, kind: 
     return kept
 
 
+def mark_diverged(files: Files, directory: str) -> None:
+    """Rename all `*.cut` files of a partition to `*.diverged`, durably. Errors: OSError."""
+    renamed = cut_files(files, directory)
+    for path in renamed:
+        kept = _unused_name(files, path.removesuffix(paths.CUT), paths.DIVERGED)
+        files.rename(path, kept)
+    if renamed:
+        files.sync_directory(directory)
+
+
 def cut_end(files: Files, fd: int, path: str, size: int) -> None:
     """Truncate bytes that are not part of the log, keeping the mtime."""
     mtime_ns = files.descriptor_stat(fd).st_mtime_ns

@@ -178,6 +178,22 @@ def test_salvage_does_not_take_it_back_and_purge_removes_it(tmp_path: Path) -> N
         assert removed(manager, log) == b""
 
 
+def test_salvage_takes_no_older_bytes_of_the_other_history(tmp_path: Path) -> None:
+    """A recovery has cut them off before the leader was known to have others."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a")
+        append(log, b"b")
+        names = [f"{0:020}.log.{log.size}", f"{3:020}.log", f"{3:020}.index"]
+        for offset, name in enumerate(names, 2):
+            old = at(batch([b"old"]), offset) if ".log" in name else b""
+            Path(log.directory, f"{name}.cut").write_bytes(old)
+        manager.truncate(log, 1)
+        assert salvage(log, NOW_NS) == []
+        kept = {path.name for path in Path(log.directory).glob("*.diverged")}
+        assert kept > {f"{name}.diverged" for name in names}
+
+
 def test_open_transactions_at_the_new_end(tmp_path: Path) -> None:
     """A transaction is open again if its marker was removed."""
     with opened(tmp_path) as manager:
