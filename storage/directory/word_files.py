@@ -149,6 +149,7 @@ class WordFiles:
         path = path_of(segment, cache)
         begin = time.monotonic()
         try:
+            file_size = segment.disk.size(segment.log_fd())
             log.files.check_free(cache or log.directory, segment.size)
             if cache is None:
                 log.files.check_room()
@@ -158,10 +159,12 @@ class WordFiles:
             return 0
         except FileNotFoundError as error:
             # The topic was deleted, or its log was loaded again, which removes temporary files.
+            if cache is not None and not os.path.isdir(cache):
+                raise
             raise SegmentGone("the segment was deleted meanwhile", path=path) from error
         finally:
             self.elapsed_s += time.monotonic() - begin
-        if not task.on_log_thread(partial(_is_current, log, segment)):
+        if not task.on_log_thread(partial(_is_current, log, segment, file_size)):
             with contextlib.suppress(FileNotFoundError):
                 log.files.unlink(path)
             raise SegmentGone("the segment was deleted or replaced meanwhile", path=path)
@@ -180,7 +183,7 @@ def remove_all(log: Log, cache: str | None = None) -> int:
     OSError.
     """
     names = _names(log, cache)
-    return _remove(log, cache, [n for n in names if n.endswith(paths.WORDS) or _is_unfinished(n)])
+    return _remove(log, cache, [n for n in names if _is_finished(n) or _is_unfinished(n)])
 
 
 def remove_stale(log: Log, cache: str | None = None) -> int:
@@ -190,7 +193,7 @@ def remove_stale(log: Log, cache: str | None = None) -> int:
     names = _names(log, cache)
     # After the names: the owner may have made a segment with its file meanwhile.
     bases = _bases(log)
-    stale = [n for n in names if n.endswith(paths.WORDS) and paths.base_offset_of(n) not in bases]
+    stale = [n for n in names if _is_finished(n) and paths.base_offset_of(n) not in bases]
     before = time.time() - _ABANDONED_S
     for name in filter(_is_unfinished, names):
         with contextlib.suppress(FileNotFoundError):
@@ -198,6 +201,10 @@ def remove_stale(log: Log, cache: str | None = None) -> int:
             if log.files.file_stat(path).st_mtime < before:
                 stale.append(name)
     return _remove(log, cache, stale)
+
+
+def _is_finished(name: str) -> bool:
+    return name.endswith(paths.WORDS) and paths.base_offset_of(name) is not None
 
 
 def _is_unfinished(name: str) -> bool:
@@ -230,9 +237,9 @@ def _names(log: Log, cache: str | None) -> set[str]:
         return set()
 
 
-def _is_current(log: Log, segment: Segment) -> bool:
-    """Return whether the segment's files have their names, and all of its records. On the log
-    thread.
+def _is_current(log: Log, segment: Segment, file_size: int) -> bool:
+    """Return whether the segment's files have their names, and the log still has this size. On the
+    log thread.
 
     If the log thread renames them later, it renames the file of the words, too.
     """
@@ -242,7 +249,7 @@ def _is_current(log: Log, segment: Segment) -> bool:
     try:
         return not log.read_only or (
             files.identity(segment.log_path) == files.identity(segment.log_fd())
-            and files.size(segment.log_fd()) == segment.size
+            and files.size(segment.log_fd()) == file_size
         )
     except (OSError, StorageError):
         return False

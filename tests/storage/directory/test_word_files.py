@@ -477,7 +477,31 @@ def test_the_owner_changes_the_log_while_another_process_builds(
     at_each_operation(tmp_path, change, run)
 
 
+def test_another_process_builds_for_a_log_that_ends_before_its_file(tmp_path: Path) -> None:
+    """Zeros follow the last batch until the owner starts again."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+    with open(log.segments[1].log_path, "ab") as file:
+        file.write(bytes(100))
+    with LogManager.open(str(tmp_path), read_only=True) as reader:
+        log = reader.log("t", 0)
+        assert built(log) == [8, 4, 0]
+        assert all(is_valid(segment) for segment in log.segments[:-1])
+
+
 # -- files without a segment -----------------------------------------------------------------------
+
+
+def test_files_that_are_not_of_a_segment_stay(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        own = Path(log.directory, "notes.words")
+        own.touch()
+        built(log)
+        assert remove_stale(log) == 0
+        assert remove_all(log) == COUNT
+        assert own.exists()
+        own.unlink()
 
 
 def test_a_start_removes_what_has_no_segment(tmp_path: Path) -> None:
