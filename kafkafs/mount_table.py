@@ -86,9 +86,9 @@ def find_around(path: str) -> Mounted | None:
 def _around(table: Iterable[Mounted], path: str) -> Mounted | None:
     found = None
     for mounted in table:
-        if os.path.commonpath([mounted.path, path]) == mounted.path and (
-            found is None or len(mounted.path) >= len(found.path)
-        ):
+        # (os.path.commonpath is much slower.)
+        is_around = f"{path}/".startswith(f"{mounted.path.rstrip('/')}/")
+        if is_around and (found is None or len(mounted.path) >= len(found.path)):
             found = mounted
     return found
 
