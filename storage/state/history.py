@@ -622,9 +622,18 @@ class History:
             lines += f"unchanged-from {self.unchanged_from}\n"
         if is_marked:
             lines += f"{SHOWN_ABOVE} {flushed_end} {shown_end}\n"
-        path = os.path.join(self._directory, FILE_NAME)
-        self._files.replace_atomically(path, lines.encode(), sync=not self._aside)
+        path, data = os.path.join(self._directory, FILE_NAME), lines.encode()
+        if not (self._aside and self._has_content(path, data)):
+            self._files.replace_atomically(path, data, sync=not self._aside)
         self._is_marked = self._may_be_marked = is_marked
+
+    def _has_content(self, path: str, data: bytes) -> bool:
+        """Whether a file has these bytes. (On ext4, a rename that replaces a file may wait for the
+        disk, and so would each `kafkafs grep`.)
+        """
+        with contextlib.suppress(OSError):
+            return self._files.read_whole(path) == data
+        return False
 
     def relocate(self, directory: str) -> None:
         """Note that the partition's directory was renamed."""

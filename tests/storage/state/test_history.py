@@ -156,7 +156,9 @@ def test_one_that_is_kept_aside(tmp_path: Path) -> None:
     aside.mkdir()
     first = nonce_aside(data, aside)
     assert first not in drawn
+    os.utime(aside / "kafkafs.history", (0, 0))
     assert nonce_aside(data, aside) == first
+    assert (aside / "kafkafs.history").stat().st_mtime == 0, "the same content is not written again"
     assert sorted(os.listdir(data / "t-0")) == before
     logs = sorted((data / "t-0").glob("*.log"))
     with open(logs[-1], "ab") as file:
