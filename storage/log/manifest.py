@@ -41,7 +41,7 @@ class SegmentManifest:
         """List every sealed segment that stays, durably; do nothing if nothing has changed.
 
         On a full disk the older entries stay, or none, if a listed segment was removed or given up
-        at the opening. Errors: OSError from the disk.
+        at the opening, or if the log start has moved down. Errors: OSError from the disk.
         """
         log = self._log
         with self._lock:
@@ -53,7 +53,10 @@ class SegmentManifest:
                     if error.errno not in FULL:
                         raise
                     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
-                    if any(sizes.get(entry.base_offset) != entry.size for entry in self._entries):
+                    is_lower = log.log_start_offset < self._log_start
+                    if is_lower or any(
+                        sizes.get(entry.base_offset) != entry.size for entry in self._entries
+                    ):
                         self._drop()
 
     def withdraw(self, segments: Iterable[Segment]) -> None:

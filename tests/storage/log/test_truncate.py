@@ -18,6 +18,9 @@ from storage.record.header import parse_header
 from storage.segment.cut import cut_files, purge
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.state.manifest_file import FILE_NAME as MANIFEST
+from storage.state.manifest_file import ManifestContent
+from storage.state.manifest_file import read as read_manifest
 from tests.crash.disk import SimulatedDisk
 from tests.storage.log.test_follower import at, facts, fetched, judged_again, led, stored
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_head, values
@@ -176,6 +179,25 @@ def test_salvage_does_not_take_it_back_and_purge_removes_it(tmp_path: Path) -> N
         assert values(log) == [b"a"]
         assert len(purge(manager.files, log.directory)) == 1
         assert removed(manager, log) == b""
+
+
+def test_the_manifest_has_no_higher_log_start_on_a_full_disk(tmp_path: Path) -> None:
+    """It would count if no segment is there."""
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager)
+        for value in (b"0", b"1", b"2"):
+            append(log, value)
+            log.roll(NOW_MS)
+        manager.checkpoint()
+        for count in (2, 1):
+            remove_head(log, count, NOW_MS)
+            manager.checkpoint()
+        assert read_manifest(disk, log.directory) == ManifestContent(2, [])
+        disk.fail_next("open", errno.ENOSPC, suffix=f"{MANIFEST}.tmp", times=9)
+        manager.truncate(log, 1)
+        assert not disk.exists(str(Path(log.directory, MANIFEST)))
+        assert (log.log_start_offset, log.log_end_offset) == (1, 1)
 
 
 def test_salvage_takes_no_older_bytes_of_the_other_history(tmp_path: Path) -> None:
