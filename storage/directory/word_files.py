@@ -154,14 +154,17 @@ class WordFiles:
             if cache is None:
                 log.files.check_room()
             size = build(segment, path, task)
-        except CorruptRecord as error:
+        except (OSError, CorruptRecord) as error:
+            # A log that is loaded again removes temporary files.
+            is_removed = isinstance(error, FileNotFoundError) and (
+                cache is None or os.path.isdir(cache)
+            )
+            if is_removed or log.closed or segment.deleted:
+                raise SegmentGone("the segment was deleted meanwhile", path=path) from error
+            if isinstance(error, OSError):
+                raise
             _log.warning("%s: no words are built for a segment: %s", log.name, error)
             return 0
-        except FileNotFoundError as error:
-            # The topic was deleted, or its log was loaded again, which removes temporary files.
-            if cache is not None and not os.path.isdir(cache):
-                raise
-            raise SegmentGone("the segment was deleted meanwhile", path=path) from error
         finally:
             self.elapsed_s += time.monotonic() - begin
         if not task.on_log_thread(partial(_is_current, log, segment, file_size)):
