@@ -244,7 +244,7 @@ class LogLoader:
 
     def _read_manifest(self) -> None:
         """Read the manifest, and rename a damaged one. If no segment is there, its log start
-        counts.
+        counts, unless the log is open.
         """
         below = self.promises.manifest_below
         is_there = manifest_file.FILE_NAME in self.names
@@ -262,7 +262,7 @@ class LogLoader:
                 self._set_aside(manifest_file.FILE_NAME, fault)
         self.result.manifest = recorded
         self.entries = [entry for entry in recorded.entries if entry.next_offset <= below]
-        if not self.bases:
+        if not (self.bases or self.is_open):
             log_start = max(self.promises.log_start, recorded.log_start)
             self.promises = replace(self.promises, log_start=log_start)
 

@@ -341,6 +341,7 @@ def test_listeners_read_what_is_left(tmp_path: Path) -> None:
         manager.truncate(log, 2)
         assert reader.offsets == [0, 1, 0, 1]
         assert reader.nonces == [log.history.nonce]
+        assert log.counters.truncations == 1
 
 
 def test_what_was_shown_above_the_end_is_forgotten(tmp_path: Path) -> None:
@@ -415,3 +416,18 @@ def test_a_log_start_inside_the_first_batch(
 
     with opened(tmp_path) as again:
         judge(again.log("t", 0))
+
+
+def test_a_first_batch_begins_below_the_log_start_of_the_manifest(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for value in (b"0", b"1", b"2"):
+            append(log, value)
+            log.roll(NOW_MS)
+        manager.checkpoint()
+        for count in (2, 1):
+            remove_head(log, count, NOW_MS)
+            manager.checkpoint()
+        assert read_manifest(manager.files, log.directory) == ManifestContent(2, [])
+        append_as_follower(log, at(batch([b"a", b"b", b"c"]), 1), NOW_NS)
+        assert (log.log_start_offset, log.active.base_offset, values(log)) == (3, 1, [b"c"])
