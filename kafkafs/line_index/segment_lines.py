@@ -469,6 +469,7 @@ class SegmentLines:
         """Return the entries of the saved part without its damaged places, which have the rest of
         the text. Waits. Errors: CorruptRecord, also for new damage.
         """
+        damages = tuple(place for place in damages if place.start < saved.covered)
         start, end = (damages[0].start, damages[-1].end) if damages else (0, 0)
         before = self.measured(0, start, self._store.granularity)
         after = self.measured(end, saved.covered, self._store.granularity)
