@@ -86,6 +86,9 @@ class LogFollower:
         self._names_seen: int | None = None
         # The loaded segments of the last listing, until the log has taken all changes.
         self._not_taken: dict[int, Segment] = {}
+        # Whether the segment before the active one has records that were not read. The segment that
+        # has them must be taken first.
+        self._has_unread = False
         if limit is not None:
             self._tail.truncate_view(limit())
         self._tail.mark_last()
@@ -248,6 +251,8 @@ class LogFollower:
         if not found:
             return True
         self._update_visible_end(found)
+        if self._has_unread and not self._is_written_over(found):
+            self._take_unread(found)
         if not self._is_kept(self.log.active, found) and (
             self._is_written_over(found) or not self._continue_past_deleted_active(found)
         ):
@@ -363,6 +368,8 @@ class LogFollower:
     # -- the end of the log --------------------------------------------------------------------
 
     def _look_at_tail(self) -> None:
+        if self._has_unread:
+            return
         active = self.log.active
         found = self._stat_of(active)
         tail = (found.st_size, found.st_mtime_ns)
@@ -479,21 +486,34 @@ class LogFollower:
 
         The cleaned segments replace the old ones before listeners are informed of later ones.
         """
-        log, active = self.log, self.log.active
+        active = self.log.active
         new = self._head(base, found)
         if not new:
             raise FileReplaced
-        producers = self._tail.producers_of(new)
-        count, read_to = len(log.segments), active.next_offset
+        read_to = active.next_offset
         self._begin(found[base])
         # Tells listeners the end of the part that was read.
         active.next_offset = read_to
+        self._has_unread = True
+        self._take_unread(found)
+
+    def _take_unread(self, found: dict[int, Segment]) -> None:
+        """Let the log have the segments of a listing before the active one, which is not read yet.
+
+        Errors: CorruptRecord, SegmentGone, OSError; the next look has to call it again.
+        """
+        log = self.log
+        new = self._head(log.active.base_offset, found)
+        # (Since the last try, the writer may have deleted all of them.)
+        producers = self._tail.producers_of(new) if new else None
         self._take_repacked(found, producers)
+        count = len(log.segments) - 1
         while count and new and new[-1] is log.segments[count - 1]:
             count -= 1
             new.pop()
         if count or new:
             self._replace_head(count, new, producers)
+        self._has_unread = False
 
     def _is_cleaned(self, start: int, end: int, found: dict[int, Segment]) -> bool:
         """Return whether a cleaned segment may have some of the offsets from `start` to below
@@ -580,6 +600,7 @@ class LogFollower:
                 segment.note_renamed_to(paths.DELETED)
         end = new[-1].next_offset
         log.take_segments(new, (), log_end=end, producers=recovered.producers)
+        self._has_unread = False
         log.counters.truncations += 1
         self._tail.decided = min(self._tail.decided, offset)
         old[same].size = size

@@ -506,9 +506,10 @@ class FailingReads(Files):
         return super().preadv(fd, buffer, position)
 
 
-@pytest.mark.parametrize("failing", range(-1, 5))
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("failing", range(-1, 8))
 def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
-    beside: Beside, failing: int
+    beside: Beside, *, failing: int, is_committed: bool
 ) -> None:
     """It begins where nobody has read, in the second of two segments, and ends after both. One read
     of the first look fails.
@@ -520,20 +521,25 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
     beside.inodes = beside.found()
     beside.roll()
     beside.append()
+    handle = beside.tree.open("t/.follow/0")
     shown = b"".join(beside.lines)
-    assert beside.tree.read("t/.follow/0") == shown
+    assert read(handle) == shown
     for _ in range(2):
         beside.tree.log().age_descriptors()
     beside.append()
     append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
-    beside.lines.append(b"of a transaction\n")
+    if is_committed:
+        beside.lines.append(b"of a transaction\n")
     beside.roll()
-    append_batches(log, producer.commit(), now_ns=NOW_NS)
+    append_batches(log, producer.commit() if is_committed else producer.abort(), now_ns=NOW_NS)
     for step in beside.append, beside.repack, beside.delete_files:
         step()
     files.left = failing
     beside.tree.fs.partitions.of(beside.tree.log()).look()
     files.left = -1
+    # A small read does not look again.
+    assert b"".join(beside.lines).startswith(shown + read(handle, len(shown), 20))
+    handle.release()
     beside.check()
 
 
