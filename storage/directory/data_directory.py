@@ -259,10 +259,12 @@ class DataDirectory:
         self.check_writable()
         self.files.check_room()
         begun = TopicFile(self.settings.checked(topic.name, settings))
-        for partition in sorted(set(range(partitions)) - set(topic.numbers)):
-            topic.add(self._create_log(topic, partition, begun))
-        self.files.sync_directory(self.path)
-        self.topics.changes += 1
+        try:
+            for partition in sorted(set(range(partitions)) - set(topic.numbers)):
+                topic.add(self._create_log(topic, partition, begun))
+            self.files.sync_directory(self.path)
+        finally:
+            self.topics.changes += 1
 
     def create_partition(
         self, topic_name: str, partition: int, *, owner: TopicOwner | None = None

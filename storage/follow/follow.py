@@ -615,9 +615,10 @@ class LogFollower:
             if segment.identity == old[same].identity and segment.size > size:
                 # This truncation took the rest of an earlier one.
                 _give_up(segment)
-        for segment in old[same:]:
+        for segment in (*(each for _, each in log.retired), *old[same:]):
             # Other batches may have these offsets now.
-            segment.txn_index.forget_from(offset)
+            if segment.next_offset > offset:
+                segment.txn_index.forget_from(offset)
         log.release_later(old[same:], log.monotonic_ms())
         self._tail.mark_last()
         for listener in log.listeners:

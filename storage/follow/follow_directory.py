@@ -113,6 +113,7 @@ class DirectoryFollower:
         may_start = item in self._starting or start != log.log_start_offset
         if is_changed and may_start and not self._manager.settings.is_brokers:
             # The first segment may begin below the log start since the look before.
+            self._starting.add(item)
             self._read_log_starts()
             self._starting.add(item)
             self._raise_log_start(log)

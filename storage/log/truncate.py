@@ -89,8 +89,12 @@ def start_at(log: Log, offset: int, now_ms: int) -> None:
     """
     log.check_writable()
     assert not log.size
-    for segment in log.segments:
-        segment.discard()
+    try:
+        for segment in log.segments:
+            segment.discard()
+    except BaseException:
+        log.abandon()
+        raise
     _load_again(log, offset, now_ms)
 
 

@@ -386,7 +386,8 @@ class LogLoader:
         """Take a log that ends before its log start out of the way. Errors: CorruptRecord if it is
         only read, and has records.
         """
-        if not (self.writable or any(item.segment.size for item in loaded)):
+        has_records = any(item.segment.size or item.damaged > item.torn for item in loaded)
+        if not (self.writable or has_records):
             # The first batch will begin below the log start.
             return
         if not self.writable:

@@ -648,6 +648,16 @@ def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) ->
         assert len(manager.cuts) == 3, "what was there is set aside, not deleted"
 
 
+def test_damage_of_all_records_is_no_log_without_records(tmp_path: Path) -> None:
+    """A read-only opening of a log that ends before its start offset."""
+    fill(tmp_path, 1)
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 100\n")
+    path = last_log(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptRecord, match="before its start offset 100"):
+        LogManager.open(str(tmp_path), read_only=True)
+
+
 def misplaced(data: Path, lines: list[bytes]) -> bool:
     """Whether a base offset is wrong: then only its batch cannot be read."""
     with LogManager.open(str(data), read_only=True) as manager:
