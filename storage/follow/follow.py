@@ -90,7 +90,10 @@ class LogFollower:
         # has them must be taken first.
         self._has_unread = False
         if limit is not None:
-            self._tail.truncate_view(limit())
+            start = log.log_start_offset
+            visible, producers = self._tail.below_limit(limit(), log.segments, start, log.producers)
+            end = max(visible[-1].next_offset, start)
+            log.take_segments(visible, (), log_end=end, producers=producers)
         self._tail.mark_last()
 
     def intact(self) -> bool:
@@ -599,18 +602,21 @@ class LogFollower:
             if not self._leads_to(segment):
                 segment.note_renamed_to(paths.DELETED)
         end = new[-1].next_offset
-        log.take_segments(new, (), log_end=end, producers=recovered.producers)
-        self._has_unread = False
-        log.counters.truncations += 1
-        self._tail.decided = min(self._tail.decided, offset)
-        old[same].size = size
-        old[same].stable_size = min(old[same].stable_size, size)
         # The log start falls only if the log was truncated below it.
         is_same = new[0].base_offset == old[0].base_offset
         start = min(log.log_start_offset, end) if is_same else new[0].base_offset
-        log.sync_with_writer(log_start=start)
+        self._tail.decided = min(self._tail.decided, offset)
+        visible: Sequence[Segment] = new
+        producers = recovered.producers
         if self._tail.limit is not None:
-            self._tail.truncate_view(self._tail.limit())
+            limit = self._tail.limit()
+            visible, producers = self._tail.below_limit(limit, visible, start, producers)
+        end = visible[-1].next_offset
+        log.take_segments(visible, (), log_start=start, log_end=end, producers=producers)
+        self._has_unread = False
+        log.counters.truncations += 1
+        old[same].size = size
+        old[same].stable_size = min(old[same].stable_size, size)
         for _, segment in log.retired:
             if segment.identity == old[same].identity and segment.size > size:
                 # This truncation took the rest of an earlier one.

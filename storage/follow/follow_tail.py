@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError
@@ -222,17 +222,21 @@ class LogTail:
                     return batch[1].last_offset + 1, position + batch[1].size
         return nothing
 
-    def truncate_view(self, limit: int) -> None:
-        """End the log, which was just loaded, before the first batch that reaches `limit`.
+    def below_limit(
+        self,
+        limit: int,
+        segments: Sequence[Segment],
+        log_start: int,
+        producers: ProducerState,
+    ) -> tuple[Sequence[Segment], ProducerState]:
+        """Return the segments of a log that was just loaded, and its producers, before the first
+        batch that reaches `limit`.
 
         The batch of the log start, and all before it, are not hidden: no records above the high
         watermark can be deleted, even if the writer last recorded a lower one.
         """
-        log = self.log
-        log_start = log.log_start_offset
-        if log.log_end_offset <= max(limit, log_start):
-            return
-        segments = log.segments
+        if segments[-1].next_offset <= max(limit, log_start):
+            return segments, producers
         count = sum(segment.base_offset <= max(limit, log_start) for segment in segments)
         segments = segments[: max(count, 1)]
         active = segments[-1]
@@ -247,9 +251,7 @@ class LogTail:
         active.restore(SegmentSummary(size, next_offset, active.mtime_ns, first, newest, newest_at))
         active.close_descriptors()
         # Transactions that begin or end after the log end are read again when the end moves.
-        producers = self.producers_of(segments)
-        log.sync_with_writer(segments=segments, log_end=active.next_offset, producers=producers)
-        log.transactions.stabilize()
+        return segments, self.producers_of(segments)
 
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
         """Return the state of the producers at the end of `segments`, the first ones of the log."""

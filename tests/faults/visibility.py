@@ -1071,8 +1071,8 @@ FAULTS = [
     Fault(
         "follow-transactions-behind-the-high-watermark",
         "storage/follow/follow_tail.py",
-        "        producers = self.producers_of(segments)\n",
-        "        producers = None\n",
+        "        return segments, self.producers_of(segments)\n",
+        "        return tuple(segments), producers\n",
         "until=high-watermark shows records of aborted transactions.",
         ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
     ),

@@ -965,6 +965,44 @@ def test_a_cut_where_no_look_has_been_is_taken_for_the_last_before_it(follow: Fo
     follow.check()
 
 
+class FailingRead(Files):
+    """Lets one read of a log fail: the one after the next `left`."""
+
+    left = -1
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self.left -= 1
+        if self.left == -1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().preadv(fd, buffer, position)
+
+
+@pytest.mark.parametrize("failing", range(-1, 10))
+def test_a_cut_below_the_high_watermark_is_told_after_a_read_error(
+    tmp_path: Path, failing: int
+) -> None:
+    files = FailingRead()
+    follow = Follow(tmp_path / "data", files)
+    partition = follow.partition
+    for value in (b"one", b"two"):
+        partition.append(value)
+    limit = 3
+    follow.follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: limit)
+    follow.look()
+    partition.truncate(1)
+    for value in (b"other", b"more", b"hidden"):
+        partition.append(value)
+    files.left = failing
+    with contextlib.suppress(OSError):
+        follow.look()
+    files.left = -1
+    follow.follower.look()
+    assert values(follow.log) == [b"zero", b"other", b"more"]
+    assert follow.told.segments == list(follow.log.segments)
+    assert follow.log.counters.truncations == 1
+    follow.manager.close()
+
+
 @pytest.mark.parametrize("offset", [4, 5, 7, 8])
 def test_a_cut_in_an_earlier_segment(follow: Follow, offset: int) -> None:
     partition = follow.partition
