@@ -788,9 +788,12 @@ class Segment:
         while self.disk.exists(path + suffix):
             number += 1
             suffix = f".{number}{kind}"
-        self._rename_existing(suffix)
         if kind != paths.DELETED:
             # No search reads the log that is kept.
+            self._remove_words()
+        self._rename_existing(suffix)
+        if kind != paths.DELETED:
+            # Another process may have built them meanwhile.
             self._remove_words()
 
     def _remove_words(self) -> None:
