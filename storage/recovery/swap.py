@@ -34,6 +34,9 @@ _KEPT = (paths.SWAP, paths.CUT, paths.DIVERGED, paths.SNAPSHOT)
 # Files that a rewritten segment with the same offsets loses; producer snapshots stay valid.
 _REPLACED = (paths.LOG, *paths.REBUILT_SUFFIXES, paths.OLD_LOG)
 
+# Any process may remove these at any moment.
+_MAY_VANISH = (*paths.LINES_SUFFIXES, paths.WORDS)
+
 # Without a log, these are removed.
 _ORPHANS = (*paths.INDEX_SUFFIXES, paths.WORDS)
 
@@ -76,7 +79,8 @@ def undo(files: Files, directory: str) -> None:
 def replace_closed(files: Files, directory: str, bases: Collection[int]) -> None:
     """Replace segments by the `.cleaned` files of these bases, which are durable.
 
-    Durable when it returns (`LocalLog.replaceSegments`). The partition is not open anywhere.
+    Durable when it returns (`LocalLog.replaceSegments`). No process has the log
+    open for appends. Other processes may read it, and remove its line indexes and words.
     """
     manifest_file.drop(files, directory)
     new = [
@@ -90,14 +94,22 @@ def replace_closed(files: Files, directory: str, bases: Collection[int]) -> None
         if name.endswith(_REPLACED) and paths.base_offset_of(name) in bases
     ]
     for path in old:
-        files.rename(path, path + paths.DELETED)
+        with _may_vanish(path):
+            files.rename(path, path + paths.DELETED)
     files.sync_directory(directory)
     for segment in new:
         segment.set_suffix("")
         # (A restart treats segments between two `.swap` files as replaced.)
         files.sync_directory(directory)
     for path in old:
-        files.unlink(path + paths.DELETED)
+        with _may_vanish(path):
+            files.unlink(path + paths.DELETED)
+
+
+def _may_vanish(path: str) -> contextlib.AbstractContextManager[None]:
+    """Suppress FileNotFoundError for a file that any process may remove."""
+    is_removable = path.endswith(_MAY_VANISH)
+    return contextlib.suppress(FileNotFoundError) if is_removable else contextlib.nullcontext()
 
 
 def _sorted_out(

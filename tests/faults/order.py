@@ -287,8 +287,9 @@ FAULTS = [
     Fault(
         "publish-removes-before-the-names-are-durable",
         "storage/recovery/swap.py",
-        "        files.sync_directory(directory)\n    for path in old:\n        files.unlink(",
-        "    for path in old:\n        files.unlink(",
+        "        files.sync_directory(directory)\n"
+        "    for path in old:\n        with _may_vanish(path):\n            files.unlink(",
+        "    for path in old:\n        with _may_vanish(path):\n            files.unlink(",
         "Converting, a power cut: a segment is gone.",
         (PUBLISH_CRASH,),
     ),

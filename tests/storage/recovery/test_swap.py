@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+
+import pytest
 
 from storage import paths
 from storage.files import Files
@@ -39,6 +42,21 @@ def test_publishing_takes_the_place_of_one_segment(tmp_path: Path) -> None:
     replace_closed(Files(), str(tmp_path), [100])
     assert names(tmp_path) == {*KEPT, f"{BASE}.log", f"{BASE}.index", f"{BASE}.timeindex"}
     assert (tmp_path / f"{BASE}.index").read_text() == ""
+
+
+@pytest.mark.parametrize("gone", [".lines", ".words", ".log"])
+def test_only_a_file_that_anybody_may_remove_can_vanish(tmp_path: Path, gone: str) -> None:
+    class Removing(Files):
+        def rename(self, old: str, new: str) -> None:
+            if new.endswith(f"{gone}.deleted"):
+                Path(old).unlink()
+            super().rename(old, new)
+
+    directory(tmp_path, ".cleaned")
+    (tmp_path / f"{BASE}.words").touch()
+    with pytest.raises(FileNotFoundError) if gone == ".log" else contextlib.nullcontext():
+        replace_closed(Removing(), str(tmp_path), [100])
+        assert names(tmp_path) == {*KEPT, f"{BASE}.log", f"{BASE}.index", f"{BASE}.timeindex"}
 
 
 def test_a_decided_swap_is_finished_and_keeps_what_was_set_aside(tmp_path: Path) -> None:
