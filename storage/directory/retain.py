@@ -332,7 +332,9 @@ def _end(directory: DataDirectory, advances: Sequence[_LogStartAdvance], task: T
 def remove_now(log: Log) -> None:
     """Remove a log's deleted files without delay, unless another process has the directory."""
     for path in log.release_retired(LONG_MAX):
-        log.files.unlink(path)
+        # Line indexes and words may be removed at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            log.files.unlink(path)
 
 
 # -- delete-records ------------------------------------------------------------------------------
