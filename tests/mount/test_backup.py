@@ -18,7 +18,7 @@ from tests.mount.mounting import kafkafs, mounted
 from tests.mount.programs import program
 
 ROOT = Path(__file__).parents[2]
-SKIPPED = ("*-offset-checkpoint", ".kafka_cleanshutdown", "*/*.words*")
+SKIPPED = ("*-offset-checkpoint", ".kafka_cleanshutdown", "*/*.words", "*/*.words.tmp")
 TAR = " ".join(f"--exclude='./{name}'" for name in SKIPPED)
 RSYNC = " ".join(f"--exclude='/{name}'" for name in SKIPPED)
 EXCLUDED = "printf '" + "".join(f"data/{name}\\n" for name in SKIPPED) + "' > excluded"
