@@ -130,8 +130,10 @@ class Schedule:
         """Run retention, topic by topic, for the logs that have segments to delete."""
         if not logs:
             return
-        doomed = await in_thread(None, lambda: [log for log in logs if self._has_doomed(log)])
-        for name in {log.topic for log in logs} - {log.topic for log in doomed}:
+        found = await in_thread(None, lambda: {log: self._has_doomed(log) for log in logs})
+        doomed = [log for log in logs if found[log]]
+        may_be_due = {log.topic for log in logs if found[log] is not False}
+        for name in {log.topic for log in logs} - may_be_due:
             self._duties.no_longer_due(retention.KIND.name, name)
         for name, group in itertools.groupby(doomed, key=lambda log: log.topic):
             topic = self._manager.topics.get(name)
@@ -146,13 +148,15 @@ class Schedule:
         elif job.error is not None:
             self._duties.failed(job.kind.name, job.error, of)
 
-    def _has_doomed(self, log: Log) -> bool:
-        """Whether retention would delete segments now; the job decides again, as log owner."""
+    def _has_doomed(self, log: Log) -> bool | None:
+        """Whether retention would delete segments now; the job decides again, as log owner. None:
+        unknown, as looking failed.
+        """
         try:
             plan = plan_retention(log, self._manager.clock_ms())
         except Exception as error:
             self._duties.failed(LOOKING, error, log.name)
-            return False
+            return None
         self._duties.succeeded(LOOKING, log.name)
         if plan.fault != self._faults.get(log):
             # Log a fault once, not at each turn.
@@ -171,8 +175,10 @@ class Schedule:
         log = await in_thread(None, cleaner.filthiest, now_ms, waiting)
         cleaned = log is not None and await self._clean(cleaner, log)
         for log in self._manager.logs():
+            if not log.may_be_cleaned:
+                cleaner.uncleanable.pop(log, None)
             # (A job of a user may have cleaned it.)
-            if log not in cleaner.uncleanable or not log.may_be_cleaned:
+            if log not in cleaner.uncleanable:
                 self._duties.no_longer_due(compaction.KIND.name, log.name)
         await self._retain(self._manager.topics.compacted)
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)

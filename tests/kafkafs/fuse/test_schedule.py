@@ -346,9 +346,33 @@ def test_a_duty_does_not_fail_any_more_when_it_is_switched_off(
         world.manager.change_topic_settings("a", {setting[0]: off})
         await world.pass_s(301)
         assert world.manager.duties.failing[duty] == 0
+        assert not world.tree.mount.cleaner.uncleanable
         files.is_broken = False
 
     files = Refusing(errno.EIO, part)
+    files.is_broken = False
+    in_world(tmp_path / "data", test, files)
+
+
+def test_retention_that_fails_stays_failed_while_looking_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError
+
+    async def test(world: World) -> None:
+        world.old(world.topic("a", retention_bytes=0))
+        world.manager.checkpoint()
+        files.is_broken = True
+        await world.pass_s(31)
+        assert world.manager.duties.failing["retention"] == 1
+        monkeypatch.setattr("kafkafs.fuse.schedule.plan_retention", broken)
+        await world.pass_s(301)
+        assert world.manager.duties.failing["retention"] == 1
+        monkeypatch.undo()
+        files.is_broken = False
+
+    files = Refusing(errno.EIO, "log-start-offset-checkpoint")
     files.is_broken = False
     in_world(tmp_path / "data", test, files)
 
