@@ -115,6 +115,10 @@ def _is_roots_new(found: os.stat_result) -> bool:
     return is_empty and found.st_uid == 0 == os.geteuid()
 
 
+ABANDONED_S = 86_400
+"""No process writes a temporary file that was not written for this time."""
+
+
 def is_temporary(name: str) -> bool:
     """Return whether the name is a temporary one of `replace_atomically`."""
     return _TEMPORARY.fullmatch(name) is not None

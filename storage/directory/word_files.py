@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError, TaskCancelled
-from storage.files import is_temporary
+from storage.files import ABANDONED_S, is_temporary
 from storage.log.log import Log
 from storage.room import FULL
 from storage.segment.segment import Segment
@@ -40,8 +40,6 @@ _MISSING = -1
 """The size of the file of a segment that has none yet."""
 _AGAIN_MS = 600_000
 """After this time, the files are looked for again: a full disk may have taken some."""
-_ABANDONED_S = 86_400
-"""No process builds a file that was not written for this time."""
 
 
 class _Seen(NamedTuple):
@@ -197,7 +195,7 @@ def remove_stale(log: Log, cache: str | None = None) -> int:
     # After the names: the owner may have made a segment with its file meanwhile.
     bases = _bases(log)
     stale = [n for n in names if _is_finished(n) and paths.base_offset_of(n) not in bases]
-    before = time.time() - _ABANDONED_S
+    before = time.time() - ABANDONED_S
     for name in filter(_is_unfinished, names):
         with contextlib.suppress(FileNotFoundError):
             path = os.path.join(cache or log.directory, name)

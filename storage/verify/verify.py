@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, StorageError
-from storage.files import Files
+from storage.files import ABANDONED_S, Files
 from storage.kafka07.segment import entry_files
 from storage.recovery.segment import BEGUN
 from storage.recovery.swap import as_if_finished
@@ -271,9 +272,18 @@ class _Directory:
     def name_left_over(self, directory: str, name: str) -> None:
         """Report a file that a process has not removed yet."""
         for suffix, what in _LEFT_OVER.items():
-            is_being_written = suffix == ".tmp" and self.is_live
-            if name.endswith(suffix) and not is_being_written:
+            if name.endswith(suffix) and not (
+                suffix == ".tmp" and self.is_live and self._may_be_written(directory, name)
+            ):
                 self._left_over(directory, name, what)
+
+    def _may_be_written(self, directory: str, name: str) -> bool:
+        """Return whether a process may still write a temporary file."""
+        try:
+            modified = self.files.file_stat(os.path.join(directory, name)).st_mtime
+        except FileNotFoundError:
+            return True
+        return modified >= time.time() - ABANDONED_S
 
     def name_directory(self, name: str) -> None:
         """Report a directory that is no partition's."""

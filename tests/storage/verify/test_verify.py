@@ -490,8 +490,12 @@ def test_what_a_living_writer_is_at_work_on_is_no_fault(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path)) as manager:
         log = manager.log("t", 0)
         append(log, b"more")
-        (tmp_path / "t-0/0123456789abcdef-00000000000000000000.words.tmp").touch()
+        unfinished = tmp_path / "t-0/0123456789abcdef-00000000000000000000.words.tmp"
+        unfinished.touch()
         assert checked(tmp_path).left_over == []
+        os.utime(unfinished, (0, 0))
+        assert [fault.path for fault in checked(tmp_path).left_over] == [str(unfinished)]
+        unfinished.unlink()
         path = segments(tmp_path)[-1]
         for tail in (bytes(batch([b"half written"]))[:-1], bytes(100), b""):
             size = path.stat().st_size
