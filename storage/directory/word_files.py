@@ -53,7 +53,8 @@ class _Seen(NamedTuple):
 
 
 class WordFiles:
-    """The `.words` files that a process builds. `elapsed_s`: the time that this took.
+    """The `.words` files that a process builds. `elapsed_s`: the time that this took. `count`:
+    the number of files that were built.
 
     Its methods run on any thread, `build_missing` on one worker thread at a time.
     """
@@ -61,6 +62,7 @@ class WordFiles:
     def __init__(self, *, checks_pages: bool = False) -> None:
         """`checks_pages`: read existing files from end to end, and replace damaged ones."""
         self.elapsed_s = 0.0
+        self.count = 0
         self._checks_pages = checks_pages
         # Sizes of files, by segment; 0 for a segment that can have none.
         self._sizes: WeakKeyDictionary[Log, dict[Segment, int]] = WeakKeyDictionary()
@@ -114,6 +116,7 @@ class WordFiles:
                     if size == _MISSING and not segment.damages:
                         size = self._build(log, segment, task, cache)
                         if size:
+                            self.count += 1
                             built.append(segment)
             except SegmentGone:
                 continue
@@ -153,11 +156,12 @@ class WordFiles:
                 log.files.check_room()
             size = build(segment, path, task)
         except (OSError, CorruptRecord) as error:
-            # A log that is loaded again removes temporary files.
+            # A log that is loaded again removes temporary files, and the owner may rename the
+            # directory of a log that another process reads.
             is_removed = isinstance(error, FileNotFoundError) and (
-                cache is None or os.path.isdir(cache)
+                (cache is None and log.read_only) or os.path.isdir(cache or log.directory)
             )
-            if is_removed or log.closed or segment.deleted:
+            if is_removed or task.on_log_thread(lambda: log.closed or segment.deleted):
                 raise SegmentGone("the segment was deleted meanwhile", path=path) from error
             if isinstance(error, OSError):
                 raise

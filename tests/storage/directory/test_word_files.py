@@ -255,6 +255,17 @@ def test_a_stop_while_a_file_is_built_leaves_nothing(tmp_path: Path) -> None:
         assert left_in(log.directory) == []
 
 
+def test_a_directory_of_the_owner_that_vanishes_is_an_error(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        aside = tmp_path / "aside"
+        os.rename(log.directory, aside)
+        with pytest.raises(FileNotFoundError):
+            built(log)
+        os.rename(aside, log.directory)
+        assert built(log) == [8, 4, 0]
+
+
 def test_nothing_more_is_built_for_a_topic_that_was_deleted(tmp_path: Path) -> None:
     class Deleting(Task):
         begun = 0
