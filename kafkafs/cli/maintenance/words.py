@@ -44,10 +44,10 @@ def command(logs: Address, remove: bool, out: Output) -> None:
     machine.
 
     A file of words reveals which words occur in a segment. It is deleted with its segment. A file
-    in the cache is deleted later: when this command runs again, or when a read-only mount shows the
-    partition. The files of a deleted topic stay in the cache until you delete the cache. If you
-    rewrite a log with other programs in order to erase records, run `kafkafs words --remove`, too.
-    The daemon builds the files again as long as a topic has kafkafs.words=words.
+    in the cache is deleted later: when this command runs again, or when a read-only mount first
+    shows the partition. The files of a deleted topic stay in the cache until you delete the cache.
+    If you rewrite a log with other programs in order to erase records, run `kafkafs words
+    --remove`, too. The daemon builds the files again as long as a topic has kafkafs.words=words.
 
     Ctrl-C leaves the files that are complete.
     """
@@ -57,7 +57,6 @@ def command(logs: Address, remove: bool, out: Output) -> None:
 
     check_address(logs)
     partitions: list[dict[str, Value]] = []
-    files = WordFiles(checks_pages=True)
     named = {topic for topic, _ in logs.places}
 
     def wanted(topic: str) -> bool:
@@ -67,11 +66,19 @@ def command(logs: Address, remove: bool, out: Output) -> None:
         opened(logs.data_dir, read_only=True, wanted=wanted, keeps_faulty=True) as manager,
         long_work() as task,
     ):
-        for topic, number in (faulty := manager.topics.faulty):
+        # A named one that could not be opened is an error.
+        wanted_logs = logs_at(manager, logs.places)
+        faulty = [
+            (topic, number)
+            for topic, number in manager.topics.faulty
+            if not named or (topic, None) in logs.places
+        ]
+        for topic, number in faulty:
             # Opening has printed it.
             fault = manager.topics[topic].faults[number]
             out.problem(fault, "FAULT", path=f"{topic}-{number}")
-        for log in logs_at(manager, logs.places):
+        for log in wanted_logs:
+            files = WordFiles(checks_pages=True)
             name = f"{log.topic}:{log.partition}"
             cache = None if _is_ours(log, manager.settings) else cache_directory(log)
             facts: dict[str, Value] = {"topic": log.topic, "partition": log.partition}
@@ -85,12 +92,16 @@ def command(logs: Address, remove: bool, out: Output) -> None:
                 if cache is not None:
                     os.makedirs(cache, mode=0o700, exist_ok=True)
                 remove_stale(log, cache)
-                count = len(files.build_missing(log, task, cache))
+                files.build_missing(log, task, cache)
             except TaskCancelled:
                 raise
             except (OSError, StorageError) as error:
                 out.report(f"{name}: {error}", path=f"{log.topic}-{log.partition}")
+                if files.count:
+                    out.say(f"{name}: built {counted(files.count, 'file')}")
+                    partitions.append({**facts, "files": files.count})
                 continue
+            count = files.count
             size, missing = files.totals(log)
             closed = len(log.segments) - 1
             out.say(

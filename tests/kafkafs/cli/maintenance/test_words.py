@@ -174,7 +174,21 @@ def test_a_partition_that_cannot_be_opened_is_named_and_no_obstacle(place: Place
     assert left_in(place.data / "t-0") == names_of(0, 1, 2)
     (problem,) = json.loads(ran.stdout)["problems"]
     assert (problem["path"], problem["code"]) == ("bad-0", "FAULT")
-    assert kafkafs("words", place.data, "t").returncode == 0
+    for name in ("t", "bad:1"):
+        assert kafkafs("words", place.data, name).returncode == 0
+    ran = kafkafs("words", "--json", place.data, "bad:0")
+    assert (ran.returncode, len(json.loads(ran.stdout)["problems"])) == (3, 1)
+
+
+def test_the_other_segments_get_files_and_are_counted(place: Place) -> None:
+    fill_topic(place.data)
+    (place.data / "t-0" / names_of(1)[0]).mkdir()
+    ran = kafkafs("words", "--json", place.data, "t:0")
+    assert ran.returncode == 3
+    found = json.loads(ran.stdout)
+    assert len(found["problems"]) == 1
+    assert found["result"]["partitions"] == [{"topic": "t", "partition": 0, "files": 2}]
+    assert left_in(place.data / "t-0") == names_of(0, 1, 2)
 
 
 def test_kafkas_own_topics_are_left_out_unless_they_are_named(place: Place) -> None:
