@@ -326,6 +326,8 @@ class LogFollower:
         """
         log = self.log
         changed = [each for each in self._changed(found) if each.base_offset in found]
+        # (If it was replaced, the log was truncated.)
+        changed = [each for each in changed if each is not log.active]
         if not changed:
             return
         recorded = writers_history(log.files, log.directory)

@@ -152,7 +152,10 @@ class HistoryContent:
         if all((each.base_offset, each.size) not in sizes for each in (old, new)):
             return False
         before, after = size_of(old, sizes), size_of(new, sizes)
-        return before == after or (before < after and old.base_offset >= self.unchanged_from)
+        if before == after:
+            # (After a truncation other records may have taken the same number of bytes.)
+            return _last(old) == _last(new)
+        return before < after and old.base_offset >= self.unchanged_from
 
     def fits(self, segments: Sequence[Segment], log_start: int) -> bool:
         """Return whether the segments are those of the fingerprint, or have only grown since."""
@@ -211,6 +214,11 @@ class HistoryContent:
         except CorruptRecord:
             return False
         return batch is not None and batch[1].crc == int(batch_crc, 16)
+
+
+def _last(segment: Segment) -> tuple[int, int]:
+    """Return what a repacked segment keeps of its last records."""
+    return segment.next_offset, segment.max_timestamp
 
 
 def visible_from(segments: Sequence[Segment], log_start: int) -> int:

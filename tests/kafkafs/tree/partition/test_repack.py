@@ -682,6 +682,27 @@ def test_a_mount_beside_keeps_the_repacked_text_before_a_truncation(
     handle.release()
 
 
+def test_a_mount_beside_does_not_take_other_records_of_the_same_size(beside: Beside) -> None:
+    """It sees a truncation, new records and their repacked segment at once."""
+    beside.roll()
+    beside.append()
+    handle = beside.tree.open("t/0")
+    text = read(handle)
+    in_thread(lambda: beside.writer.manager.truncate(beside.writer.log(), 0))
+    for number, line in enumerate(beside.lines[:3]):
+        record = Record(0, NOW_MS + 10 + number, 0, None, line[:-1].swapcase())
+        beside.writer.log().append(bytearray(encode([record])), now_ns=NOW_NS)
+    beside.roll()
+    for step in beside.append, beside.repack, beside.delete_files, beside.look:
+        step()
+    with contextlib.suppress(CorruptRecord, SegmentGone):
+        assert b"THE SAME WORDS" not in read(handle, 0, len(text) // 2)
+    shown = beside.writer.read("t/0")
+    assert shown.startswith(text[: len(text) // 2].swapcase())
+    assert beside.tree.read("t/0") == shown
+    handle.release()
+
+
 def test_a_mount_beside_remembers_a_repacked_segment_if_the_history_is_unreadable(
     beside: Beside,
 ) -> None:
