@@ -488,6 +488,22 @@ def test_the_owner_changes_the_log_while_another_process_builds(
     at_each_operation(tmp_path, change, run)
 
 
+def test_a_kill_during_a_truncation_leaves_no_words_of_removed_segments(tmp_path: Path) -> None:
+    def run(data: Path, files: Interrupted, at: int) -> None:
+        killed = data.with_suffix(".killed")
+        owner = Owner(data, files)
+        built(owner.log)
+        with files.acting(at, lambda: shutil.copytree(data, killed)):
+            owner.truncate()
+        owner.manager.close()
+        if files.is_done:
+            owner = Owner(killed)
+            owner.end()
+            owner.manager.close()
+
+    at_each_operation(tmp_path, "truncate", run)
+
+
 def test_another_process_builds_for_a_log_that_ends_before_its_file(tmp_path: Path) -> None:
     """Zeros follow the last batch until the owner starts again."""
     with opened(tmp_path) as manager:
