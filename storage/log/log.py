@@ -768,6 +768,8 @@ class Log(LogState):
                 # Other records get these offsets.
                 segment.txn_index.forget_from(self.log_end_offset)
         self.transactions.producers_replaced()
+        # A history that is read later must not trust the active segment.
+        self._was_cut = True
         if self._history is not None:
             # Inodes with the nonces drawn before the removal may show removed records.
             self._history.truncate(self.segments, self.log_start_offset, self.log_end_offset)

@@ -302,7 +302,8 @@ class History:
             # Without a history, a clean stop shows that the active segment, which no cleaner takes,
             # is whole.
             is_active_whole = clean and not recorded.facts and not is_follow_lost
-            history.unchanged_from = segments[-1].base_offset + (not is_active_whole)
+            changed_below = segments[-1].base_offset + (not is_active_whole)
+            history.unchanged_from = max(recorded.unchanged_from, changed_below)
         if not is_same and not writable:
             # Nothing may be written: the nonces stay the same while the log's head does.
             nonce = int.from_bytes(head(segments), "big")

@@ -53,6 +53,29 @@ def test_it_stays_over_a_kill_that_lost_nothing(tmp_path: Path) -> None:
     assert nonce(tmp_path) == first
 
 
+def test_a_segment_counts_as_changed_if_the_history_is_first_read_after_a_truncation(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path)
+    with opened(tmp_path):
+        pass
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        manager.truncate(log, 9)
+        assert log.active.base_offset < log.history.unchanged_from
+
+
+def test_a_segment_that_was_changed_counts_as_changed_in_a_new_history(tmp_path: Path) -> None:
+    fill(tmp_path)
+    nonce(tmp_path)
+    path = tmp_path / "t-0" / "kafkafs.history"
+    lines = [line for line in path.read_text().splitlines() if "unchanged" not in line]
+    lines = [line.replace("sealed ", "sealed 1") for line in lines]
+    path.write_text("\n".join([*lines, "unchanged-from 100", ""]))
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).history.unchanged_from == 100
+
+
 @pytest.mark.parametrize("size", [1, 60, 61, 62, 3000])
 def test_it_stays_where_a_kill_fell_into_a_write(tmp_path: Path, size: int) -> None:
     """Of a batch that was not acknowledged nothing has ever been shown."""
