@@ -179,8 +179,8 @@ def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
     offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). The first batch of a log
     without records may begin below the log start, which it contains. The log rolls as often as
     segment.bytes and the offsets require. The caller checks `flush_due`. Errors: InvalidRecord,
-    CorruptRecord for a marker; those of `check_writable`; nothing is appended. OSError: the batches
-    of earlier segments may be appended.
+    CorruptRecord for a marker; those of `check_writable`; nothing is appended. Those of
+    `Log.append_assigned`: the batches of earlier segments may be appended.
     """
     log.check_writable()
     log.files.check_room()
@@ -264,8 +264,8 @@ def append_with_offsets(
 
     `validator.validated` has the rules for a batch, with settings `without_conversion`; each must
     follow the previous one, gaps are allowed. `checked`: as in `append_batches`. The caller checks
-    `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended. OSError: as in
-    `append_as_follower`.
+    `flush_due`. Errors: InvalidRecord, RecordTooLarge; nothing is appended. Those of
+    `Log.append_assigned`: as in `append_as_follower`.
     """
     log.check_writable()
     if checked is None:

@@ -202,7 +202,11 @@ class Transactions:
 
     def producers_replaced(self) -> None:
         """Take other producers of the log: forget the starts of their transactions, and set the
-        stable size of every segment.
+        stable size of every segment. Errors: OSError, CorruptRecord; nothing has changed.
         """
-        self._undecided.clear()
-        self.stabilize(known=False)
+        before, self._undecided = self._undecided, {}
+        try:
+            self.stabilize(known=False)
+        except (OSError, StorageError):
+            self._undecided = before
+            raise
