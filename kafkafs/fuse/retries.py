@@ -33,6 +33,11 @@ class Retries(Generic[T]):
         """All things whose pauses are not over."""
         return {thing for thing in self._pauses if self.waits(thing)}
 
+    @property
+    def failing(self) -> list[T]:
+        """All things that failed at their last attempt."""
+        return list(self._pauses)
+
     def failed(self, thing: T) -> None:
         """Begin the thing's next pause."""
         pause_s = self._first_s

@@ -174,11 +174,12 @@ class Schedule:
         waiting = self._cleans_again.waiting
         log = await in_thread(None, cleaner.filthiest, now_ms, waiting)
         cleaned = log is not None and await self._clean(cleaner, log)
-        for log in self._manager.logs():
+        for log in list(cleaner.uncleanable):
             if not log.may_be_cleaned:
                 cleaner.uncleanable.pop(log, None)
+        for log in self._cleans_again.failing:
             # (A job of a user may have cleaned it.)
-            if log not in cleaner.uncleanable:
+            if not log.closed and log not in cleaner.uncleanable:
                 self._duties.no_longer_due(compaction.KIND.name, log.name)
         await self._retain(self._manager.topics.compacted)
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
