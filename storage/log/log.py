@@ -832,6 +832,9 @@ class Log(LogState):
         except (OSError, StorageError):
             self.segments, self.retired, self.producers = before
             self.log_start_offset, self.log_end_offset = offsets
+            if self._history is not None:
+                # A listener may have announced the change.
+                self._history.give_up_ahead()
             raise
 
     def take_repacked(

@@ -543,6 +543,33 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
     beside.check()
 
 
+@pytest.mark.parametrize("failing", range(-1, 8))
+def test_a_mount_beside_gives_up_a_change_that_a_read_error_prevents(
+    beside: Beside, failing: int
+) -> None:
+    """A cleaned segment has the begin of a transaction, which nobody has read."""
+    log, producer = beside.writer.log(), Producer(7, transactional=True)
+    files = FailingReads()
+    beside.tree.stop()
+    beside.tree = Tree(beside.data, FOLLOWING, files)
+    handle = beside.tree.open("t/.follow/0")
+    assert read(handle) == b"".join(beside.lines)
+    for _ in range(2):
+        beside.tree.log().age_descriptors()
+    append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
+    beside.roll()
+    append_batches(log, producer.commit(), now_ns=NOW_NS)
+    clean(log, 1, lambda record: record.offset == 1)
+    beside.delete_files()
+    files.left = failing
+    beside.tree.fs.partitions.of(beside.tree.log()).look()
+    files.left = -1
+    assert not beside.tree.log().history.is_ahead
+    beside.look()
+    assert beside.tree.read("t/0") == beside.writer.read("t/0")
+    handle.release()
+
+
 def test_a_mount_beside_sees_a_segment_that_is_taken_back(beside: Beside) -> None:
     beside.roll()
     beside.append()
