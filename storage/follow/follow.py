@@ -268,6 +268,7 @@ class LogFollower:
         if _has_hidden_bytes(changed) and not self._can_hold(changed):
             # Before listeners are informed of anything after the hidden part.
             self._change_head(found)
+        self._forget_deleted_transactions()
         try:
             self._read_on()
             active = self.log.active.base_offset
@@ -277,6 +278,19 @@ class LogFollower:
             self._change_head(found)
             raise
         return self._change_head(found) and is_read
+
+    def _forget_deleted_transactions(self) -> None:
+        """Take the producers' state at the start of the log, if all that was read has been deleted.
+
+        The records that ended an open transaction may have been deleted before they were read.
+        """
+        log = self.log
+        undecided = log.producers.first_undecided_offset
+        if log.size or len(log.segments) > 1 or undecided is None:
+            return
+        if undecided < log.active.base_offset:
+            producers = self._tail.producers_of(log.segments)
+            log.take_segments(log.segments, (), producers=producers)
 
     @staticmethod
     def _is_kept(segment: Segment, found: dict[int, Segment]) -> bool:

@@ -851,6 +851,27 @@ def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_as
     assert log.last_stable_offset == log.log_end_offset
 
 
+def test_a_transaction_whose_end_was_deleted_before_it_was_read(follow: Follow) -> None:
+    """The records after it are shown, as they are to a process that opens the log now."""
+    partition, log = follow.partition, follow.log
+    producer = Producer(1, transactional=True)
+    partition.put(producer.batch(b"open"), b"open")
+    follow.look()
+    partition.put(producer.commit())
+    partition.roll()
+    partition.append(b"never read")
+    partition.roll()
+    partition.append(b"one")
+    partition.roll()
+    partition.append(b"two")
+    log.active.close_descriptors()
+    partition.delete_head(2)
+    partition.remove_deleted()
+    follow.look()
+    follow.check()
+    assert log.last_stable_offset == log.log_end_offset
+
+
 def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
     """Who still reads the old end asks of its transactions, and others have its offsets now."""
     partition, log = follow.partition, follow.log
