@@ -256,7 +256,8 @@ class LogFollower:
         self._update_visible_end(found)
         if self._has_unread and not self._is_written_over(found):
             self._take_unread(found)
-        if not self._is_kept(self.log.active, found) and (
+        # (An unread part that was written over is left to the truncation, too.)
+        if (self._has_unread or not self._is_kept(self.log.active, found)) and (
             self._is_written_over(found) or not self._continue_past_deleted_active(found)
         ):
             # Before the truncation: their text stays where it is.
@@ -628,6 +629,10 @@ class LogFollower:
             limit = self._tail.limit()
             visible, producers = self._tail.below_limit(limit, visible, start, producers)
         end = visible[-1].next_offset
+        left = [*(each for _, each in log.retired), *old[same:]]
+        for segment in left:
+            # The first access reads the file, which may fail while nothing has changed.
+            _ = segment.txn_index
         log.take_segments(visible, (), log_start=start, log_end=end, producers=producers)
         self._has_unread = False
         log.counters.truncations += 1
@@ -637,7 +642,7 @@ class LogFollower:
             if segment.identity == old[same].identity and segment.size > size:
                 # This truncation took the rest of an earlier one.
                 _give_up(segment)
-        for segment in (*(each for _, each in log.retired), *old[same:]):
+        for segment in left:
             # Other batches may have these offsets now.
             if segment.next_offset > offset:
                 segment.txn_index.forget_from(offset)
