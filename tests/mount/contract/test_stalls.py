@@ -274,7 +274,7 @@ def test_a_slow_change_of_the_tree_delays_no_data(
     """
     topic = orders.parent
     doings: dict[str, tuple[Callable[[], object], str, str]] = {
-        "mkdir": (Path(f"{topic}-2").mkdir, "fsync", f"{topic.name}-2-0/partition.metadata.tmp"),
+        "mkdir": (Path(f"{topic}-2").mkdir, "fsync", "-delete/partition.metadata.tmp"),
         "touch": ((topic / "1").touch, "fsync", f"{topic.name}-1/partition.metadata.tmp"),
         "rmdir": (topic.rmdir, "rename", "-delete"),
         "chmod": (lambda: topic.chmod(0o700), "fsync", "kafkafs-topic.properties.tmp"),
