@@ -173,7 +173,8 @@ def test_a_kill_while_the_same_process_cleans_again(tmp_path: Path, error: int) 
             except BaseException as caught:
                 caught.add_note(f"{os.strerror(error)} at {at}: {attempt.disk.failed}")
                 raise
-        attempt.life.manager.abandon()
+        else:
+            attempt.life.manager.abandon()
         at += 1
     assert len(tried) > 6
 
