@@ -20,14 +20,13 @@ as finished, whether the writer is finishing it or was stopped. If names change 
 it begins again; if that does not help, the next look loads.
 
 The follower first takes repacked segments, which have the same records, then reads appended
-batches, then changes of the head. A cleaner takes only decided
-records, and the markers that decide them are in the files before that. While the follower may not
-show those yet (above `limit`), it keeps the replaced segments in the log: nothing leaves the log
-before it could be shown, as long as its files can be read. They cannot be read if a cleaner has
-twice rewritten a part that the follower had not read, or only in part. Then the log continues by
-offset, as a consumer does: the follower swaps in the remaining segments before listeners are
-informed of later ones (`_add_after_unread`). The writer removes or cleans only below its high
-watermark, even if it last recorded a lower one.
+batches, then changes of the head. A cleaner takes only decided records, and the markers that decide
+them are in the files before that. While the follower may not show those yet (above `limit`), it
+keeps the replaced segments in the log: nothing leaves the log before it could be shown, as long as
+its files can be read. They cannot be read if a cleaner has twice rewritten a part that the follower
+had not read, or only in part. Then the log continues by offset, as a consumer does: the follower
+swaps in the remaining segments before listeners are informed of later ones (`_add_after_unread`).
+The writer removes or cleans only below its high watermark, even if it last recorded a lower one.
 
 A daemon that repacks a segment first records both sizes in its history (`storage.state.history`).
 By these the follower recognizes the new file. If the old file was deleted before all of it was
@@ -340,9 +339,12 @@ class LogFollower:
         `producers`: as for `_replace_head`.
         """
         log = self.log
-        changed = [each for each in self._changed(found) if each.base_offset in found]
-        # (If it was replaced, the log was truncated.)
-        changed = [each for each in changed if each is not log.active]
+        # (If the active one was replaced, the log was truncated.)
+        changed = [
+            each
+            for each in self._changed(found)
+            if each.base_offset in found and each is not log.active
+        ]
         if not changed:
             return
         recorded = writers_history(log.files, log.directory)

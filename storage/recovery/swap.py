@@ -79,8 +79,8 @@ def undo(files: Files, directory: str) -> None:
 def replace_closed(files: Files, directory: str, bases: Collection[int]) -> None:
     """Replace segments by the `.cleaned` files of these bases, which are durable.
 
-    Durable when it returns (`LocalLog.replaceSegments`). No process has the log
-    open for appends. Other processes may read it, and remove its line indexes and words.
+    Durable when it returns (`LocalLog.replaceSegments`). No process has the log open for appends.
+    Other processes may read it, and remove its line indexes and words.
     """
     manifest_file.drop(files, directory)
     new = [
