@@ -121,7 +121,7 @@ FAULTS = [
         "kafkafs/fuse/schedule.py",
         "                task.on_log_thread(partial(again.failed, log))\n",
         "                _ = again\n",
-        "A disk that takes no words is asked for room every five seconds.",
+        "The daemon tries every five seconds to build words on a full disk.",
         (SCHEDULE,),
     ),
     Fault(

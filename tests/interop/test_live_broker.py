@@ -311,7 +311,7 @@ def test_until_the_high_watermark(live: Broker, mount: Mount) -> None:
 
 
 def whole_word(number: int) -> Condition:
-    """What `kafkafs grep -w NUMBER` searches for."""
+    """Return the condition of `kafkafs grep -w NUMBER`."""
     return Condition(Contains("value", (b"%d" % number,), whole=True), "")
 
 

@@ -54,7 +54,7 @@ def twin_of(blocks: list[list[Record]]) -> tuple[bytes, bytes, int]:
 
 @given(st.lists(batches(), min_size=1, max_size=3))
 def test_a_part_is_that_of_the_twin(made: list[list[bytes]]) -> None:
-    # Each block begins anew with small offsets, which a builder refuses: each has a part.
+    # A builder refuses lower offsets, and each block begins with low ones: each gets a part.
     for block in made:
         records = [record for batch in block for record in decode_plain(batch)]
         assert part_of([b"".join(block)]) == twin_of([records])

@@ -156,7 +156,7 @@ def test_a_user_who_may_not_write_the_directory_gets_them_in_the_cache(
     assert run().stdout.startswith("t:0: built 3 files")
     (cache,) = (tmp_path / "cache/kafkafs").iterdir()
     assert (left_in(directory), left_in(cache)) == (names_of(1), names_of(0, 1, 2))
-    # Of the file beside the segments, the user is told.
+    # The error is that of the file beside the segments.
     ran = run("--remove")
     assert (ran.returncode, "Permission denied" in ran.stderr) == (3, True)
     assert (left_in(directory), left_in(cache)) == (names_of(1), [])

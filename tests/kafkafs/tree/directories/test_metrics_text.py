@@ -153,7 +153,7 @@ def test_words(tmp_path: Path) -> None:
 
 
 def test_words_of_a_brokers_topic(tmp_path: Path) -> None:
-    """The daemon builds none. What another call has found there does not count."""
+    """The daemon builds none. Files that another call has found there do not count."""
     write_broker(tmp_path / "data", {"t": 1})
     with a_tree(tmp_path / "data") as tree:
         tree.manager.change_topic_settings("t", {"kafkafs.words": "words"})

@@ -476,7 +476,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
 def test_a_mount_beside_shows_the_rest_of_a_transaction(
     beside: Beside, *, is_sealed: bool, is_committed: bool
 ) -> None:
-    """The old file, of which the mount has shown only the begin, is deleted."""
+    """The mount has shown only the start of the old file, which is deleted."""
     log, producer = beside.writer.log(), Producer(7, transactional=True)
     append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
     beside.append()
