@@ -35,9 +35,9 @@ from functools import partial
 import pyfuse3
 import trio
 
-from kafkafs import mount_table
+from kafkafs import mount_table, service_manager
 from kafkafs.data_directory import Mistake, contents_or_mistake, find_mistake, in_use
-from kafkafs.fuse import mount_point, next_command, service_manager, session_loop, utab
+from kafkafs.fuse import mount_point, next_command, session_loop, utab
 from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.mount_point import ConfigurationError, MountError, refusal
 from kafkafs.fuse.notify import KernelNotices
@@ -205,7 +205,7 @@ class Daemon:
                 nursery.start_soon(self._say_ready)
                 nursery.start_soon(self._ticks.run)
                 if self._mount.foreground:
-                    nursery.start_soon(service_manager.feed_watchdog)
+                    nursery.start_soon(_feed_watchdog)
                 if not self._tree.mount.manager.read_only:
                     nursery.start_soon(Schedule(self._tree, self._workers).run)
                 await _session()
@@ -265,6 +265,17 @@ class Daemon:
     def _tell_end(self) -> None:
         if self._mount.foreground:
             service_manager.tell("STOPPING=1", "STATUS=flushing and unmounting")
+
+
+async def _feed_watchdog() -> None:
+    """Send `WATCHDOG=1` when it is due, for ever: a task of the loop that serves requests.
+
+    So it stops when that loop hangs, as it would not in a thread of its own.
+    """
+    interval_s = service_manager.watchdog_s()
+    while interval_s is not None:
+        service_manager.tell("WATCHDOG=1")
+        await trio.sleep(interval_s)
 
 
 async def _session() -> None:

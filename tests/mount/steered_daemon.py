@@ -31,7 +31,8 @@ import pyfuse3
 import trio
 import trio.testing
 
-from kafkafs.fuse import daemon, mount_point, operations, service_manager
+from kafkafs import service_manager
+from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.mount_options import MountOptions, parse_mount_options

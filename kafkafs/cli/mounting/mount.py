@@ -106,7 +106,8 @@ def mount(
         def serve(ready: Callable[[str], None]) -> int:
             # Starting makes next to no garbage: collecting would only delay it.
             gc.disable()
-            from kafkafs.fuse import daemon, service_manager
+            from kafkafs import service_manager
+            from kafkafs.fuse import daemon
 
             place = daemon.Mount(data, path, options, foreground)
             told = service_manager.opening_told() if foreground else None
@@ -120,7 +121,7 @@ def mount(
             return
 
         def ready(line: str) -> None:
-            from kafkafs.fuse import service_manager
+            from kafkafs import service_manager
 
             warn(line)
             service_manager.tell("READY=1", f"STATUS={line}")
@@ -128,7 +129,7 @@ def mount(
         sys.exit(serve(ready))
     except MountError as error:
         if foreground:
-            from kafkafs.fuse import service_manager
+            from kafkafs import service_manager
 
             service_manager.tell(f"STATUS={error}")
         raise fail(str(error), error.exit_status) from None

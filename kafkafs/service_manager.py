@@ -1,4 +1,4 @@
-"""Reports the state of the daemon to a service manager, by systemd's protocol (sd_notify(3)).
+"""Reports the state of a daemon to a service manager, by systemd's protocol (sd_notify(3)).
 
 It waits on a datagram socket, $NOTIFY_SOCKET, for `READY=1`; shows `STATUS=`; and where it has set
 $WATCHDOG_USEC ends a daemon that sends no `WATCHDOG=1` for that long. Where nobody waits nothing is
@@ -13,8 +13,6 @@ import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-import trio
 
 if TYPE_CHECKING:
     from storage.directory.open import Progress
@@ -61,14 +59,3 @@ def watchdog_s() -> float | None:
     if not allowed.isdecimal() or watched not in ("", str(os.getpid())):
         return None
     return int(allowed) / 2e6 or None
-
-
-async def feed_watchdog() -> None:
-    """Send `WATCHDOG=1` when it is due, for ever: a task of the loop that serves requests.
-
-    So it stops when that loop hangs, as it would not in a thread of its own.
-    """
-    interval_s = watchdog_s()
-    while interval_s is not None:
-        tell("WATCHDOG=1")
-        await trio.sleep(interval_s)
