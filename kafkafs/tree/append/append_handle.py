@@ -1,6 +1,7 @@
 """A handle for appending, in any view.
 
-A write appends all whole lines or batches, or none. The handle keeps the bytes after them (`_kept`)
+A write appends all whole lines or batches, or none; only in a new partition may it append the first
+batches alone (`batches_handle.py`). The handle keeps the bytes after them (`_kept`)
 and joins them with the next write; at release `lines_handle.py` appends the rest, and
 `batches_handle.py` drops it. The target appends to one partition, or to those of a topic that the
 partitioner chooses (`append_target.py`).
@@ -85,10 +86,10 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     # -- for subclasses ------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, data: bytes) -> tuple[int, bool]:
         """Append what `data` completes, and keep the rest; or raise, with nothing changed.
 
-        Returns whether anything was appended.
+        Returns how many bytes of it were taken, and whether anything was appended.
         """
         raise NotImplementedError
 
@@ -128,8 +129,7 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     def write(self, position: int, data: bytes) -> int:
         """Append what `data` completes, and keep the rest. MustQueue: nothing has changed."""
-        size = len(data)
-        if not size:
+        if not data:
             return 0
         self._target.check_may_append()
         if self._refused is not None:
@@ -139,7 +139,8 @@ class AppendHandle(WritingHandle, Generic[T]):
             if not self._flags & os.O_APPEND:
                 assert isinstance(self._target, NewPartitionTarget | TopicTarget)
                 self._target.check_order(position)
-            if self._take(data):
+            size, has_appended = self._take(data)
+            if has_appended:
                 self.sync_due = self._target.flush_due or self._flags & _SYNC != 0
         except (StorageError, OSError) as error:
             self._refuse(error, data)

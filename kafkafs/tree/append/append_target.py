@@ -22,6 +22,7 @@ from storage.log.assign import Assigned
 from storage.log.partitioner import Partitioner, Routed
 from storage.log.validator import ValidatedBatch, without_conversion
 from storage.manager import Topic
+from storage.record.header import parse_header
 from storage.settings.config import LogConfig
 
 
@@ -72,12 +73,13 @@ class PartitionTarget(Writer):
         now_ns: int,
         trusted: dict[int, int],
         checked: list[ValidatedBatch] | None,
-    ) -> None:
-        """Append finished batches, as `append_batches` does."""
+    ) -> int:
+        """Append finished batches, as `append_batches` does; return their size."""
         append = partial(
             append_batches, now_ns=now_ns, trusted=trusted, defer_flush=True, checked=checked
         )
         self.partition.append_through(self, append, self.partition.log, batches)
+        return len(batches)
 
     def check(self, batches: bytearray, now_ns: int) -> None:
         """Raise what `append` would refuse; appends nothing."""
@@ -157,18 +159,35 @@ class NewPartitionTarget(PartitionTarget):
         now_ns: int,
         trusted: dict[int, int],
         checked: list[ValidatedBatch] | None,
-    ) -> None:
-        """Append finished batches, as `append_with_offsets` does."""
+    ) -> int:
+        """Append finished batches, as `append_with_offsets` does. Return the size of those that are
+        appended: all, or those that fit into the segments before an error.
+        """
         log = self.partition.log
         append = partial(append_with_offsets, now_ns=now_ns, checked=checked)
         try:
             self.partition.append_through(self, append, log, batches)
+        except (StorageError, OSError):
+            if log.log_end_offset > self._end and (
+                appended := _size_below(batches, log.log_end_offset)
+            ):
+                return appended
+            raise
         finally:
             self._end = log.log_end_offset
+        return len(batches)
 
     def written(self, guess: int) -> None:
         self.position = guess
         super().written(guess)
+
+
+def _size_below(batches: bytes, end: int) -> int:
+    """Return the size of the first batches, whose offsets are below `end`."""
+    at = 0
+    while at < len(batches) and (header := parse_header(batches, at)).last_offset < end:
+        at += header.size
+    return at
 
 
 class TopicTarget:

@@ -1,9 +1,12 @@
 """Appends to the view of stored batches: takes finished batches, back to back.
 
-A write appends all batches that it completes, or none. An incomplete batch waits for the next
-write; flush refuses it (EINVAL), and release drops it, with a line in the event log. It stays
-small: a batch larger than max.message.bytes or a segment is refused as soon as its length is known
-(EMSGSIZE).
+A write appends all batches that it completes, or none. Only in a new partition may it be short: a
+write there may need several segments, and the disk may be full after some of them. The writer
+continues after the bytes that were taken, and gets the error then.
+
+An incomplete batch waits for the next write; flush refuses it (EINVAL), and release drops it, with
+a line in the event log. It stays small: a batch larger than max.message.bytes or a segment is
+refused as soon as its length is known (EMSGSIZE).
 
 `append_batches` checks batches, and has the rules for offsets, codecs and producers. The
 handle remembers the producers of its batches, so that a compacted log with gaps in a producer's
@@ -53,32 +56,34 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         )
         self._examined = None
 
-    def _take(self, data: bytes) -> bool:
-        if len(self._kept) + len(data) < self._needed:
+    def _take(self, data: bytes) -> tuple[int, bool]:
+        begun = len(self._kept)
+        if begun + len(data) < self._needed:
             self._keep(memoryview(data))
-            return False
-        return self._append_whole(self._joined(data)) > 0
+            return len(data), False
+        joined = self._joined(data)
+        config = self._target.config
+        end, needed = _whole_batches(joined, config)
+        rest = self._rest_of(memoryview(joined)[end:])
+        appended = self._append(joined[:end], config) if end else 0
+        taken = len(data)
+        if appended < end:
+            # The writer repeats the rest.
+            taken, needed, rest = appended - begun, 0, Rest()
+        self._taken += appended
+        self._needed = needed
+        self._replace_kept(rest)
+        return taken, end > 0
+
+    def _append(self, batches: bytes, config: LogConfig) -> int:
+        """Append whole batches; return how many bytes of them."""
+        target = self._target
+        checked = self._checked(batches, config) if _takes_long(batches) else None
+        return target.append_batches(batches, target.mount.clock_ns(), self._producers, checked)
 
     def _joined(self, data: bytes) -> bytes:
         """Return the kept bytes, followed by `data`."""
         return self._kept.joined(data) if self._kept else data
-
-    def _append_whole(self, data: bytes) -> int:
-        """Append the whole batches that `data` begins with, and keep the rest; returns where that
-        begins.
-        """
-        target = self._target
-        config = target.config
-        end, needed = _whole_batches(data, config)
-        rest = self._rest_of(memoryview(data)[end:])
-        if end:
-            batches = data[:end]
-            checked = self._checked(batches, config) if _takes_long(batches) else None
-            target.append_batches(batches, target.mount.clock_ns(), self._producers, checked)
-        self._taken += end
-        self._needed = needed
-        self._replace_kept(rest)
-        return end
 
     def _checked(self, batches: bytes, config: LogConfig) -> list[ValidatedBatch]:
         """The result of `examine` for just these batches; NotExamined before it has run."""

@@ -40,16 +40,18 @@ class LinesHandle(AppendHandle[AppendTarget]):
         # Whether the target counts this handle's line among the unfinished ones.
         self._unfinished = False
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, data: bytes) -> tuple[int, bool]:
         if self._discarding or self._kept.size or data[-1] != _NEWLINE:
             has_appended = self._take_in_parts(data)
             self._count_unfinished()
-            return has_appended
+            return len(data), has_appended
         self._append(data, 0, len(data))
-        return True
+        return len(data), True
 
     def _take_in_parts(self, data: bytes) -> bool:
-        """Take a write that begins or ends inside a line. Returns and raises as `_take`."""
+        """Take a write that begins or ends inside a line. Return whether anything was appended;
+        raise as `_take`.
+        """
         start = 0
         if self._discarding:
             start = data.find(b"\n") + 1

@@ -33,6 +33,7 @@ from storage.segment.reader import SegmentReader
 from storage.waiting import at_once
 from tests import oracle
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread, read, write
+from tests.storage.log.test_follower import at
 from tests.storage.logs import NOW_MS, batch, values
 from tests.storage.producers import Producer, sparse
 
@@ -379,9 +380,12 @@ def test_a_refused_write_that_begins_a_batch_is_looked_at_anew(tree: Tree, handl
 
 class FullFiles(Files):
     full = False
+    no_room_for: bytes | None = None
+    """A disk that fills up with the write that begins with these bytes."""
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        if self.full:
+        beginning = self.no_room_for
+        if self.full or (beginning is not None and bytes(data).startswith(beginning)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         super().pwrite(fd, data, position)
 
@@ -406,6 +410,40 @@ def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path, he
         write(handle, len(data) - 10, data[-10:])
         assert values(tree.log()) == [b"a", b"b"]
         assert "append refused: No space left on device" in tree.events()
+
+
+@pytest.mark.parametrize("held", [0, 20])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_disk_that_fills_up_between_two_segments_makes_a_write_short(
+    tmp_path: Path, held: int, magic: int
+) -> None:
+    """A new partition keeps the offsets, so that one write may need several segments."""
+    first = oracle.put_message(oracle.Message(3, None, b"a"), 1)
+    if magic == 2:
+        first = at(batch([b"a"]), 3)
+    second, third = at(batch([b"b"]), 2**32), at(batch([b"c"]), 2**33)
+    data = first + second + third
+    files = FullFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        handle = tree.open(B, os.O_WRONLY | os.O_DSYNC)
+        if held:
+            assert write(handle, 0, data[:held]) == held
+        written = held
+        for taken, beginning in ((first, second), (first + second, third)):
+            files.no_room_for = beginning
+            written += write(handle, written, data[written:])
+            assert written == len(taken)
+            assert handle.sync_due, "the records of a short write are synced, too"
+            for _ in range(2):
+                with pytest.raises(OSError, match="No space"):
+                    write(handle, written, data[written:])
+            assert f"(after the first {written} bytes written)" in tree.events()
+        files.no_room_for = None
+        assert write(handle, written, data[written:]) == len(third)
+        handle.release()
+        assert values(tree.log()) == [b"a", b"b", b"c"]
+        assert tree.log().log_end_offset == 2**33 + 1
 
 
 def test_what_is_appended_together_goes_into_one_segment(
