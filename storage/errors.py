@@ -198,6 +198,10 @@ class ReadOnlyLog(StorageError):
     """A change to a log that was opened for reading only."""
 
 
+class MirroredDirectory(ReadOnlyLog):
+    """A change to the mirror of a cluster, which only `kafkafs mirror` writes."""
+
+
 class ReadOnlyFormat(StorageError):
     """A write to a log in Kafka 0.7's format, which is read-only."""
 

@@ -94,6 +94,7 @@ class LogManager(DataDirectory):
         path: str,
         *,
         read_only: bool = False,
+        mirrors: bool = False,
         files: Files | None = None,
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
@@ -107,23 +108,24 @@ class LogManager(DataDirectory):
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
-        `verify`: read all batches as after a crash, even after a clean stop. `wanted`, with
-        `read_only`: which topics to show, by name. `needs`, for a process that writes once and
-        makes no topic: returns the needed topics from the adopted batches; None: all. After a clean
-        stop, other topics are not opened, and their lines in the checkpoints stay. `keeps_faulty`:
-        a partition that cannot be opened is a fault of its topic, instead of an error.
+        `mirrors`: write a mirror, as only the process that copies the cluster may. `verify`: read
+        all batches as after a crash, even after a clean stop. `wanted`, with `read_only`: which
+        topics to show, by name. `needs`, for a process that writes once and makes no topic: returns
+        the needed topics from the adopted batches; None: all. After a clean stop, other topics are
+        not opened, and their lines in the checkpoints stay. `keeps_faulty`: a partition that cannot
+        be opened is a fault of its topic, instead of an error.
         `mount_point`: see `Settings`; `answers`: the changes that a repair may make. `clock_ms` is
         the wall clock, `monotonic_ms` measures intervals and delays; one argument replaces both.
         Errors: LogLocked if another process has it (not with `read_only`, which takes no lock and
-        writes nothing), HandoverRefused if a handover to it is unfinished, CorruptCheckpoint,
-        InvalidConfig, ReadOnlyFormat, OSError; the lock is released.
+        writes nothing), MirroredDirectory, HandoverRefused if a handover to it is unfinished,
+        CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is released.
         """
         path = os.path.abspath(path)
         made, files = files is None, files or Files(path)
         if not files.is_directory(path):
             raise NotADirectoryError(20, os.strerror(20), path)
         assert read_only or wanted is None, "who writes has all of a directory"
-        lock = DirectoryLock(files, path, read_only=read_only)
+        lock = DirectoryLock(files, path, read_only=read_only, mirrors=mirrors)
         try:
             if not read_only and files.exists(os.path.join(path, paths.HANDOVER)):
                 reason = "a handover to this directory is unfinished: run kafkafs handover again"

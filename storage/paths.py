@@ -73,6 +73,8 @@ OWNER = "kafkafs.owner"
 GROUP_OWNERS = "kafkafs.groups"
 # The owner and the mode of the mount's root (`directory/root_owner.py`).
 ROOT_OWNER = "kafkafs.root"
+# The state of a mirror (`mirror_file`): only `kafkafs mirror` writes the logs beside it.
+MIRROR = "kafkafs.mirror"
 # In a partition's directory, after a failed fsync: its files are not trusted (`rescue`).
 UNSYNCED = "kafkafs.unsynced"
 

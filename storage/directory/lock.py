@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from storage import paths
+from storage.directory.mirror import check_writer
 from storage.directory.reserve import Reserve
 from storage.directory.top_level import Ignored
 from storage.errors import UnknownTopicOrPartition
@@ -30,16 +31,28 @@ class DirectoryLock:
     known. `ignored`: the entries of the directory that do not count for a writer; None: all count.
     """
 
-    def __init__(self, files: Files, path: str, *, read_only: bool = False) -> None:
+    def __init__(
+        self, files: Files, path: str, *, read_only: bool = False, mirrors: bool = False
+    ) -> None:
         """Take the lock of the data directory `path`; `read_only`: only read its time.
 
-        A writer's `files` are limited to the entries that count for it (`top_level`). Errors:
-        LogLocked if another process has it, OSError.
+        A writer's `files` are limited to the entries that count for it (`top_level`). `mirrors`:
+        take the lock of a mirror. Errors: LogLocked if another process has it; see
+        `mirror.check_writer`.
         """
         self._files = files
         self._path = os.path.join(path, paths.LOCK)
         self.ignored = None if read_only else Ignored(files, path)
-        self._fd = -1 if read_only else files.lock(self._path)
+        self._fd = -1
+        if not read_only:
+            # A running mirror has the lock, too.
+            check_writer(files, path, mirrors=mirrors)
+            self._fd = files.lock(self._path)
+            try:
+                check_writer(files, path, mirrors=mirrors)
+            except BaseException:
+                self.release()
+                raise
         self.changed_ns = 0
         with contextlib.suppress(OSError):
             self.changed_ns = files.file_stat(self._path).st_mtime_ns
@@ -62,12 +75,12 @@ class DirectoryLock:
 
 
 @contextlib.contextmanager
-def alone(path: str) -> Iterator[Files]:
-    """Yield a data directory's files while this process has the lock. Errors: LogLocked,
-    OSError.
+def alone(path: str, *, mirrors: bool = False) -> Iterator[Files]:
+    """Yield a data directory's files while this process has the lock. Errors: see
+    `DirectoryLock`.
     """
     files = Files(path)
-    lock = DirectoryLock(files, path)
+    lock = DirectoryLock(files, path, mirrors=mirrors)
     try:
         settings = Settings(files, path, keeps_faulty=True)
         files.room = Reserve(files, path, TieredTopics(files, path, settings))
