@@ -45,6 +45,8 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, Segment
 from storage.segment.writer import BatchEntry, SegmentWriter
 from storage.settings.config import LogConfig
+from storage.state import gaps_file
+from storage.state.gaps_file import Gap
 from storage.state.history import FILE_NAME as HISTORY_FILE
 from storage.state.history import History
 from storage.state.history_file import Sizes
@@ -202,6 +204,24 @@ class Log(LogState):
                 stable_end=lambda: self.last_stable_offset,
             )
         return self._history
+
+    # -- the gaps of a mirror ------------------------------------------------------------------
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The gaps that a mirror has found, also another process, in that order. Thread-safe.
+
+        Errors: CorruptCheckpoint, OSError.
+        """
+        return gaps_file.read(self.files, self.directory)
+
+    def note_gap(self, gap: Gap) -> None:
+        """Add a gap, durably, unless one of its kind and offsets is there.
+
+        Errors: those of `check_writable`, OSError.
+        """
+        self.check_writable()
+        gaps_file.add(self.files, self.directory, gap)
 
     # -- appending ----------------------------------------------------------------------------
 

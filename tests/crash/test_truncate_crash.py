@@ -2,7 +2,8 @@
 
 After each one the log has the old batches up to some batch, and what it lacks of them lies beside
 it; epochs and producers are those of its batches. So a follower that asks its leader again goes on
-where it ended: the second truncation, and what it fetches then, give the same log.
+where it ended: the second truncation, and what it fetches then, give the same log. A gap is noted
+before the change that it explains: where a crash finds the change, it finds the gap.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from storage import Log, LogManager
 from storage.files import Files
 from storage.log.append import append_as_follower
 from storage.segment.cut import cut_files
+from storage.state.gaps_file import Gap
 from tests.crash.moments import Found, Unsynced, stops_of_life
 from tests.storage.log.test_follower import at, stored
 from tests.storage.log.test_truncate import batches_of, last_offset, removed
@@ -78,6 +80,7 @@ class Truncation:
         if stays and last_offset(stays[-1]) < log_start:
             stays = []
         self.stays = stays
+        self.gap = Gap("diverged", offset, last_offset(OLD[-1]), NOW_MS)
         first = offset if stays or offset < log_start else log_start
         self.new = sent(first, 20, 5)
         # How far the life has come: batches that were acknowledged and flushed, of the old ones and
@@ -115,6 +118,7 @@ class Truncation:
         self.flushed = self.acknowledged
         manager.checkpoint()
         self.append(log, OLD[12:])
+        log.note_gap(self.gap)
         self.phase = "truncating"
         manager.truncate(log, self.offset)
         self.phase, self.acknowledged, self.flushed = "truncated", 0, 0
@@ -145,6 +149,7 @@ class Truncation:
         check_read_only(data, start=min(self.log_start, lowest))
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)
+            assert log.gaps == (self.gap,) or (phase == "appending" and not log.gaps)
             there = batches_of(stored(log))
             kept = removed(manager, log)
             before = self.with_head(there)
@@ -176,6 +181,7 @@ class Truncation:
             if phase != "truncated":
                 if log.log_end_offset < self.offset:
                     put(log, OLD[len(before) :])
+                log.note_gap(self.gap)
                 manager.truncate(log, self.offset)
             put(log, self.new[len(self.with_head(batches_of(stored(log)))) - len(self.stays) :])
             expected = [*self.stays, *self.new]
@@ -183,6 +189,7 @@ class Truncation:
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)
             assert self.with_head(batches_of(stored(log))) == expected
+            assert log.gaps == (self.gap,)
             assert log.epochs.entries[-1][0] == 21
 
 
@@ -202,7 +209,9 @@ class Beginning:
 
     START = 7777
     FIRST = at(produced([b"%d" % n for n in range(100)], 7), 7697, 3)
-    NEXT = at(batch([b"next"]), 7797, 3)
+    BEFORE = Gap("deleted", 0, START - 1, NOW_MS)
+    BETWEEN = Gap("missing", 7797, 7899, NOW_MS)
+    NEXT = at(batch([b"next"]), 7900, 3)
 
     def __init__(self, data: Path, *, closes: bool) -> None:
         self.data = data
@@ -220,6 +229,7 @@ class Beginning:
         log = manager.create_mirrored_topic("t", ID, 3, {}).partitions[0]
         self.phase = 1
         manager.checkpoint()
+        log.note_gap(self.BEFORE)
         manager.start_at(log, self.START)
         self.phase = 2
         if self.closes:
@@ -230,6 +240,8 @@ class Beginning:
         self.phase = 3
         log.flush()
         self.phase = 4
+        log.note_gap(self.BETWEEN)
+        self.phase = 5
         append_as_follower(log, self.NEXT, NOW_NS)
         manager.close()
 
@@ -243,19 +255,26 @@ class Beginning:
             topic = manager.create_mirrored_topic("t", ID, 3, {})
             assert (topic.id, sorted(topic.numbers)) == (ID, [0, 1, 2])
             log = topic.partitions[0]
+            gaps = [self.BEFORE, self.BETWEEN]
+            noted = len(log.gaps)
+            assert list(log.gaps) == gaps[:noted]
+            assert noted >= (log.log_end_offset > 0) + (phase >= 5)
             if not log.log_end_offset:
                 assert phase < 2
+                log.note_gap(self.BEFORE)
                 manager.start_at(log, self.START)
             assert log.log_start_offset == self.START
             batches = [self.FIRST, self.NEXT]
             there = batches_of(stored(log))
             assert there == batches[: len(there)]
             assert len(there) >= (phase >= 4) + (phase == 3 and not found.lost) * 1
+            log.note_gap(self.BETWEEN)
             put(log, batches[len(there) :])
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)
             assert log.log_start_offset == self.START
             assert batches_of(stored(log)) == batches
+            assert list(log.gaps) == gaps
             assert log.producers.by_id[7].last_sequence == 99
 
 

@@ -879,6 +879,14 @@ FAULTS = [
         (TRUNCATE_CRASH,),
     ),
     Fault(
+        "gap-is-not-durable-when-it-is-noted",
+        "storage/state/gaps_file.py",
+        "FILE_NAME), data)\n",
+        "FILE_NAME), data, sync=False)\n",
+        "After a power cut a mirror has a gap that nothing names.",
+        (TRUNCATE_CRASH,),
+    ),
+    Fault(
         "truncation-removes-the-oldest-segment-first",
         "storage/log/truncate.py",
         "    return [*doomed[:deleted], *reversed(doomed[deleted:])]\n",
