@@ -18,10 +18,12 @@ Threads: `repack` runs on a worker thread. It reads under a lease, and changes t
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from storage import paths
@@ -188,71 +190,95 @@ def _kind(header: BatchHeader) -> tuple[int, int, int] | None:
 
 
 def due(log: Log) -> list[Segment]:
-    """Return the segments of a log that nobody has tried to repack, in order.
+    """Return the segments of a log that nobody has tried to repack, or had no room, in order.
 
     Their records are all decided: they lie below the last stable offset. The first call reads the
     history.
     """
     if log.closed or log.read_only or not log.may_be_repacked:
         return []
-    below, stable = log.history.repacked_below, log.last_stable_offset
+    history, stable = log.history, log.last_stable_offset
     return [
         segment
         for segment, following in itertools.pairwise(log.segments)
-        if segment.base_offset >= below and following.base_offset <= stable
+        if following.base_offset <= stable and history.is_repack_due(segment.base_offset)
     ]
 
 
 def repack_all(log: Log, now_ms: int, task: Task) -> list[Repacked]:
     """Repack each segment that is `due`, the oldest first; one with damage, or that is refused with
-    CorruptRecord, stays as it is.
+    CorruptRecord, stays as it is. One without room stays due.
 
-    Errors: those of `repack`, CorruptRecord only for damage in another segment. They concern the
-    disk or the log, so no other segment is tried; the remaining ones are due the next time.
+    Errors: those of `repack`, CorruptRecord only for damage in another segment; OSError (ENOSPC)
+    when all were tried. The other errors concern the disk or the log, so no other segment is tried;
+    the remaining ones are due the next time.
     """
     done: list[Repacked] = []
+    no_room: OSError | None = None
     for segment in task.on_log_thread(lambda: due(log)):
-        outcome = None
         try:
+            outcome = repack(log, segment, now_ms, task)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            no_room = error
+        else:
+            if outcome is not None:
+                done.append(outcome)
+    if no_room is not None:
+        raise no_room
+    return done
+
+
+def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | None:
+    """Repack a sealed segment of a log; None: it stays as it is, because that is no gain, or it is
+    damaged. Note in the history that it was tried, or that it had no room.
+
+    `now_ms`: wall time. Errors: TaskCancelled, also if the settings or the log have changed
+    meanwhile; CorruptRecord if another segment is damaged, BlockingIOError if another change is
+    being made: try again later; OSError, StorageError. The log has the old segment then, unless
+    only the names of the new one's files are not final yet.
+    """
+    # (A truncation waits until the history has the note: it may give the offset to other records.)
+    with _held(log, segment, task) as config:
+        note = partial(log.history.note_repacked, segment.base_offset)
+        try:
+            outcome = None
             if not segment.damages:
-                outcome = repack(log, segment, now_ms, task)
+                outcome = _repack(log, segment, config, now_ms, task)
         except CorruptRecord as error:
             if paths.base_offset_of(os.path.basename(error.path or "")) != segment.base_offset:
                 raise
             if not segment.damages:
                 _log.warning("%s: the segment is not repacked: %s", log.name, error)
-        if outcome is not None:
-            done.append(outcome)
-        log.history.note_repacked(segment.base_offset + 1)
-    return done
-
-
-def repack(log: Log, segment: Segment, now_ms: int, task: Task) -> Repacked | None:
-    """Repack a sealed segment of a log; None: it stays as it is, because that is no gain.
-
-    `now_ms`: wall time. Errors: TaskCancelled, also if the settings or the log have changed
-    meanwhile; CorruptRecord if it is damaged, BlockingIOError if another change is being made:
-    try again later; OSError, StorageError. The log has the old segment then, unless only the names
-    of the new one's files are not final yet.
-    """
-    with _held(log, segment, task) as config:
-        try:
-            finish_last(log, task)
-            # The new segment takes no room from appends.
-            log.files.check_room()
-            log.files.check_free(log.directory, 2 * segment.size)
-            new = _joined(log, segment, config, now_ms, task)
-            if new is None:
-                return None
-            _swap(log, segment, new, task)
-        except TaskCancelled:
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                note(is_postponed=True)
             raise
-        except (StorageError, OSError) as error:
-            if log.closed:
-                raise TaskCancelled("the topic has been deleted") from error
-            if isinstance(error, CorruptRecord):
-                SegmentReader(segment).check_again(0, segment.size)
-            raise
+        note()
+    return outcome
+
+
+def _repack(
+    log: Log, segment: Segment, config: LogConfig, now_ms: int, task: Task
+) -> Repacked | None:
+    try:
+        finish_last(log, task)
+        # The new segment takes no room from appends.
+        log.files.check_room()
+        log.files.check_free(log.directory, 2 * segment.size)
+        new = _joined(log, segment, config, now_ms, task)
+        if new is None:
+            return None
+        _swap(log, segment, new, task)
+    except TaskCancelled:
+        raise
+    except (StorageError, OSError) as error:
+        if log.closed:
+            raise TaskCancelled("the topic has been deleted") from error
+        if isinstance(error, CorruptRecord):
+            SegmentReader(segment).check_again(0, segment.size)
+        raise
     return Repacked(segment.size, new.size)
 
 

@@ -22,7 +22,8 @@ A partition directory holds one small text file, `kafkafs.history` (Kafka ignore
                          `.follow` has shown records above the first offset, which was the recovery
                          point, at least up to the second one, which was the log end
     batches 77aa…        once a segment was repacked: a part of the nonce of files of stored bytes
-    repacked-below 31    each segment below this offset was repacked, or needs it not
+    repacked-below 31 8  each segment below this offset was repacked, or needs it not; those with
+                         the base offsets after it had no room
     unchanged-from 62    the segments from this base offset on were never cleaned or truncated
     repacked 0 900 300   a segment's base offset, and its bytes before and after it was repacked;
                          it stays while the log has a segment with this base offset
@@ -235,6 +236,7 @@ class History:
         # See `HistoryContent`.
         self._batches_nonce = 0
         self.repacked_below = 0
+        self._repack_postponed: frozenset[int] = frozenset()
         self.unchanged_from = 0
         # The lines `repacked`: the sizes that count in fingerprints.
         self._repacked: Sizes = {}
@@ -282,6 +284,7 @@ class History:
         history._repacked = recorded.repacked
         history._batches_nonce = recorded.batches_nonce
         history.repacked_below = recorded.repacked_below
+        history._repack_postponed = recorded.repack_postponed
         history.unchanged_from = recorded.unchanged_from
         here = history._place()
         moved = {name for name, value in here.items() if recorded.facts.get(name) != [value]}
@@ -383,6 +386,7 @@ class History:
         self.restart(segments, log_start)
         self.unchanged_from = max(self.unchanged_from, unchanged_from)
         self.repacked_below = min(self.repacked_below, end)
+        self._repack_postponed = frozenset(each for each in self._repack_postponed if each < end)
         stay = {each.base_offset for each in segments if each.next_offset <= end}
         self._repacked = {key: size for key, size in self._repacked.items() if key[0] in stay}
         with self._shown_lock:
@@ -497,10 +501,19 @@ class History:
                 self._repacking = None
                 raise
 
-    def note_repacked(self, below: int) -> None:
-        """Note that no segment below this offset needs repacking. Runs on a worker thread."""
+    def is_repack_due(self, base_offset: int) -> bool:
+        """Return whether nobody has tried to repack this segment, or it had no room."""
+        return base_offset >= self.repacked_below or base_offset in self._repack_postponed
+
+    def note_repacked(self, base_offset: int, *, is_postponed: bool = False) -> None:
+        """Note that this segment and those before it need no repacking. Runs on a worker thread.
+
+        `is_postponed`: this one does.
+        """
         with self._lock:
-            self.repacked_below = below
+            self.repacked_below = max(self.repacked_below, base_offset + 1)
+            others = self._repack_postponed - {base_offset}
+            self._repack_postponed = others | {base_offset} if is_postponed else others
             # The next periodic save writes it.
             self.counted = 0
 
@@ -569,6 +582,7 @@ class History:
             known = {**self._repacked, **recorded.repacked}
             self._repacked = {key: size for key, size in known.items() if key in here}
         sizes, bases = self._repacked, {segment.base_offset for segment in segments}
+        self._repack_postponed &= bases
         lines = [
             "version 0",
             f"nonce {past.nonce:016x}",
@@ -618,7 +632,8 @@ class History:
         if batches_nonce:
             lines += f"batches {batches_nonce:016x}\n"
         if self.repacked_below:
-            lines += f"repacked-below {self.repacked_below}\n"
+            below = [self.repacked_below, *sorted(self._repack_postponed)]
+            lines += f"repacked-below {' '.join(map(str, below))}\n"
         if self.unchanged_from:
             lines += f"unchanged-from {self.unchanged_from}\n"
         if is_marked:

@@ -102,6 +102,7 @@ class HistoryContent:
             base, end = facts[SHOWN_ABOVE]
             numbers += [int(base), int(end)]
         numbers += [self.batches_nonce, self.repacked_below, self.unchanged_from]
+        numbers += self.repack_postponed
         if min(numbers) < 0 or max(self.nonce, self.follow_nonce) >= 1 << 64:
             raise ValueError(facts)
 
@@ -136,6 +137,13 @@ class HistoryContent:
     def repacked_below(self) -> int:
         """The offset below which each segment was repacked, or needs it not."""
         return int(self.facts["repacked-below"][0]) if "repacked-below" in self.facts else 0
+
+    @property
+    def repack_postponed(self) -> frozenset[int]:
+        """The base offsets of segments below `repacked_below` that were not repacked for want of
+        room.
+        """
+        return frozenset(map(int, self.facts.get("repacked-below", [])[1:]))
 
     @property
     def unchanged_from(self) -> int:

@@ -204,8 +204,8 @@ FAULTS = [
     Fault(
         "swap-begun-while-repacked-files-have-no-final-names",
         "storage/compaction/repack.py",
-        "            finish_last(log, task)\n",
-        "            _ = finish_last\n",
+        "        finish_last(log, task)\n",
+        "        _ = finish_last\n",
         "A disk error and a later kill lose a segment: its only files end in `.swap`.",
         ("tests/crash/test_repack_crash.py",),
     ),

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -37,6 +38,8 @@ from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
 
 HEADERS = (("a", b"1"), ("b", None))
+
+T = TypeVar("T")
 
 
 def stored(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
@@ -285,6 +288,32 @@ def test_appends_keep_the_room_that_they_need(tmp_path: Path) -> None:
             repacked(log)
         files.free = 1 << 30
         assert len(repacked(log)) == 1
+
+
+def test_a_segment_without_room_does_not_stop_smaller_ones(tmp_path: Path) -> None:
+    files = Small()
+    with opened(tmp_path, files) as manager:
+        log = new_log(manager)
+        for count in (50, 10, 10):
+            fill(log, count)
+        append(log, b"active")
+        before, large = records_of(log), log.segments[0]
+        files.free = 2 * large.size - files.space(log.directory).f_frsize
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                repacked(log)
+            assert log.counters.segments_repacked == 2
+            assert due(log) == [large]
+        log.save_history()
+    with opened(tmp_path, files) as manager:
+        log = manager.log("t", 0)
+        assert due(log) == [log.segments[0]]
+        files.free = 1 << 30
+        assert len(repacked(log)) == 1
+        assert due(log) == []
+        assert records_of(log) == before
+    with opened(tmp_path, files) as manager:
+        assert due(manager.log("t", 0)) == []
 
 
 def overwrite(segment: Segment, number: int, change: Callable[[bytearray], None]) -> bytes:
@@ -542,9 +571,33 @@ def test_a_truncation_forgets_the_segments_from_its_end_on(tmp_path: Path) -> No
             fill(log, 5)
         assert len(repacked(log)) == 3
         history = log.history
-        history.note_repacked(log.log_end_offset)
+        history.note_repacked(log.segments[-2].base_offset, is_postponed=True)
         manager.truncate(log, 7)
         assert history.repacked_below <= 7
+        assert not history.is_repack_due(log.segments[0].base_offset)
+        assert history.is_repack_due(10)
         recorded = read(manager.files, log.directory)
         assert {base for base, _ in recorded.repacked} == {0}
         assert recorded.unchanged_from > 10
+
+
+def test_a_truncation_right_after_a_repack_leaves_later_records_due(tmp_path: Path) -> None:
+    """Of several segments: a later one has been repacked when the truncation may begin."""
+
+    def then_truncated(work: Callable[[], T]) -> T:
+        result = work()
+        if log.counters.segments_repacked == 2 and not log.cleaning and log.log_end_offset > 2:
+            manager.truncate(log, 2)
+        return result
+
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        fill(log, 5)
+        fill(log, 50)
+        fill(log, 5)
+        with pytest.raises(TaskCancelled):
+            repack_all(log, NOW_MS, Task(then_truncated))
+        assert log.log_end_offset <= 2
+        fill(log)
+        fill(log)
+        assert len(repacked(log)) == 2
