@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from storage import paths
-from storage.errors import CorruptRecord, CutShort, LogClosed, StorageError
+from storage.errors import CorruptCheckpoint, CorruptRecord, CutShort, LogClosed, StorageError
 from storage.log.assign import Assigned, with_checked_offsets
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
@@ -211,9 +211,12 @@ class Log(LogState):
     def gaps(self) -> tuple[Gap, ...]:
         """The gaps that a mirror has found, also another process, in that order. Thread-safe.
 
-        Errors: CorruptCheckpoint, OSError.
+        Errors: OSError.
         """
-        return gaps_file.read(self.files, self.directory)
+        try:
+            return gaps_file.read(self.files, self.directory)
+        except CorruptCheckpoint:
+            return (Gap(gaps_file.UNREADABLE, -1, -1, -1),)
 
     def note_gap(self, gap: Gap) -> None:
         """Add a gap, durably, unless one of its kind and offsets is there.

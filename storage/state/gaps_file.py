@@ -35,13 +35,17 @@ from storage.files import Files
 from storage.waiting import before_waiting
 
 FILE_NAME = "kafkafs.gaps"
+UNREADABLE = "unreadable"
 KINDS = ("deleted", "missing", "damaged", "tombstones", "diverged", "aborted")
 
 _log = logging.getLogger(__name__)
 
 
 class Gap(NamedTuple):
-    """A gap of one of the `KINDS`. `last` is inclusive."""
+    """A gap of one of the `KINDS`. `last` is inclusive.
+
+    `UNREADABLE`: not known, as the file is damaged; the numbers are -1 then.
+    """
 
     kind: str
     first: int

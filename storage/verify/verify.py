@@ -34,7 +34,8 @@ from storage.recovery.swap import as_if_finished
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
-from storage.state import checkpoint_file, manifest_file, producer_state
+from storage.state import checkpoint_file, gaps_file, manifest_file, producer_state
+from storage.state.gaps_file import Gap
 from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_segment import (
     Fault,
@@ -93,10 +94,13 @@ ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[Verified | None]]
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The result: faults, leftovers, and the amount that was read (sizes in bytes)."""
+    """The result: faults, leftovers, gaps of a mirror with the paths of their files, and the amount
+    that was read (sizes in bytes).
+    """
 
     faults: list[Fault] = field(default_factory=list)
     left_over: list[Fault] = field(default_factory=list)
+    gaps: list[tuple[str, Gap]] = field(default_factory=list)
     partitions: int = 0
     records: int = 0
     size: int = 0
@@ -418,6 +422,15 @@ class _Directory:
             reason = f"{what} (offsets {entry.base_offset} to {entry.next_offset - 1})"
             self._fault(path, f"{reason}, its size was {entry.size} bytes", entry.base_offset)
 
+    def _check_gaps(self, listed: _Partition) -> None:
+        if gaps_file.FILE_NAME in listed.names:
+            path = os.path.join(listed.directory, gaps_file.FILE_NAME)
+            try:
+                found = gaps_file.read(self.files, listed.directory)
+                self.report.gaps += [(path, gap) for gap in found]
+            except CorruptCheckpoint as error:
+                self._fault(path, error.message)
+
     def _check_orphans(self, listed: _Partition) -> None:
         for name in listed.names:
             base = paths.base_offset_of(name)
@@ -506,6 +519,7 @@ _RULES: tuple[tuple[str, Callable[[_Directory, _Partition], None]], ...] = (
         "No segment in the manifest is missing or shorter, unless a deletion explains it.",
         _Directory._check_manifest,
     ),
+    ("The list of a mirror's gaps is readable.", _Directory._check_gaps),
     ("Each index has a log; otherwise it is left over.", _Directory._check_orphans),
     (
         "Each `.words` file is one of its segment; otherwise it is left over.",

@@ -7,6 +7,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
 from kafkafs.cli.common.ending import end
+from kafkafs.cli.common.gaps import gap_facts, gap_text
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from kafkafs.quantities import Size
@@ -23,8 +24,10 @@ from storage.plural import counted
 )
 @logs_argument(may_be_partition=True)
 @output_options(
-    "`partitions`, `records`, `bytes`, and the list `left_over`: objects with `path`, "
-    "`reason`, `position` and `offset`",
+    "`partitions`, `records`, `bytes`, and the lists `left_over`: objects with `path`, "
+    "`reason`, `position` and `offset`, and `gaps`: objects with `path`, `kind`, `first`, `last` "
+    "and `time`",
+    times=True,
     sizes=True,
 )
 def command(logs: Address, out: Output) -> None:
@@ -41,6 +44,8 @@ def command(logs: Address, out: Output) -> None:
     and unfinished files of a killed process, which kafkafs replaces at its next start. Leftover
     files are not faults.
 
+    In a mirror, verify lists the gaps: offsets that the mirror could not copy. Gaps are not faults.
+
     Exit status 1: there are faults.
     """
     from dataclasses import asdict
@@ -56,6 +61,8 @@ def command(logs: Address, out: Output) -> None:
         out.say(fault, wrong=True)
     for fault in found.left_over:
         out.say(f"left over: {fault}")
+    for path, gap in found.gaps:
+        out.say(f"gap: {path}: {gap_text(gap, out)}")
     state = counted(len(found.faults), "fault") if found.faults else "whole"
     size = Size(found.size)
     what = f"{counted(found.partitions, 'partition')} with {counted(found.records, 'record')}"
@@ -71,6 +78,7 @@ def command(logs: Address, out: Output) -> None:
             "records": found.records,
             "bytes": size,
             "left_over": [asdict(fault) for fault in found.left_over],
+            "gaps": [{"path": path, **gap_facts(gap)} for path, gap in found.gaps],
         }
     )
     end(found=bool(found.faults))

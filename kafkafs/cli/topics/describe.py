@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,11 +12,15 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
 from kafkafs.cli.common.clusters import Client, ClusterAddress, cluster_options
 from kafkafs.cli.common.ending import end
+from kafkafs.cli.common.gaps import gap_facts, gap_text
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
+from kafkafs.cli.topics.facts import gaps_of, notes_of, partitions, settings_of
 from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from storage.state.gaps_file import Gap
 
 _COLUMNS = (
     *("topic", "partition", "log_start", "log_end", "high_watermark", "segments", "size"),
@@ -38,7 +43,11 @@ _CLUSTER_COLUMNS = (
 )
 @logs_argument(needs="files", clusters=True)
 @cluster_options
-@output_options("`partitions`, `settings` (of each topic) and `notes`", times=True, sizes=True)
+@output_options(
+    "`partitions`, `gaps` (of a mirror), `settings` (of each topic) and `notes`",
+    times=True,
+    sizes=True,
+)
 def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None:
     """Show the partitions of topics, and the settings that are set on the topics.
 
@@ -46,8 +55,9 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
     high_watermark is the offset up to which all in-sync replicas have the log. Without TOPIC,
     describe shows all topics except Kafka's own. describe also works while the directory is in use.
 
-    After the table, describe prints a line `TOPIC NAME=VALUE` for each setting that is set on a
-    topic. The last lines are the same notes as in `kafkafs ls`, and begin with #.
+    After the table, describe prints a line `TOPIC:N gap KIND FIRST LAST TIME` for each gap of a
+    mirror. Then it prints a line `TOPIC NAME=VALUE` for each setting that is set on a topic. The
+    last lines are the same notes as in `kafkafs ls`, and begin with #.
 
     For a cluster, kafka://HOST:PORT/TOPIC, describe also shows the leader, replicas, in-sync
     replicas and last_stable: the offset where the oldest open transaction begins. It does not show
@@ -64,11 +74,13 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
             for each in partitions(files, logs)
             if logs.places or each["topic"] not in INTERNAL_TOPICS
         ]
-        topics = dict.fromkeys(str(each["topic"]) for each in found)
+        places = [(str(each["topic"]), str(each["partition"])) for each in found]
+        gaps = [(*place, gap) for place in places for gap in gaps_of(files, *place)]
+        topics = dict.fromkeys(topic for topic, _ in places)
         settings = {topic: settings_of(files, topic)[1] for topic in topics}
         notes = notes_of(logs, files.table(".kafkafs", "topics")[1])
     rows = [{name: each[name] for name in _COLUMNS} for each in found]
-    _print(out, _COLUMNS, rows, settings, notes)
+    _print(out, _COLUMNS, rows, gaps, settings, notes)
 
 
 def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None:
@@ -79,7 +91,7 @@ def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None
         topics = dict.fromkeys(str(each["topic"]) for each in found)
         known = facts.settings_of(cluster, topics, out.report)
     settings = {topic: each.set_here for topic, each in known.items() if each is not None}
-    _print(out, _CLUSTER_COLUMNS, found, settings, [])
+    _print(out, _CLUSTER_COLUMNS, found, [], settings, [])
     end(failed=out.has_failed)
 
 
@@ -87,12 +99,18 @@ def _print(
     out: Output,
     columns: Sequence[str],
     rows: Sequence[Mapping[str, Value]],
+    gaps: Sequence[tuple[str, str, Gap]],
     settings: Mapping[str, Mapping[str, str]],
     notes: Sequence[str],
 ) -> None:
-    out.json({"partitions": rows, "settings": settings, "notes": notes})
+    listed = [
+        {"topic": topic, "partition": int(number), **gap_facts(gap)} for topic, number, gap in gaps
+    ]
+    out.json({"partitions": rows, "gaps": listed, "settings": settings, "notes": notes})
     if not out.as_json:
         out.table(columns, [[row[name] for name in columns] for row in rows])
+    for topic, number, gap in gaps:
+        out.say(f"{topic}:{number} gap {gap_text(gap, out)}")
     for topic, given in settings.items():
         for name, value in given.items():
             out.say(f"{topic} {name}={value}")

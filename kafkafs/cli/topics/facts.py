@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kafkafs.cli.common.addresses import Address, partitions_at
 from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.quantities import Size, TimeMs, Value
+
+if TYPE_CHECKING:
+    from storage.state.gaps_file import Gap
 
 # Of a line of a deleted topic, which names the command for the file it stands in.
 _TO_UNDELETE = re.compile(r"(?<=: )undelete (\S+) (\S+)$")
@@ -49,7 +54,7 @@ _FACTS = (
 def _facts(files: MountFiles, topic: str, number: str) -> dict[str, Value]:
     """Return the facts of a partition. Errors: OSError, StorageError."""
     lines = files.read(topic, ".meta", number, "offsets").splitlines()
-    offsets = {name: int(value) for name, value in (line.split() for line in lines)}
+    offsets = {name: int(value[0]) for name, *value in map(str.split, lines) if name != "gap"}
     segments, _ = files.table(topic, ".meta", number, "segments")
     kept = [each for each in segments if each["state"] != "being_deleted"]
     times = [[int(each[name]) for each in kept] for name in _FACTS[-2:]]
@@ -65,6 +70,21 @@ def _facts(files: MountFiles, topic: str, number: str) -> dict[str, Value]:
         "first_timestamp": None if first is None else TimeMs(first),
         "last_timestamp": None if last is None else TimeMs(last),
     }
+
+
+def gaps_of(files: MountFiles, topic: str, number: str) -> list[Gap]:
+    """Return the gaps of a partition of a mirror; none if the partition cannot be opened."""
+    from storage.errors import StorageError
+    from storage.state.gaps_file import Gap
+
+    found: list[Gap] = []
+    with contextlib.suppress(OSError, StorageError):
+        for line in files.read(topic, ".meta", number, "offsets").splitlines():
+            name, *values = line.split()
+            if name == "gap":
+                kind, first, last, time_ms = values
+                found.append(Gap(kind, int(first), int(last), int(time_ms)))
+    return found
 
 
 def settings_of(files: MountFiles, topic: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -75,6 +75,12 @@ METRICS = {
         Metric("partition_size_bytes", "gauge", "Bytes of the partition's log files.", _PARTITION),
         Metric("partition_segments", "gauge", "Number of segments.", _PARTITION),
         Metric(
+            "partition_gaps",
+            "gauge",
+            "Number of gaps that a mirror has found, by kind. Only for partitions with gaps.",
+            (*_PARTITION, "kind"),
+        ),
+        Metric(
             "partition_appended_bytes",
             "counter",
             "Bytes that were appended to the log. Only for partitions with appends.",

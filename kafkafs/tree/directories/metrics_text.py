@@ -54,6 +54,7 @@ def metrics_text(partitions: Partitions, handles: Sequence[Handle]) -> str:
         [
             *_of_mount(mount, len(logs), len(handles)),
             *of_partitions([_partition(log) for log in logs]),
+            ("partition_gaps", _gaps(logs)),
             *_of_traffic(partitions, logs, handles),
             *_of_logs(mount),
             *_of_jobs(mount),
@@ -154,6 +155,14 @@ def of_partitions(partitions: Sequence[PartitionValues]) -> Iterator[Values]:
     for number, name in enumerate(_PARTITION_GAUGES):
         values = [(labels, row[number]) for labels, row in partitions]
         yield f"partition_{name}", values
+
+
+def _gaps(logs: Sequence[Log]) -> list[tuple[Sequence[str], float]]:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for log in logs:
+        with contextlib.suppress(OSError):
+            counts.update((log.topic, str(log.partition), gap.kind) for gap in log.gaps)
+    return list(counts.items())
 
 
 def _of_traffic(

@@ -1,10 +1,10 @@
 """The texts of `.meta/N`: the state of a partition's log, stable enough for awk.
 
-`offsets` has `name value` lines. The others begin with a line of column names, and right-align each
-number in a column of fixed width: so the size of a table is known at once, and a read makes only
-the lines that it returns. A log may have any number of segments and producers, so a worker thread
-makes all of these texts but `offsets`. Timestamps are milliseconds since 1970. -1 stands for none,
-of timestamps, offsets and sequences.
+`offsets` has `name value` lines, and a line for each gap. The others begin with a line of column
+names, and right-align each number in a column of fixed width: so the size of a table is known at
+once, and a read makes only the lines that it returns. A log may have any number of segments and
+producers, so a worker thread makes all of these texts, but `offsets` only if there are gaps.
+Timestamps are milliseconds since 1970. -1 stands for none, of timestamps, offsets and sequences.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ TIME_INDEX = EntryLayout(
 
 
 def offsets(log: Log) -> str:
-    """The offsets that mark the log's state. `remote_log_start`: only where a tiered topic's log
-    begins earlier in remote storage.
+    """The offsets that mark the log's state, and the gaps of a mirror. `remote_log_start`: only
+    where a tiered topic's log begins earlier in remote storage.
     """
     facts = (
         ("log_start", log.log_start_offset),
@@ -81,7 +81,8 @@ def offsets(log: Log) -> str:
         ("recovery_point", log.durability.recovery_point),
         ("remote_log_start", log.remote_log_start),
     )
-    return "".join(f"{name} {value}\n" for name, value in facts if value is not None)
+    lines = [f"{name} {value}\n" for name, value in facts if value is not None]
+    return "".join([*lines, *(f"gap {gap}\n" for gap in log.gaps)])
 
 
 def segments(log: Log, values: PartitionText) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from storage.state.gaps_file import FILE_NAME as GAPS
+from storage.state.gaps_file import Gap
 from tests import fetch_responses
 from tests.fetch_responses import Response, decode_multi_response, decode_response
 from tests.fork_server import KAFKAFS
@@ -229,6 +231,20 @@ def test_verify_says_whole_and_names_what_is_left_over(data: Path) -> None:
     done = kafkafs("verify", data)
     assert done.returncode == 0
     assert done.stdout.startswith(f"left over: {cut}: ")
+
+
+def test_gaps_of_a_mirror_are_listed(data: Path) -> None:
+    with LogManager.open(str(data)) as manager:
+        manager.log("orders", 0).note_gap(Gap("deleted", 3, 9, 1_700_000_000_000))
+    path = data / "orders-0" / GAPS
+    done = kafkafs("verify", "--epoch", data)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"gap: {path}: deleted 3 9 1700000000000\n")
+    described = kafkafs("describe", "--epoch", data).stdout.splitlines()
+    assert described[3:] == ["orders:0 gap deleted 3 9 1700000000000"]
+    path.write_text("rubbish")
+    described = kafkafs("describe", "--epoch", data).stdout.splitlines()
+    assert described[3:] == ["orders:0 gap unreadable - - -"]
 
 
 def test_verify_names_faults_and_changes_nothing(data: Path) -> None:

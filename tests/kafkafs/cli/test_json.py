@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import LogManager
 from storage.groups.offset_records import Committed
+from storage.state.gaps_file import FILE_NAME as GAPS
+from storage.state.gaps_file import Gap
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.storage.logs import append
 
@@ -24,7 +26,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 OF_A_DIRECTORY = (
     *("doctor data", "doctor missing"),
-    *("ls data", "ls data orders", "ls data --internal", "describe data"),
+    *("ls data", "ls data orders", "ls data --internal", "describe data", "describe damaged"),
     *("config data", "config data orders", "groups ls data", "groups ls data g"),
     *("verify data", "verify damaged", "verify missing"),
     *("repair data", "repair damaged", "repair --indexes data", "repair --indexes damaged"),
@@ -77,6 +79,7 @@ def fill(data: Path) -> None:
         log = manager.create_topic("orders", 2).partitions[0]
         append(log, b"one", b"two")
         append(log, b"three")
+        log.note_gap(Gap("missing", 3, 9, 0))
         manager.create_topic("users", 1, settings={"cleanup.policy": "compact"})
         manager.groups.commit("g", "orders", {0: Committed(1)})
 
@@ -87,6 +90,7 @@ def directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
         fill(tmp_path / name)
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "damaged/orders-0" / GAPS).write_text("rubbish")
     path = next((tmp_path / "damaged/orders-0").glob("*.log"))
     path.write_bytes(path.read_bytes().replace(b"two", b"2wo"))
     monkeypatch.chdir(tmp_path)
@@ -125,7 +129,7 @@ def test_commands_on_a_mount(place: Place) -> None:
 
 def test_a_problem_names_what_is_wrong(directories: Path) -> None:
     done = CliRunner().invoke(main, ["verify", "--json", "damaged"], prog_name="kafkafs")
-    (problem,) = json.loads(done.stdout)["problems"]
+    problem, _ = json.loads(done.stdout)["problems"]
     assert problem.pop("path").endswith("/damaged/orders-0/00000000000000000000.log")
     assert problem == {
         "offset": 0,

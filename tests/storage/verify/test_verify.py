@@ -20,6 +20,8 @@ from storage.log.append import append_batches
 from storage.record.batch import Record
 from storage.record.batch import encode as encode_batch
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.state import gaps_file
+from storage.state.gaps_file import Gap
 from storage.state.manifest_file import drop
 from storage.state.producer_state import ProducerEntry, encode
 from storage.task import Task
@@ -460,6 +462,20 @@ def test_what_is_left_over_is_named_and_is_no_fault(tmp_path: Path) -> None:
     assert [os.path.basename(item.path) for item in asked.left_over] == [
         "x-0.0123456789abcdef0123456789abcdef-delete"
     ]
+
+
+def test_gaps_of_a_mirror_are_no_faults(tmp_path: Path) -> None:
+    """A list of them that cannot be read is one."""
+    fill(tmp_path)
+    path = tmp_path / "t-0" / gaps_file.FILE_NAME
+    path.write_text("deleted 0 9 5\nmissing 12 14 6\n")
+    found = checked(tmp_path)
+    assert (found.faults, found.left_over) == ([], [])
+    expected = [Gap("deleted", 0, 9, 5), Gap("missing", 12, 14, 6)]
+    assert found.gaps == [(str(path), gap) for gap in expected]
+    path.write_text("deleted 0 9")
+    (fault,) = checked(tmp_path).faults
+    assert (fault.path, fault.reason) == (str(path), "not a list of gaps")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from kafkafs.tree.directories.metrics_table import BY_NAME
 from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
 from storage import paths
 from storage.compaction.repack import repack_all
+from storage.state.gaps_file import Gap
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree, in_thread
 from tests.storage.handed import write_broker
@@ -108,6 +109,21 @@ def test_cleaners_and_checker(tmp_path: Path) -> None:
     assert found["kafkafs_deleted_segments_total",] == 4
     assert found["kafkafs_checked_bytes_total",] == checked > 0
     assert found["kafkafs_damages_total",] == 1
+
+
+def test_gaps_of_a_mirror(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.mkdir("whole")
+        for offset in (5, 15):
+            tree.log().note_gap(Gap("missing", offset, offset + 4, 0))
+        tree.log().note_gap(Gap("deleted", 0, 4, 0))
+        found = shown(tree)
+    gaps = {name: value for name, value in found.items() if name[0] == "kafkafs_partition_gaps"}
+    assert gaps == {
+        ("kafkafs_partition_gaps", "missing", "0", "t"): 2,
+        ("kafkafs_partition_gaps", "deleted", "0", "t"): 1,
+    }
 
 
 def test_repacking(tmp_path: Path) -> None:

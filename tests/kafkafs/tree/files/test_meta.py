@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.tree.handles import Handle
+from storage.state.gaps_file import FILE_NAME as GAPS
+from storage.state.gaps_file import Gap
 from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
 from tests.storage.logs import NOW_MS, append, entries_of
 from tests.storage.producers import Producer
@@ -53,6 +55,16 @@ def test_offsets(tree: Tree) -> None:
     assert text(tree, "offsets") == (
         "log_start 30\nlog_end 91\nlast_stable 91\nhigh_watermark 91\nrecovery_point 90\n"
     )
+
+
+def test_gaps_of_a_mirror(tree: Tree) -> None:
+    before = text(tree, "offsets")
+    for gap in (Gap("deleted", 0, 9, NOW_MS), Gap("missing", 12, 12, NOW_MS + 1)):
+        tree.log().note_gap(gap)
+    lines = f"gap deleted 0 9 {NOW_MS}\ngap missing 12 12 {NOW_MS + 1}\n"
+    assert text(tree, "offsets") == before + lines
+    Path(tree.log().directory, GAPS).write_text("rubbish")
+    assert text(tree, "offsets") == f"{before}gap unreadable -1 -1 -1\n"
 
 
 def test_segments(tree: Tree) -> None:
