@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kafkafs.mount_table import TYPE, Mounted, find_around, resolve
 from storage.directory.contents import Contents, contents_of
+from storage.directory.mirror import is_mirror
 from storage.directory.top_level import Ignored
 from storage.errors import LogLocked
 from storage.files import Files
@@ -97,6 +98,8 @@ def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
         if owner is not None and owner.pid == error.pid:
             unmount = f"kafkafs umount {shlex.quote(owner.mount)}"
             return f"{error}: mounted at {owner.mount}. To unmount it: {unmount}"
+        if is_mirror(Files(), directory):
+            return f"{error}: used by a running kafkafs mirror. Stop it first"
         if is_run_by_broker(directory, error.pid):
             mount = shlex.join(["kafkafs", "mount", "-o", "ro", directory, mount_point])
             return (

@@ -29,7 +29,7 @@ import stat
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyfuse3
@@ -54,7 +54,7 @@ from storage import clock, paths
 from storage.directory.contents import Contents, contents_of
 from storage.directory.open import Progress
 from storage.directory.top_level import closing_command, others_may_write, others_text
-from storage.errors import LogLocked, StorageError
+from storage.errors import LogLocked, MirroredDirectory, StorageError
 from storage.files import Files
 from storage.manager import LogManager
 from storage.plain_forms import plain_forms
@@ -83,11 +83,12 @@ class Mount:
 
 
 def run(
-    mount: Mount, ready: Callable[[int], None], progress: Callable[[Progress], None] | None
+    mount: Mount, ready: Callable[[int, bool], None], progress: Callable[[Progress], None] | None
 ) -> int:
     """Serve a mount to its end; return the exit status. MountError if it cannot start.
 
-    `ready`: called with the number of listed topics when the mount answers.
+    `ready`: called when the mount answers, with the number of listed topics and whether the mount
+    is read-only: that of a mirror is.
     """
     sys.setswitchinterval(SWITCH_S)
     _keep_freed_memory()
@@ -95,7 +96,12 @@ def run(
     events = Events(clock.wall_ms)
     events.forward = _to_standard_error
     with _log_lines_to(events):
-        manager = _open(mount, progress)
+        try:
+            manager = _open(mount, progress)
+        except MirroredDirectory as error:
+            events(f"{error}. The mount is read-only")
+            mount = replace(mount, options=replace(mount.options, read_only=True))
+            manager = _open(mount, progress)
         notices = KernelNotices(events)
         try:
             _keep_reserve(manager, events)
@@ -107,7 +113,7 @@ def run(
             _name_exposed(context)
             _warn_of_others(manager, events)
             topics = partial(shown_topics, tree.root.place)
-            daemon = Daemon(mount, tree, notices, lambda: ready(len(topics())))
+            daemon = Daemon(mount, tree, notices, lambda: ready(len(topics()), manager.read_only))
             mount_point.clean(mount.path)
             _check_mount_point(mount)
             # From the mount on a signal ends the daemon in order, even before it serves.
@@ -303,7 +309,9 @@ def _keep_freed_memory() -> None:
 
 
 def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManager:
-    """Check data directory and mount point, and open the data directory. MountError."""
+    """Check data directory and mount point, and open the data directory. MountError,
+    MirroredDirectory.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     data, path = mount.data_directory, mount.path
@@ -330,6 +338,8 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
         raise refusal(error.errno, f"{error.filename or data}: {error.strerror}{more}") from error
     except LogLocked as error:
         raise MountError(in_use(error, path)) from error
+    except MirroredDirectory:
+        raise
     except StorageError as error:
         raise MountError(str(error)) from error
 

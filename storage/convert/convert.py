@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from storage import paths
 from storage.byte_source import FileSource
+from storage.directory.lock import DirectoryLock
 from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files
 from storage.kafka07.entries import entries_to_v2
@@ -167,11 +168,11 @@ class _Conversion:
         if self.dry_run:
             work()
             return
-        lock = self.files.lock(os.path.join(self.path, paths.LOCK))
+        lock = DirectoryLock(self.files, self.path)
         try:
             work()
         finally:
-            self.files.unlock(lock)
+            lock.release()
 
     def _tell(self, item: Converted | Cut) -> None:
         if isinstance(item, Cut):

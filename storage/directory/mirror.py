@@ -1,4 +1,4 @@
-"""The mirror of a cluster: a data directory whose logs only `kafkafs mirror` writes.
+"""The mirror of a cluster: a data directory whose logs only `kafkafs mirror` writes; and its end.
 
 The file `kafkafs.mirror` makes a directory a mirror (`mirror_file`). It is created and removed by a
 process that has the lock of the directory. So a process that writes, and finds no file after it has
@@ -15,16 +15,29 @@ from storage.files import Files
 from storage.state import mirror_file
 
 
+def is_mirror(files: Files, data_dir: str) -> bool:
+    """Return whether a data directory is a mirror, also if its file cannot be read."""
+    return files.exists(mirror_file.path_in(data_dir))
+
+
 def check_writer(files: Files, data_dir: str, *, mirrors: bool) -> None:
     """Check that a process may write the logs of a data directory. `mirrors`: for the mirror.
 
     Errors: MirroredDirectory if only the mirror may; InvalidConfig for the mirror if the directory
     is none; CorruptCheckpoint, OSError.
     """
-    if mirrors and not files.exists(mirror_file.path_in(data_dir)):
+    if mirrors and not is_mirror(files, data_dir):
         raise InvalidConfig(f"not a mirror: it has no {paths.MIRROR}", path=data_dir)
     if not mirrors and (mirror := mirror_file.read(files, data_dir)) is not None:
         raise MirroredDirectory(
             f"{data_dir}: this directory is a mirror of {mirror.source}; only `kafkafs mirror` "
             f"writes it. To end the mirror: kafkafs detach {shlex.quote(data_dir)}"
         )
+
+
+def end_mirror(files: Files, data_dir: str) -> None:
+    """Make a mirror an ordinary directory; durable. Only this process uses `data_dir`. Errors:
+    OSError.
+    """
+    files.unlink(mirror_file.path_in(data_dir))
+    files.sync_directory(data_dir)

@@ -27,11 +27,13 @@ from storage.errors import (
     CorruptRecord,
     Fenced,
     InvalidRecord,
+    MirroredDirectory,
     StorageError,
     UnknownTopicOrPartition,
 )
 from storage.files import Files
 from storage.record.header import parse_header
+from tests.storage.directory.test_mirror import make_mirror
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 STREAM = SinkWrite("stream", 0, "run")
@@ -50,6 +52,13 @@ def batches(data: Path, **options: str) -> BatchWriter:
     writer = batch_writer({"path": str(data), "topic": "orders", **options}, SCHEMA, False)
     assert isinstance(writer, BatchWriter)
     return writer
+
+
+def test_a_mirror_is_refused_before_anything_is_staged(data: Path) -> None:
+    make_mirror(data)
+    for make in (batch_writer, stream_writer):
+        with pytest.raises(MirroredDirectory, match=f"kafkafs detach {data}"):
+            make({"path": str(data), "topic": "orders"}, SCHEMA, False)
 
 
 @pytest.fixture

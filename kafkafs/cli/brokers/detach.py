@@ -1,4 +1,4 @@
-"""`kafkafs detach`: makes a broker's directory one of kafkafs' own, or undoes that."""
+"""`kafkafs detach`: makes a broker's directory one of kafkafs' own, or back; ends a mirror."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from kafkafs.cli.common.words import Logs, words_argument
         "kafkafs detach --dry-run data",
         "kafkafs detach data",
         "kafkafs detach --undo data",
+        "kafkafs detach backup  # ends a mirror",
     ),
 )
 @words_argument("DATA|MOUNT", Logs())
@@ -38,7 +39,12 @@ from kafkafs.cli.common.words import Logs, words_argument
     "each topic whose settings are not known) and `tiered`"
 )
 def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> None:
-    """Turn a broker's directory into a directory of kafkafs. The directory must not be in use.
+    """Turn a broker's directory, or the mirror of a cluster, into a directory of kafkafs. The
+    directory must not be in use.
+
+    In a mirror, only `kafkafs mirror` writes the logs. detach ends the mirror: it removes
+    kafkafs.mirror. Then every command can write the directory, and `kafkafs mirror` cannot continue
+    it. --undo cannot restore a mirror.
 
     In a broker's directory, kafkafs cannot create topics or partitions, because the broker would
     not know them: at its next start, the broker would rename their directories to …-stray. After
@@ -54,20 +60,27 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
     with the offsets that are only in remote storage. These topics stay read-only until you set
     remote.storage.enable=false on them.
 
-    --undo restores the names, so that the broker can use the directory again. Records that were
-    appended after detach stay. If topics or partitions were created after detach, --undo fails.
+    --undo restores the names in a broker's directory, so that the broker can use it again. Records
+    that were appended after detach stay. If topics or partitions were created after detach, --undo
+    fails.
     """
-    from storage.directory import detach
+    from storage.directory import detach, mirror
     from storage.directory.lock import alone
     from storage.files import Files
-    from storage.paths import DETACHED
+    from storage.paths import DETACHED, MIRROR
 
     where = resolve_directory(words, needs="files")
     data_dir = where.data_dir if dry_run else directory_to_open(where)
-    with nullcontext(Files(data_dir)) if dry_run else alone(data_dir) as files:
-        if undo:
+    ends = not undo and mirror.is_mirror(Files(data_dir), data_dir)
+    with nullcontext(Files(data_dir)) if dry_run else alone(data_dir, mirrors=ends) as files:
+        lines: list[str] = []
+        tiered: list[str] = []
+        if ends:
+            names = [MIRROR]
+            if not dry_run:
+                mirror.end_mirror(files, data_dir)
+        elif undo:
             names = detach.names_to_give_back(files, data_dir)
-            lines, tiered = [], []
             if not dry_run:
                 detach.undo(files, data_dir)
         else:
@@ -77,6 +90,10 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
     out.json(
         {"dry_run": dry_run, "undo": undo, "names": names, "not_known": lines, "tiered": tiered}
     )
+    if ends:
+        done = "would be removed, which would end" if dry_run else "removed: this ends"
+        out.say(f"{MIRROR} {done} the mirror; then every command can write {data_dir}")
+        return
     for name in names:
         before, after = name, name + DETACHED
         if undo:

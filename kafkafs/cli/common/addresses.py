@@ -271,10 +271,14 @@ def _place(text: str) -> Place:
 def mount_to_change(address: Address) -> str | None:
     """Return the mount through which the logs must be changed; None: open `data_dir`.
 
-    Errors: ClickException if the mount is read-only or its daemon does not answer.
+    Errors: MirroredDirectory; ClickException if the mount is read-only or its daemon does not
+    answer.
     """
     from kafkafs.cli.common.serving import check_served
+    from storage.directory.mirror import check_writer
+    from storage.files import Files
 
+    check_writer(Files(), address.data_dir, mirrors=False)
     _refuse_read_only(address, through_mount=True)
     if address.mount is not None:
         check_served(address.mount)

@@ -90,9 +90,8 @@ def mount(
     from kafkafs.fuse.mount_point import ConfigurationError, MountError, resolve
     from kafkafs.fuse.user import become
 
-    mode = "read-only" if options.read_only else "read-write"
-
-    def mounted(topics: int) -> str:
+    def mounted(topics: int, read_only: bool) -> str:
+        mode = "read-only" if read_only else "read-write"
         return f"mounted {data_dir} on {mount_point}, {counted(topics, 'topic')}, {mode}"
 
     try:
@@ -112,7 +111,7 @@ def mount(
             place = daemon.Mount(data, path, options, foreground)
             told = service_manager.opening_told() if foreground else None
             with opening_shown() as shown:
-                return daemon.run(place, lambda topics: ready(mounted(topics)), shown or told)
+                return daemon.run(place, lambda *facts: ready(mounted(*facts)), shown or told)
 
         if not foreground:
             line = run_in_background(serve)

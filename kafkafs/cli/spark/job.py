@@ -73,11 +73,15 @@ def _checked_location(
 def check_owner(data_dir: str) -> None:
     """Check that the owner of a data directory answers, before it is asked to change it.
 
-    Errors: ClickException if the owner is the daemon of a mount and does not answer.
+    Errors: ClickException if the owner is the daemon of a mount and does not answer;
+    MirroredDirectory.
     """
     from kafkafs.cli.common.mounts import mount_that_writes
     from kafkafs.cli.common.serving import check_served
+    from storage.directory.mirror import check_writer
+    from storage.files import Files
 
+    check_writer(Files(data_dir), data_dir, mirrors=False)
     mount = mount_that_writes(data_dir)
     if mount is not None:
         check_served(mount)

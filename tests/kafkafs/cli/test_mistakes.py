@@ -21,6 +21,7 @@ from storage import LogManager
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.cli.mounting.test_mount_mistakes import fill, tree
+from tests.storage.directory.test_mirror import make_mirror, mirrored_line
 
 Arguments = Callable[[str], list[str]]
 
@@ -99,6 +100,14 @@ NOT_WHILE_MOUNTED = {
     *("repair", "repair --apply", "repair --purge --apply", "repair --indexes --apply"),
 }
 
+#: Those that change logs or settings: in a mirror, only `kafkafs mirror` may.
+CHANGE_LOGS = {
+    *("append", "append --view batches", "create", "delete", "undelete", "groups reset"),
+    *("compact", "prune", "config --broker-config x", "convert", "detach --undo"),
+    *("handover", "handover --dry-run", "repair --apply", "repair --purge --apply"),
+    *("spark compact", "spark import"),
+}
+
 #: Those that accept the address of a cluster.
 ON_CLUSTERS = {"append", "cat", "describe", "grep", "ls"}
 
@@ -123,10 +132,14 @@ def all_commands() -> set[str]:
     return set(names(main, ""))
 
 
-def run(command: str, *arguments: str) -> Result:
+def words_of(command: str, *arguments: str) -> list[str]:
     words = command.split()
     cut = 2 if words[0] in ("groups", "spark") else 1
-    return CliRunner().invoke(main, [*words[:cut], *arguments, *words[cut:]], prog_name="kafkafs")
+    return [*words[:cut], *arguments, *words[cut:]]
+
+
+def run(command: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, words_of(command, *arguments), prog_name="kafkafs")
 
 
 def refused(command: str, directory: str) -> str:
@@ -216,6 +229,47 @@ def test_a_read_only_mount(tmp_path: Path, command: str) -> None:
     finally:
         place.umount()
         place.end()
+
+
+@pytest.fixture
+def mirror(place: Place) -> Place:
+    """A mirror, which is mounted read-only by itself."""
+    fill(place.data)
+    make_mirror(place.data)
+    done = kafkafs("mount", place.data, place.path)
+    assert done.returncode == 0
+    assert done.stdout == f"mounted {place.data} on {place.path}, 1 topic, read-only\n"
+    assert done.stderr == f"kafkafs: {mirrored_line(place.data)}. The mount is read-only\n"
+    return place
+
+
+@pytest.mark.parametrize("command", sorted(TAKE_A_DIRECTORY.keys() - {"detach", "fetch", "words"}))
+@pytest.mark.programs
+def test_a_mirror(tmp_path: Path, command: str) -> None:
+    """… is changed by no command; one line says what ends it."""
+    fill(tmp_path)
+    make_mirror(tmp_path)
+    before = tree(tmp_path)
+    done = kafkafs(*words_of(command, *TAKE_A_DIRECTORY[command](str(tmp_path))))
+    is_refused = done.stderr == f"kafkafs: {mirrored_line(tmp_path)}\n"
+    assert is_refused == (command in CHANGE_LOGS), done
+    assert done.returncode == 3 or not is_refused
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["config", "orders", "retention.ms=1"], ["append", "orders"], ["prune"]],
+    ids=" ".join,
+)
+@pytest.mark.programs
+def test_a_read_only_mount_of_a_mirror(mirror: Place, words: list[str]) -> None:
+    """… and the directory itself: the line does not say to try the other."""
+    before = tree(mirror.data)
+    for given in (mirror.data, mirror.path):
+        done = kafkafs(words[0], given, *words[1:])
+        assert (done.returncode, done.stderr) == (3, f"kafkafs: {mirrored_line(mirror.data)}\n")
+    assert tree(mirror.data) == before
 
 
 @pytest.mark.programs

@@ -22,6 +22,14 @@ def make_mirror(directory: Path) -> None:
         mirror_file.write(files, str(directory), MirrorFile("C", SOURCE, ("*",)))
 
 
+def mirrored_line(directory: Path) -> str:
+    """The refusal of other writers."""
+    return (
+        f"{directory}: this directory is a mirror of {SOURCE}; only `kafkafs mirror` writes it. "
+        f"To end the mirror: kafkafs detach {directory}"
+    )
+
+
 def test_only_the_mirror_writes(tmp_path: Path) -> None:
     path = str(tmp_path)
     with opened(tmp_path) as manager:
@@ -29,10 +37,6 @@ def test_only_the_mirror_writes(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="not a mirror"):
         LogManager.open(path, mirrors=True)
     make_mirror(tmp_path)
-    line = (
-        f"{path}: this directory is a mirror of {SOURCE}; only `kafkafs mirror` writes it. "
-        f"To end the mirror: kafkafs detach {path}"
-    )
     with LogManager.open(path, mirrors=True) as manager:
         append(manager.log("a", 0), b"2")
         with pytest.raises(LogLocked):
@@ -40,7 +44,7 @@ def test_only_the_mirror_writes(tmp_path: Path) -> None:
         # Also while the mirror runs.
         with pytest.raises(MirroredDirectory) as caught:
             LogManager.open(path)
-        assert str(caught.value) == line
+        assert str(caught.value) == mirrored_line(tmp_path)
     with pytest.raises(MirroredDirectory):
         LogManager.open(path)
     with pytest.raises(MirroredDirectory):

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from storage import LogManager
 from tests.kafkafs.cli.conftest import kafkafs
+from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.directory.test_taking_over import described
 from tests.storage.logs import opened
 
@@ -69,3 +71,38 @@ def test_a_dry_run_says_what_is_in_the_way(data: Path) -> None:
         "the broker would set aside partitions that were created after the detach: new-0"
         in done.stderr
     )
+
+
+def test_the_end_of_a_mirror(tmp_path: Path) -> None:
+    make_mirror(tmp_path)
+    with LogManager.open(str(tmp_path), mirrors=True) as manager:
+        manager.create_topic("orders")
+        done = kafkafs("detach", tmp_path)
+        assert done.returncode == 3
+        assert "in use by process" in done.stderr
+        assert done.stderr.endswith("used by a running kafkafs mirror. Stop it first\n")
+    before = content(tmp_path)
+    done = kafkafs("detach", "--dry-run", tmp_path)
+    what = f"the mirror; then every command can write {tmp_path}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"kafkafs.mirror would be removed, which would end {what}",
+        "",
+    )
+    assert content(tmp_path) == before
+    done = kafkafs("detach", "--json", tmp_path)
+    assert json.loads(done.stdout)["result"]["names"] == ["kafkafs.mirror"]
+    assert content(tmp_path) == {
+        name: data for name, data in before.items() if name != "kafkafs.mirror"
+    }
+    assert kafkafs("create", tmp_path, "more").returncode == 0
+    done = kafkafs("detach", "--undo", tmp_path)
+    assert done.returncode == 3
+    assert "was not detached from a broker" in done.stderr
+
+
+def test_a_mirror_whose_file_is_damaged_can_be_ended(tmp_path: Path) -> None:
+    (tmp_path / "kafkafs.mirror").write_text("version 1\n")
+    done = kafkafs("detach", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "kafkafs.mirror removed: this ends the mirror" in done.stdout

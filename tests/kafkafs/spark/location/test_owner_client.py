@@ -28,11 +28,14 @@ from kafkafs.spark.location.owner_client import (
 )
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest
+from storage.directory.lock import alone
+from storage.directory.mirror import end_mirror
 from storage.errors import (
     BatchGap,
     CorruptRecord,
     Fenced,
     InvalidRecord,
+    MirroredDirectory,
     PolicyViolation,
     TaskCancelled,
     TopicExists,
@@ -50,6 +53,7 @@ from tests.kafkafs.trees import a_tree, asked
 from tests.mount.mounting import check_data, let_others_in, mounted, needs_root
 from tests.storage.compaction.cleaned import compacted, put, roll
 from tests.storage.compaction.staging import staged_request
+from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.logs import append, values
 from tests.storage.staging import left, staged
 from tests.waits import HANG_S
@@ -332,6 +336,26 @@ def test_the_directory_is_closed_again(data: str) -> None:
         ask(data, request(data, 7, b"a"))
     with LogManager.open(data) as manager:
         assert manager.clean
+
+
+def test_a_mirror(data: str) -> None:
+    """Also while it runs: nobody waits for its process, which takes no requests."""
+    make_mirror(Path(data))
+    batch, offsets = request(data, 0, b"one"), GroupPositions("g", {"t": {0: 0}})
+    calls: list[Callable[[], object]] = [
+        lambda: ask(data, batch),
+        lambda: ask_owner(data, POSITIONS, offsets),
+        lambda: owner_client.check_owner(data),
+        lambda: owner_client.make_group(data, "g"),
+        lambda: create_topic(data, "new", 1),
+    ]
+    for call in calls:
+        with pytest.raises(MirroredDirectory):
+            call()
+    with LogManager.open(data, mirrors=True), pytest.raises(MirroredDirectory):
+        owner_client.check_owner(data)
+    with alone(data, mirrors=True) as files:
+        end_mirror(files, data)
 
 
 def test_no_directory(tmp_path: Path) -> None:
