@@ -15,7 +15,14 @@ from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.gaps import gap_facts, gap_text
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
-from kafkafs.cli.topics.facts import gaps_of, notes_of, partitions, settings_of
+from kafkafs.cli.topics.facts import (
+    MIRROR_COLUMNS,
+    gaps_of,
+    mirror_of,
+    notes_of,
+    partitions,
+    settings_of,
+)
 from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 
@@ -59,6 +66,9 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
     mirror. Then it prints a line `TOPIC NAME=VALUE` for each setting that is set on a topic. The
     last lines are the same notes as in `kafkafs ls`, and begin with #.
 
+    In the mirror of a cluster, describe also shows how many records the mirror has not copied yet
+    (lag), and when it last had all records of the cluster (complete_at).
+
     For a cluster, kafka://HOST:PORT/TOPIC, describe also shows the leader, replicas, in-sync
     replicas and last_stable: the offset where the oldest open transaction begins. It does not show
     log_end, segments, sizes and times.
@@ -69,18 +79,20 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
     client.check_unused()
     check_address(logs)
     with opened_files(logs, os.path.join(".kafkafs", "topics")) as files:
+        mirror = mirror_of(logs)
         found = [
             each
-            for each in partitions(files, logs)
+            for each in partitions(files, logs, mirror)
             if logs.places or each["topic"] not in INTERNAL_TOPICS
         ]
         places = [(str(each["topic"]), str(each["partition"])) for each in found]
         gaps = [(*place, gap) for place in places for gap in gaps_of(files, *place)]
         topics = dict.fromkeys(topic for topic, _ in places)
         settings = {topic: settings_of(files, topic)[1] for topic in topics}
-        notes = notes_of(logs, files.table(".kafkafs", "topics")[1])
-    rows = [{name: each[name] for name in _COLUMNS} for each in found]
-    _print(out, _COLUMNS, rows, gaps, settings, notes)
+        notes = notes_of(logs, files.table(".kafkafs", "topics")[1], mirror)
+    columns = _COLUMNS if mirror is None else (*_COLUMNS, *MIRROR_COLUMNS)
+    rows = [{name: each[name] for name in columns} for each in found]
+    _print(out, columns, rows, gaps, settings, notes)
 
 
 def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None:

@@ -14,23 +14,61 @@ from kafkafs.quantities import Size, TimeMs, Value
 
 if TYPE_CHECKING:
     from storage.state.gaps_file import Gap
+    from storage.state.mirror_file import MirrorFile
 
 # Of a line of a deleted topic, which names the command for the file it stands in.
 _TO_UNDELETE = re.compile(r"(?<=: )undelete (\S+) (\S+)$")
+#: How many records are not copied yet, and when the copy last had all records of the source.
+MIRROR_COLUMNS = ("lag", "complete_at")
 _SETTING = re.compile(r"(# )?([a-z.]+)=(\S*)")
 
 
-def notes_of(logs: Address, lines: Sequence[str]) -> list[str]:
-    """The lines of `.kafkafs/topics` with `#`, with what to type in a shell."""
+def notes_of(logs: Address, lines: Sequence[str], mirror: MirrorFile | None) -> list[str]:
+    """Return the lines of `.kafkafs/topics` with `#`, with what to type in a shell.
+
+    For a mirror, also return its source, and the partitions that it cannot copy.
+    """
     where = shlex.quote(logs.mount or logs.data_dir)
     undelete = f"kafkafs undelete {where}"
-    return [
+    notes = [
         _TO_UNDELETE.sub(lambda found: f"{undelete} {found[1]} --id {found[2]}", line)
         for line in lines
     ]
+    if mirror is None:
+        return notes
+    waiting = (
+        f"{topic}:{number}: not copied at present: {copy.reason}"
+        for (topic, number), copy in sorted(mirror.partitions.items())
+        if copy.state == "waiting"
+    )
+    return [*notes, f"mirror of {mirror.source}", *waiting]
 
 
-def partitions(files: MountFiles, logs: Address) -> list[dict[str, Value]]:
+def mirror_of(logs: Address) -> MirrorFile | None:
+    """Return the state of the mirror in the data directory. None: it is no mirror, or this user
+    cannot read the state.
+    """
+    from storage.errors import StorageError
+    from storage.files import Files
+    from storage.state import mirror_file
+
+    with contextlib.suppress(OSError, StorageError):
+        return mirror_file.read(Files(), logs.data_dir)
+    return None
+
+
+def lags_of(mirror: MirrorFile) -> dict[str, Value]:
+    """Return how many records of each topic are not copied yet; None: not known."""
+    lags: dict[str, Value] = {}
+    for (topic, _), copy in mirror.partitions.items():
+        lag, before = copy.lag, lags.get(topic, 0)
+        lags[topic] = None if lag is None or before is None else int(before) + lag
+    return lags
+
+
+def partitions(
+    files: MountFiles, logs: Address, mirror: MirrorFile | None
+) -> list[dict[str, Value]]:
     """Return the facts of the selected partitions; None for facts that cannot be read."""
     from storage.errors import StorageError
 
@@ -41,7 +79,12 @@ def partitions(files: MountFiles, logs: Address) -> list[dict[str, Value]]:
             facts = _facts(files, topic, str(number))
         except (OSError, StorageError):
             facts = dict.fromkeys(_FACTS)
-        found.append({"topic": topic, "partition": number, **facts})
+        copy = None if mirror is None else mirror.partitions.get((topic, number))
+        mirrored: dict[str, Value] = dict.fromkeys(MIRROR_COLUMNS)
+        if copy is not None:
+            complete = None if copy.at_end_ms < 0 else TimeMs(copy.at_end_ms)
+            mirrored = dict(zip(MIRROR_COLUMNS, (copy.lag, complete), strict=True))
+        found.append({"topic": topic, "partition": number, **facts, **mirrored})
     return found
 
 

@@ -17,7 +17,7 @@ from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.mount_files import MountFiles, opened_files
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.serving import check_served
-from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
+from kafkafs.cli.topics.facts import lags_of, mirror_of, notes_of, partitions, settings_of
 from kafkafs.quantities import Size, TimeMs, Value
 from storage.paths import INTERNAL_TOPICS
 from storage.units import duration_text
@@ -69,6 +69,9 @@ def command(
     records, and the deleted topics that you can undelete, with their ids. They also name topics
     whose settings are not known: kafkafs deletes nothing from these topics.
 
+    In the mirror of a cluster, the column `lag` shows how many records the mirror has not copied
+    yet. These numbers are at most 10 seconds old while the mirror runs.
+
     For a cluster, kafka://HOST:PORT, ls shows no sizes and no times.
     """
     if rates and logs.places:
@@ -89,15 +92,22 @@ def command(
         if before is not None:
             time.sleep(_RATE_S)
         now = _listing(files)
-        notes = notes_of(logs, now.notes)
+        mirror = mirror_of(logs)
+        notes = notes_of(logs, now.notes, mirror)
+        columns: Sequence[str] = () if mirror is None else ("lag",)
         if logs.places:
-            columns: Sequence[str] = _PARTITION_COLUMNS
-            rows = [{name: each[name] for name in columns} for each in partitions(files, logs)]
+            columns = (*_PARTITION_COLUMNS, *columns)
+            found = partitions(files, logs, mirror)
+            rows = [{name: each[name] for name in columns} for each in found]
         else:
-            columns = (*_COLUMNS, *(_RATES if rates else ()))
+            columns = (*_COLUMNS, *columns, *(_RATES if rates else ()))
             hidden = frozenset() if internal else INTERNAL_TOPICS
+            lags = None if mirror is None else lags_of(mirror)
             rows = [
-                _row(files, topic, now, before, out) for topic in now.facts if topic not in hidden
+                _row(files, topic, now, before, out)
+                | ({} if lags is None else {"lag": lags.get(topic)})
+                for topic in now.facts
+                if topic not in hidden
             ]
     out.listing("partitions" if logs.places else "topics", columns, rows, notes)
 

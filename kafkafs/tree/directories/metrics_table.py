@@ -116,6 +116,26 @@ METRICS = {
             ("group", "topic", "partition"),
         ),
     ),
+    "mirror": (
+        Metric(
+            "mirror_lag",
+            "gauge",
+            "Number of offsets that the source has and the mirror has not copied yet.",
+            _PARTITION,
+        ),
+        Metric(
+            "mirror_complete_timestamp_seconds",
+            "gauge",
+            "Time when the mirror last had all records of the source, in seconds since 1970.",
+            _PARTITION,
+        ),
+        Metric(
+            "mirror_waiting",
+            "gauge",
+            "1 if the mirror cannot copy the partition at present, else 0.",
+            _PARTITION,
+        ),
+    ),
     "appends": (
         Metric("appended_records", "counter", "Appended records. Each offset counts as one."),
         Metric("appended_batches", "counter", "Appended record batches."),

@@ -37,6 +37,8 @@ from storage.counters import Durations
 from storage.errors import StorageError
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
+from storage.state import mirror_file
+from storage.state.mirror_file import UNKNOWN, MirrorFile
 
 _Values = float | Durations | Iterable[tuple[Sequence[str], float]]
 """One value, or (values of the labels, value) of each sample."""
@@ -65,6 +67,7 @@ def metrics_text(partitions: Partitions, handles: Sequence[Handle]) -> str:
             *_of_opening(mount),
             *_of_views(partitions),
             *_of_groups(mount),
+            *_of_mirror(mount),
         ]
     )
 
@@ -199,6 +202,25 @@ def _of_jobs(mount: MountContext) -> Iterator[Values]:
     yield "jobs", [((*of, job.state, job.task.phase), 1) for of, job in jobs.items()]
     yield "job_done_bytes", [(of, job.task.done) for of, job in jobs.items()]
     yield "job_total_bytes", [(of, job.task.total) for of, job in jobs.items()]
+
+
+def _of_mirror(mount: MountContext) -> Iterator[Values]:
+    state = None
+    with contextlib.suppress(StorageError, OSError):
+        state = mirror_file.read(mount.manager.files, mount.manager.path)
+    yield from of_mirror(state)
+
+
+def of_mirror(state: MirrorFile | None) -> Iterator[Values]:
+    """The gauges of the partitions of a mirror; None: no mirror."""
+    copies = [] if state is None else sorted(state.partitions.items())
+    of = {item: (item[0], str(item[1])) for item, _ in copies}
+    yield "mirror_lag", [(of[item], copy.lag) for item, copy in copies if copy.lag is not None]
+    yield (
+        "mirror_complete_timestamp_seconds",
+        [(of[item], copy.at_end_ms / 1000) for item, copy in copies if copy.at_end_ms != UNKNOWN],
+    )
+    yield "mirror_waiting", [(of[item], copy.state == "waiting") for item, copy in copies]
 
 
 def _of_groups(mount: MountContext) -> Iterator[Values]:

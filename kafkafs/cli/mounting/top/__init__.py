@@ -62,7 +62,8 @@ def command(
 
     Each topic has a line with the records and bytes per second, the size, and the number of
     records, segments and open files. The line also shows the lag: how many records the slowest
-    consumer group has not committed yet. The lines above the topics are about the whole mount:
+    consumer group has not committed yet. In the mirror of a cluster, the line shows how many
+    records the mirror has not copied yet. The lines above the topics are about the whole mount:
     rates, times of flushes and fsyncs, faults, and jobs that wait or run. The lines below the
     topics show the newest events.
 
@@ -162,7 +163,7 @@ def _print(path: str, rates: Rates, out: Output, table: Table) -> None:
     for job in rates.jobs():
         out.say(head.job_line(job, out.size))
     sizes = {"bytes_in", "bytes_out", "bytes"}
-    columns = [column.key for column in COLUMNS]
+    columns = [column.key for column in (COLUMNS if out.as_json else table.columns)]
 
     def cell(row: Any, key: str) -> Any:
         value = getattr(row, key)

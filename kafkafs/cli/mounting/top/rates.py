@@ -35,6 +35,8 @@ class Row(NamedTuple):
     segments: int
     open_handles: int
     lag: int | None
+    mirror_lag: float | None = None
+    """Records of the source that the mirror has not copied yet; None if this is no mirror."""
 
     @property
     def name(self) -> str:
@@ -157,7 +159,11 @@ class Rates:
         records = now.log_end - now.log_start
         sizes = (now.bytes, records, now.segments, now.open_handles)
         lags = self.lags.get((topic, number), {})
-        return Row(topic, number, *rates, *sizes, max(lags.values(), default=None))
+        behind = self.now.values.get("mirror_lag", {}).get((str(number), topic))
+        return Row(
+            *(topic, number, *rates, *sizes, max(lags.values(), default=None)),
+            None if behind is None else int(behind),
+        )
 
     def _per_second(self, amount: float) -> float:
         return max(amount, 0) / self.seconds
@@ -225,4 +231,5 @@ def _together(topic: str, rows: Sequence[Row], lag: int | None) -> Row:
         sum(row.segments for row in rows),
         sum(row.open_handles for row in rows),
         lag,
+        _sum([row.mirror_lag for row in rows]),
     )

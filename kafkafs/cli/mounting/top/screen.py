@@ -34,7 +34,7 @@ up, down, k, j  scroll by a line; PgUp, PgDn by a page; Home, End (or g G: first
 /               filter by a part of the name; Enter applies it, Esc removes it
 sort by         i bytes in    r records in    o bytes out    u records out
                 s size        c records       l lag          S segments      f open files
-                n name
+                n name        b behind (records of the source that a mirror has not copied)
                 press the key again to reverse the order; < and > choose the next column
 e               show or hide events
 +, -            refresh less often, more often

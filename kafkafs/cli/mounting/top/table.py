@@ -54,6 +54,7 @@ COLUMNS = (
     Column("bytes", "SIZE", 8, "s", 3, size_text),
     Column("records", "RECORDS", 8, "c", 6, count_text),
     Column("lag", "LAG", 8, "l", 5, count_text),
+    Column("mirror_lag", "BEHIND", 8, "b", 5, count_text),
     Column("segments", "SEGS", 6, "S", 8, count_text),
     Column("open_handles", "OPEN", 5, "f", 7, count_text),
 )
@@ -72,12 +73,16 @@ class Table:
         self.is_reversed = False
         self.filter = ""
         self.rows: list[Row] = []
+        self.columns: Sequence[Column] = COLUMNS
+        """Without `mirror_lag` if this is no mirror."""
         self.first = 0
         """The number of the first visible row."""
 
     def take(self, rates: Rates) -> None:
         """Replace the rows by those of new figures."""
         rows = rates.partitions() if self.by_partition else rates.topics()
+        is_mirror = any(row.mirror_lag is not None for row in rows)
+        self.columns = [each for each in COLUMNS if is_mirror or each.key != "mirror_lag"]
         wanted = self.filter.lower()
         self.rows = [
             row for row in rows if row.topic not in self._hidden and wanted in row.name.lower()
@@ -114,7 +119,7 @@ class Table:
 
     def lines(self, width: int, height: int) -> list[tuple[str, bool]]:
         """Return the titles and `height` rows, cut to `width`, and whether each row is active."""
-        columns = _that_fit(width)
+        columns = _that_fit(self.columns, width)
         titles = [f"{self._mark(column.key)}{column.title}" for column in columns]
         name = f"{self._mark(NAME_KEY)}{'PARTITION' if self.by_partition else 'TOPIC'}"
         title = _line([*zip(titles, columns, strict=True)], name)
@@ -131,8 +136,8 @@ class Table:
         return "^" if self.is_reversed != (key == NAME_KEY) else "v"
 
 
-def _that_fit(width: int) -> list[Column]:
-    left = list(COLUMNS)
+def _that_fit(columns: Sequence[Column], width: int) -> list[Column]:
+    left = list(columns)
     while left and sum(column.width + 1 for column in left) + NAME > width:
         left.remove(max(left, key=lambda column: column.rank))
     return left

@@ -21,6 +21,9 @@ from kafkafs.cli.mounting.top.rates import Rates, Row
 from kafkafs.cli.mounting.top.table import COLUMNS, SORTS, Table, count_text
 from kafkafs.cli.mounting.top.watcher import Watcher
 from kafkafs.tree.directories.metrics_text import exposition, of_partitions
+from storage.files import Files
+from storage.state import mirror_file
+from storage.state.mirror_file import MirroredPartition, MirrorFile
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.mount.mounting import let_others_in, needs_root
@@ -237,6 +240,15 @@ def test_a_mount_that_only_looks_on(mounted: Place, tmp_path: Path) -> None:
         assert row.records_in == rates.whole.records_in
         assert row.bytes_in is not None
         assert row.bytes_in > 350 / rates.seconds
+        assert row.mirror_lag is None
+        copies = {("a", n): MirroredPartition(0, n, 0, 10) for n in range(3)}
+        mirror = MirrorFile("c", "kafka://broker:9092", ("*",), {"a": "-"}, copies)
+        mirror_file.write(Files(), str(mounted.data), mirror)
+        rates = Rates(None, look(str(tmp_path / "other")))
+        assert {row.name: row.mirror_lag for row in rates.topics()} == {"a": 27, "b": None}
+        table = Table(by_partition=False, shows_internal=False)
+        table.take(rates)
+        assert "BEHIND" in table.lines(200, 5)[0][0]
     finally:
         assert kafkafs("umount", tmp_path / "other").returncode == 0
 

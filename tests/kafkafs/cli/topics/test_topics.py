@@ -16,6 +16,9 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager
+from storage.files import Files
+from storage.state import mirror_file
+from storage.state.mirror_file import MirroredPartition, MirrorFile
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.log_check import check
@@ -142,6 +145,40 @@ def test_the_partitions_of_a_topic(way: Way) -> None:
     assert run_here("ls", way.root, "nope").returncode == 3
     assert run_here("describe", way.root, "orders:7").returncode == 3
     way.check()
+
+
+@pytest.mark.programs
+def test_the_lag_of_a_mirror(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        for name, partitions in (("orders", 2), ("own", 1)):
+            manager.create_topic(name, partitions)
+    copies = {
+        ("orders", 0): MirroredPartition(0, 7, 0, 10, 1_700_000_000_000),
+        ("orders", 1): MirroredPartition(0, 5, 0, 9, state="waiting", reason="no leader"),
+    }
+    mirror = MirrorFile("c", "kafka://broker:9092", ("*",), {"orders": "-"}, copies)
+    mirror_file.write(Files(), str(place.data), mirror)
+    listed = json.loads(run_here("ls", "--json", place.data).stdout)["result"]
+    assert [(row["topic"], row["lag"]) for row in listed["topics"]] == [
+        ("orders", 7),
+        ("own", None),
+    ]
+    assert listed["notes"] == [
+        "mirror of kafka://broker:9092",
+        "orders:1: not copied at present: no leader",
+    ]
+    assert run_here("ls", place.data).stdout.splitlines()[0].endswith("  retention  lag")
+    listed = json.loads(run_here("ls", "--json", place.data, "orders").stdout)["result"]
+    assert [row["lag"] for row in listed["partitions"]] == [3, 4]
+    described = json.loads(run_here("describe", "--json", place.data).stdout)["result"]
+    facts = [(row["lag"], row["complete_at"]) for row in described["partitions"]]
+    assert [lag for lag, _ in facts] == [3, 4, None]
+    assert of_time(facts[0][1]) == 1_700_000_000
+    assert facts[1][1] is None
+    # A file that cannot be read hides no topic.
+    (place.data / "kafkafs.mirror").write_text("version 1\n")
+    listed = json.loads(run_here("ls", "--json", place.data).stdout)["result"]
+    assert [row["topic"] for row in listed["topics"]] == ["orders", "own"]
 
 
 @pytest.mark.parametrize("way", [*WAYS, "data"], indirect=True)

@@ -15,7 +15,10 @@ from kafkafs.tree.directories.metrics_table import BY_NAME
 from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
 from storage import paths
 from storage.compaction.repack import repack_all
+from storage.files import Files
+from storage.state import mirror_file
 from storage.state.gaps_file import Gap
+from storage.state.mirror_file import MirroredPartition, MirrorFile
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree, in_thread
 from tests.storage.handed import write_broker
@@ -123,6 +126,24 @@ def test_gaps_of_a_mirror(tmp_path: Path) -> None:
     assert gaps == {
         ("kafkafs_partition_gaps", "missing", "0", "t"): 2,
         ("kafkafs_partition_gaps", "deleted", "0", "t"): 1,
+    }
+
+
+def test_a_mirror(tmp_path: Path) -> None:
+    copies = {
+        ("t", 0): MirroredPartition(0, 7, 0, 10, 1_700_000_000_500),
+        ("t", 1): MirroredPartition(state="waiting", reason="no leader"),
+    }
+    with a_tree(tmp_path / "data") as tree:
+        assert not any("mirror" in name for name, *_ in shown(tree))
+        mirror = MirrorFile("c", "kafka://broker:9092", ("*",), {"t": "-"}, copies)
+        mirror_file.write(Files(), str(tmp_path / "data"), mirror)
+        found = {of: value for of, value in shown(tree).items() if "mirror" in of[0]}
+    assert found == {
+        ("kafkafs_mirror_lag", "0", "t"): 3,
+        ("kafkafs_mirror_complete_timestamp_seconds", "0", "t"): 1_700_000_000.5,
+        ("kafkafs_mirror_waiting", "0", "t"): 0,
+        ("kafkafs_mirror_waiting", "1", "t"): 1,
     }
 
 
