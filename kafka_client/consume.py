@@ -61,6 +61,11 @@ class Consumer:
         """Whether the leader of a partition is looked for."""
         return bool(self._waiting)
 
+    def add(self, partition: TopicPartition, position: Position) -> None:
+        """Fetch a partition from now on, or from another position."""
+        self.drop(partition)
+        self._waiting[partition] = position
+
     def drop(self, partition: TopicPartition) -> None:
         """Fetch a partition no longer."""
         self._waiting.pop(partition, None)

@@ -163,7 +163,7 @@ def end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
     return log.append_assigned(assigned, now_ns)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Sound batches that one segment can have, and the fields of those with a producer."""
 
     data: memoryview
@@ -178,14 +178,21 @@ def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
     Only CRCs, headers and markers are checked. Each batch must follow the previous one, gaps of
     offsets and of sequences are allowed (`UnifiedLog.appendAsFollower`). The first batch of a log
     without records may begin below the log start, which it contains. The log rolls as often as
-    segment.bytes and the offsets require. The caller checks `flush_due`. Errors: InvalidRecord,
-    CorruptRecord for a marker; those of `check_writable`; nothing is appended. Those of
-    `Log.append_assigned`: the batches of earlier segments may be appended.
+    segment.bytes and the offsets require. The caller checks `flush_due`. Errors: those of
+    `parse_as_follower`; nothing is appended. Those of `append_parts`.
+    """
+    append_parts(log, parse_as_follower(log, batches), now_ns)
+
+
+def parse_as_follower(log: Log, batches: Buffer) -> list[Part]:
+    """Check and parse batches for `append_parts`, which must follow at once.
+
+    Errors: InvalidRecord, CorruptRecord for a marker; those of `check_writable`.
     """
     log.check_writable()
     log.files.check_room()
     view = memoryview(batches)
-    parts: list[_Part] = []
+    parts: list[Part] = []
     at, end = 0, log.log_end_offset
     if not log.size:
         end = min(end, max(_base_offset(view), 0))
@@ -194,6 +201,14 @@ def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
         taken, end = _walk_part(log, rest, end, at)
         parts.append(_parsed(rest[:taken]))
         at += taken
+    return parts
+
+
+def append_parts(log: Log, parts: list[Part], now_ns: int) -> None:
+    """Append parsed batches. Errors: InvalidRecord, if the first batch ends below the log start;
+    OSError; nothing is appended. Those of `Log.append_assigned`: the batches of earlier segments
+    may be appended.
+    """
     if parts and not log.size:
         _begin_with(log, parts[0].headers[0], now_ns)
     for part in parts:
@@ -204,6 +219,19 @@ def append_as_follower(log: Log, batches: Buffer, now_ns: int) -> None:
         first = part.headers[0].base_offset
         log.append_assigned((part.data, part.entries, first, update), now_ns)
         log.epochs.assign(part.headers)
+
+
+def holes(parts: list[Part], end: int) -> list[tuple[int, int]]:
+    """Return the ranges of offsets without records between `end` and parsed batches, and between
+    these. Both offsets are inclusive.
+    """
+    found: list[tuple[int, int]] = []
+    for part in parts:
+        for header, (_, _, last, _) in zip(part.headers, part.entries, strict=True):
+            if header.base_offset > end:
+                found.append((end, header.base_offset - 1))
+            end = last + 1
+    return found
 
 
 def _begin_with(log: Log, first: BatchHeader, now_ns: int) -> None:
@@ -239,9 +267,9 @@ def _base_offset(batches: memoryview) -> int:
     return int.from_bytes(batches[:8], "big", signed=True)
 
 
-def _parsed(batches: memoryview) -> _Part:
+def _parsed(batches: memoryview) -> Part:
     """Parse the headers and markers of sound batches. Errors: CorruptRecord."""
-    part = _Part(batches, [], [], [])
+    part = Part(batches, [], [], [])
     at = 0
     while at < len(batches):
         header = parse_header(batches, at)

@@ -1,0 +1,14 @@
+"""Copies topics of a Kafka cluster into a data directory, batch by batch, and keeps the copy up to
+date.
+
+`mirror` has the loop on one thread: it reads from the leaders, appends, and does the periodic work
+of the directory. `rules` decide by facts of an answer and of our log, and touch nothing. `topics`
+chooses the topics, and begins or renames their copies.
+
+The log end is the position: after a kill the copy continues there. No offset is left out silently:
+a gap is named durably before the records after it are appended. Nothing that was copied is deleted,
+except by the retention of the data directory's own settings.
+
+Not here: the file `kafkafs.mirror`, which makes a directory a mirror (`storage.directory.mirror`),
+and the gaps of a log (`storage.state.gaps_file`).
+"""

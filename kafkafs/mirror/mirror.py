@@ -1,0 +1,513 @@
+"""The loop of a mirror: reads from the leaders, and appends to the logs of its directory.
+
+A session has the directory open. It begins with the metadata of the cluster:
+
+1. The copies of topics that were created again get other names (`topics.set_aside`).
+2. The starts of new copies are written to `kafkafs.mirror`, durably.
+3. The directory is opened, and missing topics and partitions are created.
+
+A session ends with the run, or when a topic is found to be created again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kafka_client.cluster import Cluster, Metadata, TopicPartition
+from kafka_client.consume import Consumer
+from kafka_client.errors import ClientError
+from kafka_client.fetch import NO_EPOCH, Fetched, Position
+from kafka_client.requests import (
+    EARLIEST,
+    LATEST,
+    Offset,
+    describe_topic_configs,
+    end_offsets_of_epochs,
+    list_offsets,
+)
+from kafkafs.mirror import rules, topics
+from kafkafs.mirror.housekeeping import Housekeeping
+from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
+from storage import paths
+from storage.directory.lock import alone
+from storage.directory.retain import delete_records
+from storage.errors import StorageError
+from storage.files import Files
+from storage.log.append import append_parts, holes, parse_as_follower
+from storage.log.log import Log
+from storage.manager import LogManager
+from storage.state import mirror_file
+from storage.state.gaps_file import Gap
+from storage.state.mirror_file import NO_ID, UNKNOWN, MirroredPartition, MirrorFile
+from storage.task import Task
+
+# Between two requests for the metadata, and between two for the settings of the topics.
+_LOOK_MS: Final = 10_000
+_SETTINGS_MS: Final = 60_000
+# The longest pause without any partition to read.
+_IDLE_S: Final = 0.5
+# How often a refused position is asked for again.
+_ATTEMPTS: Final = 3
+# In a mirror, groups have their offsets in the topic as a broker does.
+_SETTINGS: Final = {
+    paths.CONSUMER_OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer"}
+}
+_WORDS: Final = {
+    "deleted": "offsets {} to {} were deleted in the cluster before they were copied",
+    "missing": "the cluster has no records at the offsets {} to {}",
+    "damaged": "the records at the offsets {} to {} are damaged in the cluster, and were skipped",
+    "tombstones": "records at the offsets {} to {} may have keys that were deleted in the cluster",
+    "diverged": "the cluster has lost its records at the offsets {} to {} (an unclean election); "
+    "ours were moved to files *.diverged",
+    "aborted": "the end of a transaction at the offsets {} to {} is not known; it was aborted here",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to mirror. `start`: where the first copies begin: EARLIEST, LATEST, or a time in ms.
+
+    `source`: the address of the cluster without secrets, for users. `follow_deletes`: delete what
+    the cluster deletes at the start of logs; `accept_loss`: skip damaged records. `consumer`:
+    further options of `Consumer`.
+    """
+
+    source: str
+    patterns: tuple[str, ...] = ("*",)
+    start: int = EARLIEST
+    follow_deletes: bool = False
+    accept_loss: bool = False
+    consumer: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class _Copy:
+    """The copy of a partition.
+
+    `skip_to`: the source has no records between our log end and this offset. `is_at_end`: whether
+    it has all records of the source; `at_end_ms`: when it last had, by the wall clock. `reason`:
+    why it waits. `target`: the end of the source when the session began.
+    """
+
+    partition: TopicPartition
+    log: Log
+    start: int
+    at_end_ms: int
+    source_start: int = UNKNOWN
+    source_end: int = UNKNOWN
+    skip_to: int = 0
+    is_at_end: bool = False
+    attempts: int = 0
+    reason: str = ""
+    target: int = 0
+
+    @property
+    def position(self) -> int:
+        return max(self.log.log_end_offset, self.skip_to)
+
+
+class Mirror:
+    """A mirror of a cluster. `run` copies; between its calls of `stop` the facts can be read.
+
+    `status`: as written to `kafkafs.mirror`. `gaps`: the number of gaps that this run has named.
+    `copied_bytes`, `copied_offsets`: of this run.
+    """
+
+    status: MirrorFile
+    _manager: LogManager
+    _consumer: Consumer
+    _report: Callable[[str], None]
+
+    def __init__(self, cluster: Cluster, data_dir: str, options: Options) -> None:
+        self._cluster = cluster
+        self._path = os.path.abspath(data_dir)
+        self._options = options
+        self.gaps = self.copied_bytes = self.copied_offsets = 0
+        self._copies: dict[TopicPartition, _Copy] = {}
+        self._policies: dict[str, Policy] = {}
+        # Why the cluster cannot be asked, and topics cannot be copied.
+        self._faults: dict[str, str] = {}
+        self._began_ms = 0
+
+    @property
+    def waiting(self) -> dict[tuple[str, int], str]:
+        """Why partitions are not copied."""
+        return {each: copy.reason for each, copy in self._copies.items() if copy.reason}
+
+    @property
+    def left(self) -> int:
+        """The number of offsets that the cluster has and the copies have not."""
+        return sum(max(copy.source_end - copy.position, 0) for copy in self._copies.values())
+
+    def run(
+        self, until_caught_up: bool, stop: Callable[[], bool], report: Callable[[str], None]
+    ) -> None:
+        """Copy until `stop` returns True, or until the copies have what the cluster had at first.
+
+        `stop`: called when the directory is open, and after each round of answers. `report` gets a
+        line for each gap and each partition that waits. After the start, a cluster that cannot be
+        reached is no error. Errors: MirrorRefused, ClientError; those of `LogManager.open` and
+        OSError of the directory.
+        """
+        self._report = report
+        os.makedirs(self._path, exist_ok=True)
+        while not self._session(stop, until_caught_up=until_caught_up):
+            pass
+
+    def _session(self, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
+        """Copy until the run ends, or a topic was created again; return whether the run ends."""
+        metadata = self._cluster.refresh()
+        self._begin(metadata)
+        with (
+            LogManager.open(self._path, mirrors=True) as self._manager,
+            Consumer(self._cluster, {}, **self._options.consumer) as self._consumer,
+        ):
+            self._copies.clear()
+            self._began_ms = self._manager.clock_ms()
+            self._create(metadata)
+            if until_caught_up:
+                self._set_targets()
+            try:
+                return self._copy(stop, until_caught_up=until_caught_up)
+            finally:
+                self._write_status()
+
+    def _copy(self, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
+        manager, consumer = self._manager, self._consumer
+        housekeeping = Housekeeping(manager)
+        next_look = manager.monotonic_ms() + _LOOK_MS
+        next_settings = manager.monotonic_ms() + _SETTINGS_MS
+        while not stop():
+            if until_caught_up and all(
+                copy.reason or copy.position >= copy.target for copy in self._copies.values()
+            ):
+                break
+            if consumer.is_done:
+                time.sleep(_IDLE_S)
+            for each in consumer.poll():
+                self._take(self._copies[each.partition], each)
+            housekeeping.run()
+            if manager.monotonic_ms() >= next_settings:
+                next_settings = manager.monotonic_ms() + _SETTINGS_MS
+                self._read_policies(sorted(self.status.ids))
+            if manager.monotonic_ms() >= next_look:
+                next_look = manager.monotonic_ms() + _LOOK_MS
+                if self._look():
+                    return False
+        return True
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def _begin(self, metadata: Metadata) -> None:
+        """Read or begin `kafkafs.mirror`, with the starts of all copies."""
+        given = mirror_file.read(Files(self._path), self._path)
+        cluster_id = metadata.cluster_id or NO_ID
+        with alone(self._path, mirrors=given is not None) as files:
+            if given is None:
+                topics.begin(files, self._path)
+                given = MirrorFile(cluster_id, "", ())
+            self.status = given
+            is_first = not given.topics
+            self._check_cluster(metadata)
+            given.source, given.topics = self._options.source, self._options.patterns
+            found = topics.wanted(metadata, given.topics)
+            for name in topics.created_again(given, found):
+                kept = topics.set_aside(files, self._path, given, name)
+                self._report(
+                    f"{name}: the topic was created again; the copy of the old one is {kept}"
+                )
+            self._add_starts(files, metadata, is_first=is_first)
+
+    def _check_cluster(self, metadata: Metadata) -> None:
+        if self.status.cluster != (metadata.cluster_id or NO_ID):
+            reason = f"this directory mirrors cluster {self.status.cluster}"
+            reason += f", but {self._options.source} is cluster {metadata.cluster_id}"
+            raise topics.MirrorRefused(reason, path=self._path)
+
+    def _add_starts(self, files: Files, metadata: Metadata, *, is_first: bool) -> None:
+        """Write the starts of copies that do not exist yet. They begin with the partition, except
+        at first. A partition without a leader follows later, unless its start is relative to now.
+        """
+        start = self._options.start if is_first else EARLIEST
+        found = topics.wanted(metadata, self.status.topics)
+        new = [
+            TopicPartition(name, number)
+            for name, topic in found.items()
+            for number in sorted(topic.partitions)
+            if (name, number) not in self.status.partitions
+        ]
+        if start == EARLIEST:
+            new = [each for each in new if topics.has_leader(metadata, each)]
+        offsets = topics.start_offsets(self._cluster, new, start) if new else {}
+        for each, offset in offsets.items():
+            if not isinstance(offset, int):
+                if start != EARLIEST:
+                    raise offset
+                self._say_once(str(each), f"{each}: {offset}")
+                continue
+            self.status.ids.setdefault(each.topic, topics.id_text(found[each.topic].id))
+            self.status.partitions[each] = MirroredPartition(start=offset)
+        if offsets or is_first:
+            mirror_file.write(files, self._path, self.status)
+
+    def _create(self, metadata: Metadata) -> None:
+        """Create the topics and partitions that are missing here, and read from all."""
+        found = topics.wanted(metadata, self.status.topics)
+        for name in self.status.topics:
+            is_name = not any(letter in name for letter in "*?[")
+            if is_name and name not in found and name not in self.status.ids:
+                self._say_once(name, f"the cluster has no topic {name}, or it may not be read")
+        made: set[str] = set()
+        for name, number in sorted(self.status.partitions):
+            each = TopicPartition(name, number)
+            if each in self._copies or not topics.is_wanted(name, self.status.topics):
+                continue
+            try:
+                if name not in made and name in found:
+                    known = self._manager.topics.get(name)
+                    topic_id = known.id if known is not None else self.status.ids[name]
+                    count = max(found[name].partitions) + 1
+                    self._manager.create_mirrored_topic(
+                        name,
+                        None if topic_id == NO_ID else topic_id,
+                        count,
+                        _SETTINGS.get(name, {}),
+                    )
+                    made.add(name)
+                self._open(each)
+            except (OSError, StorageError) as error:
+                self._say_once(str(each), f"{each}: {error}")
+        self._read_policies(sorted({each.topic for each in self._copies} - self._policies.keys()))
+
+    def _open(self, each: TopicPartition) -> None:
+        """Begin to read a partition whose start is known."""
+        given = self.status.partitions[each]
+        log = self._manager.log(*each)
+        if log.is_new and given.start > 0:
+            self._manager.start_at(log, given.start)
+        copy = _Copy(each, log, given.start, given.at_end_ms, given.source_start, given.source_end)
+        self._copies[each] = copy
+        self._read_on(copy)
+
+    def _read_on(self, copy: _Copy) -> None:
+        """Fetch a partition from our log end on, or after a gap."""
+        entries = copy.log.epochs.entries
+        # Without records before it, a position has no history.
+        is_known = entries and copy.position == copy.log.log_end_offset
+        topic = self._cluster.metadata.topics.get(copy.partition.topic)
+        epoch = entries[-1][0] if is_known else NO_EPOCH
+        if topic is None:
+            self._wait(copy, "the cluster does not list the topic")
+        else:
+            position = Position(copy.position, epoch, topic_id=topic.id)
+            self._consumer.add(copy.partition, position)
+
+    def _read_policies(self, names: list[str]) -> None:
+        """Read the settings of topics that decide about gaps."""
+        try:
+            found = describe_topic_configs(self._cluster, names)
+        except ClientError as error:
+            self._say_once("settings", f"the settings of the topics cannot be read: {error}")
+            return
+        self._faults.pop("settings", None)
+        self._policies |= {name: Policy.of(found.get(name)) for name in names}
+
+    def _set_targets(self) -> None:
+        found = list_offsets(self._cluster, dict.fromkeys(self._copies, LATEST))
+        for each, offset in found.items():
+            if isinstance(offset, Offset):
+                self._copies[each].target = offset.offset
+            else:
+                self._wait(self._copies[each], str(offset))
+
+    def _look(self) -> bool:
+        """Look at the metadata; return whether a topic was created again."""
+        try:
+            metadata = self._cluster.refresh()
+            self._check_cluster(metadata)
+            if topics.created_again(self.status, topics.wanted(metadata, self.status.topics)):
+                return True
+            self._add_starts(self._manager.files, metadata, is_first=False)
+            self._create(metadata)
+            self._faults.pop("cluster", None)
+        except ClientError as error:
+            self._say_once("cluster", str(error))
+        for copy in self._copies.values():
+            if copy.reason and topics.has_leader(self._cluster.metadata, copy.partition):
+                self._read_on(copy)
+            if self._options.follow_deletes:
+                self._follow_deletes(copy)
+        self._write_status()
+        return False
+
+    def _follow_deletes(self, copy: _Copy) -> None:
+        log = copy.log
+        offset = min(copy.source_start, log.log_end_offset)
+        if offset > log.log_start_offset and log.topic not in paths.INTERNAL_TOPICS:
+            with self._manager.duties.attempt("deletion as in the cluster", log.name):
+                delete_records(self._manager, log, offset, Task())
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def _take(self, copy: _Copy, each: Fetched) -> None:
+        """Process the answer about a partition."""
+        try:
+            if each.diverging is not None:
+                log = copy.log
+                self._do(
+                    copy,
+                    rules.on_divergence(log.log_end_offset, log.epochs.entries, *each.diverging),
+                )
+            elif each.error is not None:
+                copy.attempts += 1
+                loss = self._options.accept_loss
+                decision = rules.on_error(
+                    each.error, copy.position, each.next_offset, copy.attempts, accept_loss=loss
+                )
+                self._do(copy, decision)
+            else:
+                self._take_records(copy, each)
+        except (OSError, StorageError) as error:
+            if copy.log.closed:
+                raise
+            self._wait(copy, str(error))
+
+    def _take_records(self, copy: _Copy, each: Fetched) -> None:
+        copy.source_start, copy.source_end = each.log_start_offset, each.high_watermark
+        if each.records and not self._append(copy, each):
+            return
+        if copy.reason:
+            self._report(f"{copy.partition}: the copy goes on")
+            copy.reason = ""
+        copy.attempts = 0
+        if copy.position >= copy.source_end:
+            self._note_end(copy, self._manager.clock_ms())
+            copy.is_at_end = True
+            return
+        self._leave_end(copy)
+        if 0 < copy.target <= copy.position:
+            self._note_end(copy, self._began_ms)
+
+    def _append(self, copy: _Copy, each: Fetched) -> bool:
+        """Name the gaps before records and between them, and append; return False if it waits."""
+        log, end = copy.log, copy.log.log_end_offset
+        parts = parse_as_follower(log, each.records)
+        if found := holes(parts, end):
+            policy = self._policies.get(log.topic, Policy())
+            loss = self._options.accept_loss
+            decision = rules.on_records(
+                found, log.gaps, each.log_start_offset, policy, accept_loss=loss
+            )
+            if isinstance(decision, Wait):
+                self._wait(copy, decision.reason)
+                return False
+            for hole in decision.gaps:
+                self._name(copy, hole)
+        append_parts(log, parts, time.time_ns())
+        if log.durability.flush_due:
+            log.flush()
+        self.copied_bytes += len(each.records)
+        self.copied_offsets += log.log_end_offset - end
+        return True
+
+    def _note_end(self, copy: _Copy, at_ms: int) -> None:
+        """Note that the copy has all that the source had at a time."""
+        log = copy.log
+        end = log.log_end_offset
+        if copy.position > end and (hole := rules.without_records(end, copy.position, log.gaps)):
+            self._name(copy, hole)
+        if not copy.is_at_end:
+            since_ms = copy.at_end_ms
+            if since_ms == UNKNOWN:
+                since_ms = log.created_ns // 1_000_000
+            policy = self._policies.get(log.topic, Policy())
+            is_empty = log.log_start_offset == log.log_end_offset
+            now_ms = self._manager.clock_ms()
+            if not is_empty and rules.may_show_deleted(policy, since_ms, now_ms):
+                self._name(copy, Hole("tombstones", log.log_start_offset, log.log_end_offset - 1))
+            copy.at_end_ms = max(copy.at_end_ms, at_ms)
+
+    def _leave_end(self, copy: _Copy) -> None:
+        if copy.is_at_end:
+            copy.is_at_end = False
+            copy.at_end_ms = self._manager.clock_ms()
+
+    # -- decisions ---------------------------------------------------------------------------------
+
+    def _do(self, copy: _Copy, decision: Skip | Truncate | Compare | Again | Wait) -> None:
+        """Carry out the decision about a partition that is not fetched any more."""
+        match decision:
+            case Wait(reason):
+                self._wait(copy, reason)
+                return
+            case Compare():
+                self._do(copy, self._compare(copy))
+                return
+            case Skip(offset, damaged):
+                if damaged:
+                    self._name(copy, Hole("damaged", copy.position, offset - 1))
+                copy.skip_to = offset
+            case Truncate(offset):
+                log = copy.log
+                self._name(copy, Hole("diverged", offset, log.log_end_offset - 1))
+                self._manager.truncate(log, offset)
+                copy.start, copy.skip_to = min(copy.start, log.log_end_offset), 0
+        self._read_on(copy)
+
+    def _compare(self, copy: _Copy) -> Skip | Truncate | Again | Wait:
+        """Ask the leader where its log begins, and where our last epoch ends there."""
+        partition, log = copy.partition, copy.log
+        earliest = list_offsets(self._cluster, {partition: EARLIEST})[partition]
+        latest = list_offsets(self._cluster, {partition: LATEST})[partition]
+        entries, epoch_end = log.epochs.entries, None
+        if entries:
+            wanted = {partition: entries[-1][0]}
+            epoch_end = end_offsets_of_epochs(self._cluster, wanted)[partition]
+        found = rules.on_comparison(
+            log.log_end_offset, copy.position, entries, earliest, latest, epoch_end
+        )
+        if isinstance(found, Again) and copy.attempts >= _ATTEMPTS:
+            return Wait("the leader refuses an offset that its log has")
+        return found
+
+    def _wait(self, copy: _Copy, reason: str) -> None:
+        """Copy nothing of a partition until the next look at the metadata."""
+        self._consumer.drop(copy.partition)
+        self._leave_end(copy)
+        if reason != copy.reason:
+            self._report(f"{copy.partition}: waits: {reason}")
+        copy.reason = reason
+
+    def _name(self, copy: _Copy, hole: Hole) -> None:
+        """Write a gap, unless it is known, durably."""
+        if any(gap[:3] == hole for gap in copy.log.gaps):
+            return
+        copy.log.note_gap(Gap(*hole, self._manager.clock_ms()))
+        self.gaps += 1
+        self._report(f"{copy.partition}: {_WORDS[hole.kind].format(hole.first, hole.last)}")
+
+    def _say_once(self, of: str, line: str) -> None:
+        if self._faults.get(of) != line:
+            self._faults[of] = line
+            self._report(line)
+
+    # -- kafkafs.mirror ----------------------------------------------------------------------------
+
+    def _write_status(self) -> None:
+        """Write the state of all partitions."""
+        now_ms = self._manager.clock_ms()
+        for each, copy in self._copies.items():
+            self.status.partitions[each] = MirroredPartition(
+                copy.start,
+                copy.log.log_end_offset,
+                copy.source_start,
+                copy.source_end,
+                now_ms if copy.is_at_end else copy.at_end_ms,
+                "waiting" if copy.reason else "ok",
+                copy.reason,
+            )
+        mirror_file.write(self._manager.files, self._path, self.status)

@@ -1,0 +1,143 @@
+"""Chooses the topics of a mirror, and begins or renames their copies in the data directory.
+
+The functions that change the directory run while its lock is held and its logs are closed.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from kafka_client.cluster import Cluster, Metadata, Topic, TopicPartition
+from kafka_client.errors import ClientError
+from kafka_client.fetch import NO_TOPIC_ID
+from kafka_client.requests import LATEST, Offset, list_offsets
+from storage import paths
+from storage.directory.checkpoints import CHECKPOINTS
+from storage.errors import StorageError
+from storage.files import Files
+from storage.settings.settings import SETTINGS_FILE
+from storage.state import checkpoint_file
+from storage.state.mirror_file import NO_ID, MirrorFile
+
+# A copy is kept for ever unless the user changes this.
+_SETTINGS: Final = b"log.retention.ms=-1\nlog.retention.bytes=-1\n"
+
+
+class MirrorRefused(StorageError):  # noqa: N818
+    """A directory that is not, and cannot become, a mirror of this cluster."""
+
+
+def is_wanted(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether the patterns choose a topic. An internal one must be given by its name."""
+    return any(
+        name == pattern or (name not in paths.INTERNAL_TOPICS and fnmatchcase(name, pattern))
+        for pattern in patterns
+    )
+
+
+def wanted(metadata: Metadata, patterns: Sequence[str]) -> dict[str, Topic]:
+    """Return the chosen topics that may be read."""
+    return {
+        name: topic
+        for name, topic in metadata.topics.items()
+        if not topic.error and is_wanted(name, patterns)
+    }
+
+
+def id_text(topic_id: bytes) -> str:
+    """Return Kafka's text of a topic id, `NO_ID` if the cluster has none."""
+    if topic_id == NO_TOPIC_ID:
+        return NO_ID
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def has_leader(metadata: Metadata, partition: TopicPartition) -> bool:
+    """Return whether a partition can be read now."""
+    topic = metadata.topics.get(partition.topic)
+    if topic is None or topic.error or partition.partition not in topic.partitions:
+        return False
+    return topic.partitions[partition.partition].leader in metadata.brokers
+
+
+def start_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], start: int
+) -> dict[TopicPartition, int | ClientError]:
+    """Return where the copies of partitions begin: EARLIEST, LATEST, or a time in ms."""
+    found = list_offsets(cluster, dict.fromkeys(partitions, start))
+    # No record is as young as that.
+    late = [each for each, offset in found.items() if isinstance(offset, Offset) and offset[0] < 0]
+    if late:
+        found |= list_offsets(cluster, dict.fromkeys(late, LATEST))
+    return {
+        each: offset.offset if isinstance(offset, Offset) else offset
+        for each, offset in found.items()
+    }
+
+
+# -- the directory ---------------------------------------------------------------------------------
+
+
+def begin(files: Files, data_dir: str) -> None:
+    """Prepare a directory that becomes a mirror. Errors: MirrorRefused, OSError."""
+    entries = files.scan(data_dir)
+    names = {name for name, _ in entries}
+    if paths.partitions_in(entries) or paths.META_PROPERTIES in names:
+        reason = "this directory has topics. A mirror begins in a new directory"
+        raise MirrorRefused(reason, path=data_dir)
+    if SETTINGS_FILE not in names:
+        files.replace_atomically(os.path.join(data_dir, SETTINGS_FILE), _SETTINGS)
+
+
+def created_again(status: MirrorFile, topics: Mapping[str, Topic]) -> list[str]:
+    """Return the topics that have another id than their copies, whose names leave room for it."""
+    return [
+        name
+        for name, topic in topics.items()
+        if status.ids.get(name, NO_ID) not in (NO_ID, id_text(topic.id))
+        and paths.is_topic_name(_kept_name(name, status.ids[name]))
+    ]
+
+
+def set_aside(files: Files, data_dir: str, status: MirrorFile, topic: str) -> str:
+    """Rename the copy of a topic that was created again; return the name that it has now.
+
+    A call after a kill completes it: the lines of the checkpoints come first, and the id in
+    `status`, which is changed but not written, stays until all partitions are renamed.
+    """
+    topic_id = status.ids[topic]
+    kept = _kept_name(topic, topic_id)
+    numbers = [
+        number
+        for number in paths.partitions_in(files.scan(data_dir)).get(topic, ())
+        if checkpoint_file.read_partition_metadata(
+            files, os.path.join(_directory(data_dir, topic, number), paths.PARTITION_METADATA)
+        )
+        == topic_id
+    ]
+    for name in CHECKPOINTS:
+        path = os.path.join(data_dir, name)
+        lines = checkpoint_file.read_offsets(files, path)
+        moved = {
+            (kept, number): lines[topic, number] for number in numbers if (topic, number) in lines
+        }
+        if moved:
+            checkpoint_file.write_offsets(files, path, lines | moved)
+    for number in numbers:
+        files.rename(_directory(data_dir, topic, number), _directory(data_dir, kept, number))
+    files.sync_directory(data_dir)
+    del status.ids[topic]
+    for item in [item for item in status.partitions if item[0] == topic]:
+        del status.partitions[item]
+    return kept
+
+
+def _kept_name(topic: str, topic_id: str) -> str:
+    return f"{topic}.{topic_id}"
+
+
+def _directory(data_dir: str, topic: str, number: int) -> str:
+    return os.path.join(data_dir, paths.partition_directory(topic, number))

@@ -1,0 +1,147 @@
+"""Topics of a broker are copied, byte for byte, and go on after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_client.addresses import parse_brokers
+from kafka_client.cluster import Cluster
+from kafka_client.properties import ClientSettings
+from kafka_client.requests import EARLIEST, LATEST
+from kafkafs.mirror.mirror import Mirror, Options
+from kafkafs.mirror.topics import MirrorRefused
+from storage import Record
+from storage.files import Files
+from storage.manager import LogManager
+from storage.state import mirror_file
+from tests.interop import clients
+from tests.interop.brokers import Broker
+from tests.interop.clients import Sender
+
+T = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With topics of all kinds of batches."""
+    broker = Broker(tmp_path_factory.mktemp("mirror"), broker_session_timeout_ms=60_000)
+    try:
+        broker.start()
+        topics: dict[str, dict[str, object]] = {
+            "orders": {},
+            "tx": {},
+            "started": {},
+            "empty": {},
+        }
+        clients.create_topics(broker, topics)
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            Sender(broker, compression_type=codec).send("orders", records(codec.encode(), 20))
+        sender = Sender(broker, transactional_id="t")
+        for commit in (True, False, True):
+            with sender.transaction(commit=commit):
+                sender.send("tx", records(b"tx", 5))
+        sender.producer.begin_transaction()
+        sender.send("tx", records(b"open", 2))
+        Sender(broker).send("started", records(b"s", 10))
+        clients.delete_records(broker, "started", 7)
+        yield broker
+    finally:
+        broker.kill()
+
+
+def records(prefix: bytes, count: int) -> list[Record]:
+    return [Record(number, T + number, 0, prefix, prefix * number) for number in range(count)]
+
+
+def stored(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+class Run:
+    """One run of a mirror; `lines` are its reports."""
+
+    def __init__(self, broker: Broker, data: Path, *patterns: str, **options: Any) -> None:
+        self.lines: list[str] = []
+        self.data = data
+        self.broker = broker
+        self.options = Options(
+            f"kafka://{broker.address}", patterns or ("*",), consumer={"max_wait_ms": 50}, **options
+        )
+
+    def __call__(self, stop: Callable[[], bool] | None = None) -> Mirror:
+        """Copy up to the end, or until `stop` says so."""
+        with Cluster(parse_brokers(self.broker.address), ClientSettings()) as cluster:
+            self.mirror = Mirror(cluster, str(self.data), self.options)
+            self.mirror.run(stop is None, stop or (lambda: False), self.lines.append)
+        return self.mirror
+
+
+def test_batches_and_offsets_are_those_of_the_broker(broker: Broker, tmp_path: Path) -> None:
+    run = Run(broker, tmp_path)
+    mirror = run()
+    assert (run.lines, mirror.gaps, mirror.waiting, mirror.left) == ([], 0, {}, 0)
+    for topic in ("orders", "tx", "started", "empty"):
+        assert stored(tmp_path / f"{topic}-0") == stored(broker.partition(topic)), topic
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert sorted(manager.topics) == ["empty", "orders", "started", "tx"]
+        tx = manager.log("tx", 0)
+        assert tx.last_stable_offset == clients.offsets(broker, "tx", committed=True)[1]
+        assert manager.log("started", 0).log_start_offset == 7
+    theirs, ours = (
+        each / "partition.metadata" for each in (broker.partition("tx"), tmp_path / "tx-0")
+    )
+    assert ours.read_text() == theirs.read_text()
+    status = mirror_file.read(Files(), str(tmp_path))
+    assert status is not None
+    copy = status.partitions["started", 0]
+    assert (copy.start, copy.end, copy.source_start, copy.source_end, copy.state) == (
+        7,
+        10,
+        7,
+        10,
+        "ok",
+    )
+    assert copy.at_end_ms > T
+
+
+def test_a_mirror_begins_in_a_new_directory_only(broker: Broker, tmp_path: Path) -> None:
+    with LogManager.open(str(tmp_path)) as manager:
+        manager.create_topic("mine", 1)
+    with pytest.raises(MirrorRefused, match="this directory has topics"):
+        Run(broker, tmp_path)()
+
+
+def test_another_cluster_is_refused(broker: Broker, tmp_path: Path) -> None:
+    Run(broker, tmp_path, "orders")()
+    status = mirror_file.read(Files(), str(tmp_path))
+    assert status is not None
+    status.cluster = "another"
+    mirror_file.write(Files(), str(tmp_path), status)
+    with pytest.raises(MirrorRefused, match="mirrors cluster another"):
+        Run(broker, tmp_path, "orders")()
+
+
+@pytest.mark.parametrize(
+    ("start", "first"), [(EARLIEST, 0), (LATEST, 20), (T + 5, 5), (T + 99, 20)]
+)
+def test_a_copy_begins_at_the_start_that_was_first_given(
+    broker: Broker, tmp_path: Path, start: int, first: int
+) -> None:
+    """Also a later run has it. What is created meanwhile begins with its first record."""
+    topic = f"from-{start}"
+    clients.create_topic(broker, topic)
+    Sender(broker).send(topic, records(b"v", 20))
+    Run(broker, tmp_path, "from-*", start=start)()
+    Sender(broker).send(topic, records(b"w", 3))
+    clients.create_topic(broker, f"{topic}-new")
+    Sender(broker).send(f"{topic}-new", records(b"n", 2))
+    run = Run(broker, tmp_path, "from-*")
+    assert (run().gaps, run.lines) == (0, [])
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        log, new = manager.log(topic, 0), manager.log(f"{topic}-new", 0)
+        assert (log.log_start_offset, log.log_end_offset) == (first, 23)
+        assert (new.log_start_offset, new.log_end_offset) == (0, 2)
