@@ -32,7 +32,9 @@ def remove_directory(files: Files, directory: str) -> None:
         files.unlink(directory)  # deleted as a partition that never was one
         return
     for name, _ in files.scan(directory):
-        files.unlink(os.path.join(directory, name))
+        # Another process may remove a file, too.
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(os.path.join(directory, name))
     files.rmdir(directory)
 
 

@@ -238,6 +238,26 @@ def test_a_file_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
             assert [name for name in os.listdir(tmp_path / "t-0") if "deleted" in name] == left
 
 
+class Vanishing(Files):
+    """A directory in which another process removes a file while it is being removed."""
+
+    def scan(self, path: str) -> list[tuple[str, bool]]:
+        found = super().scan(path)
+        if path.endswith("-delete"):
+            os.unlink(os.path.join(path, found[0][0]))
+        return found
+
+
+def test_a_file_that_vanishes_does_not_keep_its_deleted_directory(tmp_path: Path) -> None:
+    with opened(tmp_path, Vanishing()) as manager:
+        append(manager.create_topic("gone", 1).partitions[0], b"a")
+        manager.delete_topic("gone")
+        remove = manager.sweep(2 * manager.clock_ms())
+        assert remove is not None
+        remove()
+        assert not [name for name in os.listdir(tmp_path) if "gone" in name]
+
+
 def test_a_snapshot_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
     """Though the log has not grown since; and none is there that says less than it should."""
     disk = SimulatedDisk(str(tmp_path))
