@@ -288,10 +288,14 @@ class _LogStartAdvance:
             lambda: log.durability.recovery_point < self.log_start or bool(log.snapshots.unsynced)
         ):
             log.flush(task.on_log_thread)
-        task.on_log_thread(self._prepare)()
+        self.prepare(task)
         log.manifest.withdraw(self.segments)
         self._is_let_go = True
         task.on_log_thread(self._intend)
+
+    def prepare(self, task: Task) -> None:
+        """Prepare the history of shown text. Runs on a worker thread."""
+        task.on_log_thread(self._prepare)()
 
     def _prepare(self) -> Callable[[], None]:
         if self.log.closed:
@@ -348,7 +352,8 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
     deletes segments that lie below the log start. If the active segment does, it is rolled for
     that, but not in a broker's log. Errors: OffsetOutOfRange above the high watermark or below -1,
     PolicyViolation if cleanup.policy is only compact (`Partition.deleteRecordsOnLeader`) and for
-    the topic of committed offsets, OSError and other StorageErrors.
+    the topic of committed offsets, OSError and other StorageErrors; BlockingIOError if large
+    transactions keep ending.
     """
     advance = task.on_log_thread(lambda: _begin_advance(directory, log, offset))
     if advance is None:
@@ -364,7 +369,12 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
     try:
         advance.write_down(task)
         directory.checkpoint_logs([log], task)
-        return task.on_log_thread(carry_out)
+        try:
+            return task.on_log_thread(carry_out)
+        except BlockingIOError:
+            # A large transaction has ended since: this thread measures its text.
+            advance.prepare(task)
+            return task.on_log_thread(carry_out)
     finally:
         _end(directory, [advance], task)
 

@@ -99,6 +99,12 @@ class LogListener(Generic[L]):
         Thread-safe.
         """
 
+    def moving_log_start(self, log: L, log_start: int) -> None:
+        """The log start is about to move up to `log_start`.
+
+        Errors: BlockingIOError; nothing has changed, and it must not move before `preparing`.
+        """
+
     def log_start_moved(self, log: L) -> None:
         """The log start has moved up inside a segment: records before it are no longer shown."""
 

@@ -540,10 +540,13 @@ class Log(LogState):
     def raise_log_start(self, offset: int) -> None:
         """Delete the records below `offset` (`UnifiedLog.maybeIncrementLogStartOffset`).
 
-        Segments without other records stay until retention removes them.
+        Segments without other records stay until retention removes them. Errors: those of
+        `check_writable`; BlockingIOError: prepare it (again) with `prepare_replacement`.
         """
         self.check_writable()
         assert self.log_start_offset < offset <= self.high_watermark
+        for listener in self.listeners:
+            listener.moving_log_start(self, offset)
         self.begin_at(offset)
 
     def begin_at(self, offset: int) -> None:

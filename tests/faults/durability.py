@@ -249,8 +249,8 @@ FAULTS = [
     Fault(
         "retention-what-goes-is-not-flushed-first",
         "storage/directory/retain.py",
-        "            log.flush(task.on_log_thread)\n        task.on_log_thread(self._prepare)()",
-        "            _ = log.flush\n        task.on_log_thread(self._prepare)()",
+        "            log.flush(task.on_log_thread)\n        self.prepare(task)",
+        "            _ = log.flush\n        self.prepare(task)",
         "A log start above what is on the disk after a power cut.",
         (RETENTION_CRASH,),
     ),
@@ -294,10 +294,10 @@ FAULTS = [
         "storage/directory/retain.py",
         "        advance.write_down(task)\n"
         "        directory.checkpoint_logs([log], task)\n"
-        "        return",
+        "        try:",
         """\
         advance.write_down(task)
-        return""",
+        try:""",
         "Deleted records are back after a kill.",
         (RETENTION_CRASH, "tests/storage/log/test_delete_records.py"),
     ),

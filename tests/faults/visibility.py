@@ -764,8 +764,8 @@ FAULTS = [
     Fault(
         "text-of-a-deletion-measured-without-a-limit",
         "kafkafs/tree/partition/partition.py",
-        "                    text.passing(end, until)\n",
-        "                    pass\n",
+        "            self._measure_each(lambda text: text.passing(end, until))\n",
+        "            pass\n",
         "The loop thread measures without a limit after a large transaction.",
         (REWRITE,),
     ),

@@ -36,6 +36,7 @@ from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import Shift, new_shift
+from storage.state.history_file import visible_from
 from storage.waiting import anyway, at_once, before_waiting, may_wait
 
 if TYPE_CHECKING:
@@ -569,8 +570,8 @@ class Partition:
         # A restart completes a swap, so its base must be on the disk before. A restart deletes
         # nothing from the old base on.
         is_early = bool(new) or rewrite.is_stable
-        # The views that may have a base. Their texts stay, so that `_catch_up` limits how much the
-        # log's thread measures after the transaction has ended.
+        # The views that may have a base. Their texts stay, so that `_measure_passed` limits how
+        # much the log's thread measures after the transaction has ended.
         views = () if is_early else (values_view(True), values_view(False))
         texts = [self.text(view) for view in views]
 
@@ -619,7 +620,8 @@ class Partition:
         self.note_change()
         count = len(segments)
         self._hold(segments)
-        self._catch_up(self.log.segments[count].base_offset)
+        self._catch_up()
+        self._measure_passed(self.log.segments[count].base_offset)
         self._end_ranges()
         if self._is_hidden(segments, (), self.log.log_start_offset):
             with self.lock:
@@ -705,6 +707,11 @@ class Partition:
         for text in tuple(self.texts.values()):
             text.repack_ended()
 
+    def moving_log_start(self, log_start: int) -> None:
+        """The log start is about to move up. BlockingIOError as in `_measure_passed`."""
+        segments = self.log.segments
+        self._measure_passed(segments[visible_from(segments, log_start)].base_offset)
+
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: later opens see another past."""
         self.note_change()
@@ -751,21 +758,27 @@ class Partition:
                 with contextlib.suppress(StorageError, OSError):
                     segment.open_log()
 
-    def _catch_up(self, end: int = 0) -> None:
-        """Measure all shown text before the past changes, and the text between the base and `end`;
-        `preparing` has measured most of it.
+    def _catch_up(self) -> None:
+        """Measure all shown text before the past changes; `preparing` has measured most of it.
 
         BlockingIOError if that takes more than `LOOK_S`, for example because a large transaction
-        has just ended. If another process has changed the log, it waits until the shown text is
-        measured, and `Rewrite` measures the rest.
+        has just ended. If another process has changed the log, it waits until all is measured.
         """
-        follows = self.mount.follows
-        until = NEVER if follows else time.monotonic() + LOOK_S
+        until = NEVER if self.mount.follows else time.monotonic() + LOOK_S
+        self._measure_each(lambda text: text.catch_up(until))
+
+    def _measure_passed(self, end: int) -> None:
+        """Measure the text between the base and `end`, as `Rewrite` needs it: as `_catch_up`. If
+        another process has changed the log, `Rewrite` limits it.
+        """
+        if not self.mount.follows:
+            until = time.monotonic() + LOOK_S
+            self._measure_each(lambda text: text.passing(end, until))
+
+    def _measure_each(self, measure: Callable[[PartitionText], object]) -> None:
         for text in self.texts.values():
             try:
-                text.catch_up(until)
-                if not follows:
-                    text.passing(end, until)
+                measure(text)
             except BlockingIOError:
                 raise
             except (StorageError, OSError):

@@ -163,6 +163,9 @@ class Partitions(LogListener[Log]):
         if partition is not None:
             partition.repack_ended()
 
+    def moving_log_start(self, log: Log, log_start: int) -> None:
+        self.of(log).moving_log_start(log_start)
+
     def log_start_moved(self, log: Log) -> None:
         self.of(log).log_start_moved()
 

@@ -544,6 +544,48 @@ def test_a_large_transaction_that_ends_before_a_deletion_is_left_to_a_worker_thr
         assert first_position(tree) == 7 + 2 * 7
 
 
+def test_delete_records_leaves_a_large_transaction_that_has_just_ended_to_its_worker_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        append(tree.log(), b"before")
+        assert tree.read("t/.follow/0") == b"before\n"
+        log = tree.log()
+        client = Client(log, 7)
+        for _ in range(4):
+            client.send(b"inside")
+            tree.roll()
+        in_thread(log.prepare_replacement((), (), log_start=3))
+        client.commit()
+        monkeypatch.setattr(partition_module, "LOOK_S", 0)
+        with pytest.raises(BlockingIOError):
+            log.raise_log_start(3)
+        assert log.log_start_offset == 0
+        assert tree.read("t/0") == b"before\n" + 4 * b"inside\n"
+        log.end_change((), ())
+        client = Client(log, 8)
+        for _ in range(3):
+            client.send(b"again")
+            tree.roll()
+        blocked: list[bool] = []
+
+        def then_committed(work: Callable[[], T]) -> T:
+            if log.pending_log_starts and log.producers.first_undecided_offset is not None:
+                # The log start is about to move.
+                client.commit()
+            try:
+                return work()
+            except BlockingIOError:
+                blocked.append(log.log_start_offset > 0)
+                raise
+
+        assert delete_records(tree.manager, log, 8, Task(then_committed)) == 8
+        assert blocked == [False]
+        assert tree.read("t/0") == b"again\n"
+        assert first_position(tree) == 7 + 4 * 7 + 2 * 6
+
+
 def test_a_deletion_of_an_open_transaction_measures_only_the_deleted_text(tmp_path: Path) -> None:
     options = MountOptions(isolation="read_uncommitted")
     with a_tree(tmp_path / "data", options) as tree:
