@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, paths
+from storage import Log, LogManager, paths
 from storage.directory.lock import alone, change_settings
+from storage.directory.mirror import end_mirror
 from storage.errors import CorruptCheckpoint, InvalidConfig, LogLocked, MirroredDirectory
 from storage.files import Files
+from storage.log.append import append_as_follower
 from storage.state import mirror_file
 from storage.state.mirror_file import MirrorFile
-from tests.storage.logs import append, opened, values
+from storage.verify.verify import verify
+from tests.storage.log.test_follower import FAR, at
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 
 SOURCE = "kafka://one:9092"
 
@@ -51,6 +55,57 @@ def test_only_the_mirror_writes(tmp_path: Path) -> None:
         change_settings(path, "a", {"segment.bytes": "1000000"})
     with LogManager.open(path, read_only=True) as manager:
         assert values(manager.log("a", 0)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [[5, 9, 30, 31, 32, 80, 200, 201, 950], [3, 9, FAR + 100, FAR + 101, 3 * FAR, 5 * FAR]],
+    ids=["near", "too far for a segment"],
+)
+@pytest.mark.parametrize("flushes", [False, True])
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_gaps_are_no_losses(
+    tmp_path: Path, offsets: list[int], flushes: bool, has_checkpoints: bool
+) -> None:
+    """… after a kill, in a mirror, and once it has ended."""
+
+    def kill(manager: LogManager) -> None:
+        manager.abandon()
+        for name in () if has_checkpoints else (paths.RECOVERY_POINTS, paths.LOG_STARTS):
+            (tmp_path / name).unlink(missing_ok=True)
+
+    def judge(manager: LogManager, *more: int) -> Log:
+        log = manager.log("t", 0)
+        assert [record.offset for record in log.records()] == [*offsets, *more]
+        assert log.log_start_offset == 2
+        assert (manager.faults, manager.cuts, log.lost_ranges) == ([], [], [])
+        return log
+
+    make_mirror(tmp_path)
+    manager = LogManager.open(str(tmp_path), mirrors=True)
+    settings = {"internal.segment.bytes": "200"}
+    log = manager.create_mirrored_topic("t", None, 1, settings).partitions[0]
+    manager.start_at(log, 2)
+    for number, offset in enumerate(offsets):
+        append_as_follower(log, at(batch([b"%d" % offset * 9]), offset), NOW_NS)
+        if flushes and number == 2:
+            log.flush()
+            manager.checkpoint()
+            log.roll(NOW_MS)
+    kill(manager)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        judge(manager)
+    with opened(tmp_path, mirrors=True) as manager:
+        judge(manager)
+    assert verify(str(tmp_path)).faults == []
+    with alone(str(tmp_path), mirrors=True) as files:
+        end_mirror(files, str(tmp_path))
+    manager = LogManager.open(str(tmp_path))
+    append(judge(manager), b"ours")
+    kill(manager)
+    with opened(tmp_path) as manager:
+        judge(manager, offsets[-1] + 1)
+    assert verify(str(tmp_path)).faults == []
 
 
 def test_the_lock_is_released_if_the_directory_became_a_mirror(

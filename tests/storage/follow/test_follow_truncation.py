@@ -86,6 +86,25 @@ def test_the_first_batch_begins_below_the_log_start(tmp_path: Path, always: bool
         reader.manager.close()
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_batches_jump_and_segments_roll(tmp_path: Path, always: bool) -> None:
+    """As in the mirror of a compacted topic. One jump is too far for a segment."""
+    disk, offsets = Watched(tmp_path), [5, 9, 30, 31, 200, 2**31 + 300, 2**31 + 301, 2**31 + 900]
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager, internal_segment_bytes=150)
+        reader = Reader(tmp_path, always, disk)
+        for number, offset in enumerate(offsets):
+            append_as_follower(log, at(batch([b"%d" % offset * 9]), offset), NOW_NS)
+            if number == 4:
+                log.roll(NOW_MS)
+        disk.look = tuple
+        reader.look()
+        assert [record.offset for record in reader.log.records()] == offsets
+        assert reader.log.losses == []
+        assert facts(reader.log)[:2] == facts(log)[:2]
+        reader.manager.close()
+
+
 def test_a_reader_opens_the_log_before_its_first_batch(tmp_path: Path) -> None:
     """The first segment begins below the log start, and is empty."""
     disk = Watched(tmp_path)
