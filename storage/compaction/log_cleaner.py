@@ -71,17 +71,21 @@ class LogCleaner:
 
     def filthiest(self, now_ms: int, waiting: Collection[Log] = ()) -> Log | None:
         """Return the next log to clean: of the due logs except `waiting`, the one with the largest
-        share of dirty bytes (`grabFilthiestCompactedLog`).
+        share of dirty bytes (`grabFilthiestCompactedLog`). Forget why a log that is not due could
+        not be cleaned.
         """
         due = []
         for log in self._manager.topics.compacted:
-            if log.closed or log.cleaning or log in waiting:
+            if log.closed or log.cleaning:
                 continue
             self._note_left_out(log)
-            if log.may_be_cleaned:
-                plan = self.plan(log, now_ms)
-                if plan.is_due(log.config) or log.replacement is not None:
-                    due.append((plan.ratio, log))
+            plan = self.plan(log, now_ms)
+            is_due = plan.is_due(log.config) or log.replacement is not None
+            if not (is_due and log.may_be_cleaned):
+                if log not in self._left_out:
+                    self.uncleanable.pop(log, None)
+            elif log not in waiting:
+                due.append((plan.ratio, log))
         return max(due, key=lambda item: item[0])[1] if due else None
 
     # -- cleaning ------------------------------------------------------------------------------

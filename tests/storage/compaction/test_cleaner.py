@@ -369,6 +369,10 @@ def test_a_full_disk_leaves_all_as_it_was(tmp_path: Path) -> None:
         assert "No space" in cleaner.uncleanable[log]
         assert cleaner.filthiest(NOW_MS) is log
         assert cleaner.filthiest(NOW_MS, {log}) is None
+        assert log in cleaner.uncleanable
+        manager.change_topic_settings("t", {"min.cleanable.dirty.ratio": "1"})
+        assert cleaner.filthiest(NOW_MS) is None
+        assert not cleaner.uncleanable, "nobody tries again"
 
 
 @pytest.mark.parametrize("is_known", [False, True])
