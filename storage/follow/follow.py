@@ -79,6 +79,8 @@ class LogFollower:
     ) -> None:
         assert log.read_only
         self.log = log
+        # Device and inode of the log's directory. Another directory may get its name.
+        self.directory = self._directory()[0]
         self._clock_ns = clock_ns
         self._tail = LogTail(log, clock_ns, limit)
         self._limit_seen = -1
@@ -121,11 +123,13 @@ class LogFollower:
 
     def _look(self) -> bool:
         """Look once; return False if the log could not take all changes of the files."""
-        log = self.log
+        directory, stamp = self._directory()
+        if directory != self.directory:
+            # Another partition has the name: this log stays as it is.
+            return True
         if self._tail.limit is not None and (limit := self._tail.limit()) != self._limit_seen:
             self._limit_seen = limit
             self._tail.seen = None
-        stamp = log.files.file_stat(log.directory).st_mtime_ns
         try:
             is_done = stamp == self._names_seen or self._look_at_names(stamp)
         except (FileNotFoundError, SegmentGone):
@@ -138,6 +142,16 @@ class LogFollower:
             raise
         self._look_at_tail()
         return is_done
+
+    def _directory(self) -> tuple[tuple[int, int], int]:
+        """Return device and inode, and the mtime, of the directory that has the log's name."""
+        found = self.log.files.file_stat(self.log.directory)
+        return (found.st_dev, found.st_ino), found.st_mtime_ns
+
+    def _check_directory(self) -> None:
+        """Check that what was just loaded by its name is this log's. Errors: FileReplaced."""
+        if self._directory()[0] != self.directory:
+            raise FileReplaced
 
     def _look_at_names(self, stamp: int) -> bool:
         """Let the log have the segments of its directory; return False if that has to wait.
@@ -201,6 +215,7 @@ class LogFollower:
         names = self._names()
         loader = LogLoader(self._tail.files_of_log(self.log.log_start_offset), 0, find)
         segments = {each.base_offset: each for each in loader.load_segments(names)}
+        self._check_directory()
         for base, segment in segments.items():
             old = known.get(base)
             if segment is not old and segment.sealed:
@@ -483,7 +498,9 @@ class LogFollower:
             at = max(active.next_offset, active.base_offset + 1)
             if (path := self._path_of_deleted(at, found)) is not None:
                 deleted = Segment(log.files, log.directory, at, log.config, writable=False)
-                self._begin(self._identified(deleted, path))
+                self._identified(deleted, path)
+                self._check_directory()
+                self._begin(deleted)
                 continue
             base = next((base for base in found if base >= at and not found[base].lost), None)
             if base is None:
@@ -607,6 +624,7 @@ class LogFollower:
         names = self._names()
         loader = LogLoader(self._tail.files_of_log(), 0)
         recovered = loader.load()
+        self._check_directory()
         fresh = recovered.segments
         # (The writer may drop everything before it makes a new first segment.)
         if not loader.bases or self._names() != names:

@@ -22,7 +22,12 @@ from collections.abc import Callable
 
 from storage import paths
 from storage.directory.open import find_partitions
-from storage.directory.partition import add_log, load_partition, retry_while_writer_renames
+from storage.directory.partition import (
+    add_log,
+    load_partition,
+    read_topic_id,
+    retry_while_writer_renames,
+)
 from storage.directory.topics import TopicPartition
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow.follow import FRESH_NS, LogFollower
@@ -52,7 +57,6 @@ class DirectoryFollower:
         self._clock_ns = clock_ns
         self._until_high_watermark = until_high_watermark
         self._followers: dict[Log, LogFollower] = {}
-        self._directories: dict[Log, tuple[int, int]] = {}
         self._names_seen: int | None = None
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
         self._log_starts = _Offsets(manager, paths.LOG_STARTS)
@@ -70,11 +74,10 @@ class DirectoryFollower:
         it was rewritten since it was loaded, or if it cannot be read.
         """
         try:
-            identity = self._identity(log.directory)
-            if identity is not None:
-                self._directories[log] = identity
             limit = self._limit(log) if self._until_high_watermark else None
             self._followers[log] = LogFollower(log, self._clock_ns, limit)
+            if read_topic_id(self._files, log.directory) not in ("", log.topic_id):
+                raise FileNotFoundError(log.directory)
         except (StorageError, OSError) as error:
             self._end(log)
             if not isinstance(error, (FileNotFoundError, SegmentGone)):
@@ -137,7 +140,7 @@ class DirectoryFollower:
         there = {item: self._identity(manager.partition_path(item)) for item in found}
         manager.topics.forget_faults(there)
         for log in list(manager.logs()):
-            if there.get((log.topic, log.partition)) != self._directories.get(log):
+            if there.get((log.topic, log.partition)) != self._followers[log].directory:
                 self._end(log)
         known = {(log.topic, log.partition) for log in manager.logs()}
         waiting = [item for item in found if item not in known]
@@ -189,16 +192,19 @@ class DirectoryFollower:
 
     def _end(self, log: Log) -> None:
         """Remove a partition whose directory was removed or replaced."""
-        self._followers.pop(log, None)
-        self._manager.drop(log, self._renamed(self._directories.pop(log, None)))
+        follower = self._followers.pop(log, None)
+        self._manager.drop(log, None if follower is None else self._renamed(follower))
 
-    def _renamed(self, identity: tuple[int, int] | None) -> str | None:
-        """Return the path of a directory that the broker has renamed for deletion."""
+    def _renamed(self, follower: LogFollower) -> str | None:
+        """Return the path of a directory that the broker has renamed for deletion, or a mirror
+        because the topic was created again (`TOPIC.ID-N`).
+        """
+        kept = f"{follower.log.topic}."
         for name, is_directory in self._files.scan(self._manager.path):
             aside = paths.parse_aside_directory(name) if is_directory else None
-            if aside is not None:
+            if aside is not None or (is_directory and name.startswith(kept)):
                 directory = os.path.join(self._manager.path, name)
-                if self._identity(directory) == identity:
+                if self._identity(directory) == follower.directory:
                     return directory
         return None
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import LogManager
-from storage.files import Files
+from storage.errors import SegmentGone, StorageError
+from storage.files import Files, Kind
 from storage.follow.follow_directory import DirectoryFollower
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.record.control import COMMIT
-from tests.broker_files import NOW_MS, BrokerDirectory
+from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
 from tests.storage.logs import append, values
 from tests.storage.transactions import Client
 
@@ -191,6 +193,139 @@ def test_a_topic_of_the_same_name_is_another(followed: Followed) -> None:
     assert appeared.topic_id != log.topic_id
     assert values(followed.manager.log("t", 0)) == [b"new"]
     assert values(log) == [b"old"]
+
+
+@pytest.mark.parametrize("name", ["t.ID-0", "t-0.0123456789abcdef0123456789abcdef-delete"])
+def test_a_renamed_directory_can_be_read_for_a_while(followed: Followed, name: str) -> None:
+    """Also through files that were not open."""
+    old = followed.broker.partition()
+    old.append(b"old")
+    follower = followed.open()
+    log = followed.manager.log("t", 0)
+    log.active.close_descriptors()
+    old.directory.rename(old.data / name)
+    followed.broker.partition().append(b"new")
+    follower.look_for_partitions()
+    assert values(log) == [b"old"]
+    assert values(followed.manager.log("t", 0)) == [b"new"]
+
+
+class Interrupted(Files):
+    """Calls `interrupt` before the operation number `at` that looks at files or opens one."""
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        super().__init__()
+        self.interrupt = interrupt
+        self.at = -1
+
+    def _count(self) -> None:
+        self.at -= 1
+        if self.at == 0:
+            self.interrupt()
+
+    def file_stat(self, path: str) -> os.stat_result:
+        self._count()
+        return super().file_stat(path)
+
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
+        self._count()
+        return super().listing(path)
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self._count()
+        return super().open(path, flags, mode)
+
+
+@pytest.mark.parametrize("change", ["nothing", "append", "roll"])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_log_gets_no_records_of_another_topic(tmp_path: Path, is_open: bool, change: str) -> None:
+    """The directory is replaced before any operation of a look. The next look for partitions
+    notices that.
+    """
+    for at in range(1, 100):
+        followed = Followed(tmp_path / f"{at}")
+        old = followed.broker.partition()
+        for value in (b"a", b"b"):
+            old.append(value)
+            old.roll()
+        old.append(b"c")
+
+        def replace(followed: Followed = followed, old: BrokerPartition = old) -> None:
+            old.directory.rename(old.data / "t.AAAAAAAAAAAAAAAAAAAAAQ-0")
+            new = followed.broker.partition()
+            for _ in range(2):
+                new.append(b"1", b"2")
+                new.roll()
+            new.append(b"3")
+
+        files = Interrupted(replace)
+        follower = followed.open(files)
+        log = followed.manager.log("t", 0)
+        assert values(log) == [b"a", b"b", b"c"]
+        if not is_open:
+            for segment in log.segments:
+                segment.close_descriptors()
+        if change == "append":
+            old.append(b"d")
+        elif change == "roll":
+            old.roll()
+        files.at = at
+        with contextlib.suppress(StorageError, OSError):
+            follower.look(log)
+        is_replaced = files.at <= 0
+        files.at = -1
+        if not is_replaced:
+            break
+        for _ in range(2):
+            with contextlib.suppress(StorageError, OSError):
+                follower.look(log)
+            others = {path.stat().st_ino for path in old.directory.iterdir()}
+            mine = {segment.identity[1] for segment in log.segments if segment.identity}
+            assert mine.isdisjoint(others), at
+            assert log.log_end_offset in (3, 4)
+            with contextlib.suppress(SegmentGone):
+                assert values(log)[:3] == [b"a", b"b", b"c"]
+            follower.look_for_partitions()
+        assert values(followed.manager.log("t", 0)) == [b"1", b"2", b"1", b"2", b"3"]
+        followed.manager.close()
+    assert at > 5
+
+
+def test_a_directory_is_replaced_while_it_is_opened(tmp_path: Path) -> None:
+    """No log has the id of one and records of the other."""
+    ids = "AAAAAAAAAAAAAAAAAAAAAQ", "BBBBBBBBBBBBBBBBBBBBBQ"
+    for at in range(1, 100):
+        followed = Followed(tmp_path / f"{at}")
+        old = followed.broker.partition("t", 0, ids[0])
+        old.append(b"a", b"b")
+        old.roll()
+        old.append(b"c")
+
+        def replace(followed: Followed = followed, old: BrokerPartition = old) -> None:
+            old.directory.rename(old.data / "t.AAAAAAAAAAAAAAAAAAAAAQ-0")
+            new = followed.broker.partition("t", 0, ids[1])
+            new.append(b"1")
+            new.roll()
+            new.append(b"2", b"3")
+
+        files = Interrupted(replace)
+        files.at = at
+        follower = followed.open(files)
+        is_replaced = files.at <= 0
+        files.at = -1
+        if not is_replaced:
+            break
+        for _ in range(2):
+            for log in list(followed.manager.logs()):
+                with contextlib.suppress(StorageError, OSError):
+                    follower.look(log)
+                with contextlib.suppress(SegmentGone):
+                    expected = {ids[0]: [b"a", b"b", b"c"], ids[1]: [b"1", b"2", b"3"]}
+                    assert values(log) == expected[log.topic_id], at
+            follower.look_for_partitions()
+        assert values(followed.manager.log("t", 0)) == [b"1", b"2", b"3"], at
+        followed.manager.close()
+    assert at > 5
 
 
 def test_one_of_the_same_name_waits_until_the_last_of_the_old_is_gone(followed: Followed) -> None:
