@@ -51,7 +51,8 @@ class Fetched:
     the position. `next_offset` is the position after them, and `last_epoch` is the leader epoch of
     the last one. `aborted` are the producer id and the first offset of aborted transactions (read
     committed only). `diverging` is (epoch, end offset) if this position is on another history.
-    `error` is why there are none.
+    `error` is why there are none. If that is damage, `next_offset` is the one after the damaged
+    batch, as far as its header is right.
     """
 
     partition: TopicPartition
@@ -197,6 +198,8 @@ class Fetcher:
                 fault = checked.fault or "a part of it is missing"
                 reason = f"{partition}: a batch from the broker is damaged: {fault}"
                 found.error = CorruptRecord(reason, offset=position.offset)
+                following = _last_offset(each["records"], position.offset) + 1
+                found.next_offset = min(max(following, position.offset), end)
         return found
 
 

@@ -90,7 +90,8 @@ class _Copy:
 
     `skip_to`: the source has no records between our log end and this offset. `is_at_end`: whether
     it has all records of the source; `at_end_ms`: when it last had, by the wall clock. `reason`:
-    why it waits. `target`: the end of the source when the session began.
+    why it waits. `is_answered`: whether the leader has answered about the position. `target`: the
+    end of the source when the session began.
     """
 
     partition: TopicPartition
@@ -103,6 +104,7 @@ class _Copy:
     is_at_end: bool = False
     attempts: int = 0
     reason: str = ""
+    is_answered: bool = False
     target: int = 0
 
     @property
@@ -183,7 +185,8 @@ class Mirror:
         next_settings = manager.monotonic_ms() + _SETTINGS_MS
         while not stop():
             if until_caught_up and all(
-                copy.reason or copy.position >= copy.target for copy in self._copies.values()
+                copy.reason or (copy.is_answered and copy.position >= copy.target)
+                for copy in self._copies.values()
             ):
                 break
             if consumer.is_done:
@@ -296,6 +299,7 @@ class Mirror:
     def _read_on(self, copy: _Copy) -> None:
         """Fetch a partition from our log end on, or after a gap."""
         entries = copy.log.epochs.entries
+        copy.is_answered = False
         # Without records before it, a position has no history.
         is_known = entries and copy.position == copy.log.log_end_offset
         topic = self._cluster.metadata.topics.get(copy.partition.topic)
@@ -317,7 +321,8 @@ class Mirror:
         self._policies |= {name: Policy.of(found.get(name)) for name in names}
 
     def _set_targets(self) -> None:
-        found = list_offsets(self._cluster, dict.fromkeys(self._copies, LATEST))
+        wanted = [each for each, copy in self._copies.items() if not copy.reason]
+        found = list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
         for each, offset in found.items():
             if isinstance(offset, Offset):
                 self._copies[each].target = offset.offset
@@ -383,7 +388,7 @@ class Mirror:
         if copy.reason:
             self._report(f"{copy.partition}: the copy goes on")
             copy.reason = ""
-        copy.attempts = 0
+        copy.attempts, copy.is_answered = 0, True
         if copy.position >= copy.source_end:
             self._note_end(copy, self._manager.clock_ms())
             copy.is_at_end = True

@@ -161,7 +161,9 @@ def on_comparison(
     assert isinstance(latest, Offset)
     if position < earliest.offset:
         return Skip(earliest.offset)
-    if isinstance(epoch_end, Offset) and epoch_end.offset >= 0 and end > earliest.offset:
+    if isinstance(epoch_end, Offset) and end > earliest.offset:
+        if epoch_end.offset < 0:
+            return Wait(f"the leader does not know epoch {epochs[-1][0]}, which our log has")
         found = on_divergence(end, epochs, epoch_end.leader_epoch, epoch_end.offset)
         if isinstance(found, Truncate):
             return found

@@ -60,6 +60,11 @@ def create_topics(
         done.result(SECONDS)
 
 
+def delete_topic(broker: Broker, topic: str) -> None:
+    client = admin(broker)
+    client.delete_topics([topic])[topic].result(SECONDS)
+
+
 def set_topic(broker: Broker, topic: str, **config: object) -> None:
     """Change settings of a topic; their names are given with `_` for `.`."""
     set_topics(broker, {topic: {name.replace("_", "."): value for name, value in config.items()}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from kafka_client.properties import ClientSettings
 from kafka_client.requests import EARLIEST, LATEST
 from kafkafs.mirror.mirror import Mirror, Options
 from kafkafs.mirror.topics import MirrorRefused
-from storage import Record
+from storage import Record, encode
 from storage.files import Files
+from storage.log.append import append_as_follower
 from storage.manager import LogManager
+from storage.record._batch import assign_offsets
+from storage.record.header import parse_header
 from storage.state import mirror_file
 from tests.interop import clients
 from tests.interop.brokers import Broker
@@ -145,3 +149,115 @@ def test_a_copy_begins_at_the_start_that_was_first_given(
         log, new = manager.log(topic, 0), manager.log(f"{topic}-new", 0)
         assert (log.log_start_offset, log.log_end_offset) == (first, 23)
         assert (new.log_start_offset, new.log_end_offset) == (0, 2)
+
+
+def mirrored(broker: Broker, data: Path, topic: str, count: int, **settings: Any) -> Run:
+    """A topic with records, that was copied."""
+    clients.create_topic(broker, topic, **settings)
+    Sender(broker).send(topic, records(b"v", count))
+    run = Run(broker, data, topic)
+    assert run().gaps == 0
+    return run
+
+
+def named(data: Path, topic: str) -> list[tuple[str, int, int]]:
+    """The gaps of a copy."""
+    with LogManager.open(str(data), read_only=True) as manager:
+        return [gap[:3] for gap in manager.log(topic, 0).gaps]
+
+
+def test_records_that_were_deleted_before_they_were_copied(broker: Broker, tmp_path: Path) -> None:
+    run = mirrored(broker, tmp_path, "overtaken", 5)
+    before = stored(tmp_path / "overtaken-0")
+    Sender(broker).send("overtaken", records(b"w", 5))
+    clients.delete_records(broker, "overtaken", 10)
+    assert run().gaps == 1
+    assert named(tmp_path, "overtaken") == [("deleted", 5, 9)]
+    assert run().gaps == 0
+    Sender(broker).send("overtaken", records(b"x", 5))
+    clients.delete_records(broker, "overtaken", 12)
+    assert run().gaps == 0
+    assert named(tmp_path, "overtaken") == [("deleted", 5, 9)]
+    log = stored(broker.partition("overtaken"))
+    assert stored(tmp_path / "overtaken-0") == before + log[-len(stored_batch(log, 10)) :]
+    assert "overtaken:0: offsets 5 to 9 were deleted in the cluster" in run.lines[0]
+
+
+def stored_batch(log: bytes, offset: int) -> bytes:
+    """The batches from an offset on."""
+    while (header := parse_header(log)).base_offset < offset:
+        log = log[header.size :]
+    return log
+
+
+def test_a_topic_that_was_created_again(broker: Broker, tmp_path: Path) -> None:
+    run = mirrored(broker, tmp_path, "again", 5)
+    before = stored(tmp_path / "again-0")
+    status = mirror_file.read(Files(), str(tmp_path))
+    assert status is not None
+    old = f"again.{status.ids['again']}"
+    clients.delete_topic(broker, "again")
+    clients.create_topic(broker, "again")
+    Sender(broker).send("again", records(b"new", 7))
+    assert run().gaps == 0
+    assert stored(tmp_path / f"{old}-0") == before
+    assert stored(tmp_path / "again-0") == stored(broker.partition("again"))
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log(old, 0).log_end_offset == 5
+    assert run.lines == [f"again: the topic was created again; the copy of the old one is {old}"]
+    clients.delete_topic(broker, "again")
+    run()
+    assert [line.partition(":")[0] for line in run.lines[1:]] == ["again"]
+    assert stored(tmp_path / "again-0")
+
+
+def test_records_that_the_leader_has_lost(broker: Broker, tmp_path: Path) -> None:
+    """As after an unclean election: our log has more records of an epoch than the leader."""
+    run = mirrored(broker, tmp_path, "lost", 5)
+    before = stored(tmp_path / "lost-0")
+    broker.stop()
+    broker.start()
+    with LogManager.open(str(tmp_path), mirrors=True) as manager:
+        log = manager.log("lost", 0)
+        batch = bytearray(encode(records(b"lost", 3)))
+        assign_offsets(batch, 5, log.epochs.latest)
+        append_as_follower(log, batch, 0)
+    Sender(broker).send("lost", records(b"w", 5))
+    assert run().gaps == 1
+    assert named(tmp_path, "lost") == [("diverged", 5, 7)]
+    assert stored(tmp_path / "lost-0") == stored(broker.partition("lost")) != before
+    (kept,) = (tmp_path / "lost-0").glob("*.diverged")
+    assert kept.read_bytes() == bytes(batch)
+
+
+def test_damaged_records_are_skipped_only_on_request(broker: Broker, tmp_path: Path) -> None:
+    run = mirrored(broker, tmp_path, "damaged", 5)
+    start = len(stored(tmp_path / "damaged-0"))
+    for prefix in (b"bad", b"good"):
+        Sender(broker).send("damaged", records(prefix, 5))
+    (path,) = broker.partition("damaged").glob("*.log")
+    with path.open("r+b") as file:
+        file.seek(start + 70)
+        file.write(b"damage")
+    mirror = run()
+    assert (mirror.gaps, list(mirror.waiting)) == (0, [("damaged", 0)])
+    assert "--accept-loss" in mirror.waiting["damaged", 0]
+    run = Run(broker, tmp_path, "damaged", accept_loss=True)
+    assert (run().gaps, run.mirror.waiting) == (1, {})
+    assert named(tmp_path, "damaged") == [("damaged", 5, 9)]
+    log = path.read_bytes()
+    assert stored(tmp_path / "damaged-0") == log[:start] + stored_batch(log, 10)
+
+
+def test_records_whose_keys_may_be_deleted(broker: Broker, tmp_path: Path) -> None:
+    run = mirrored(broker, tmp_path, "keyed", 5, cleanup_policy="compact")
+    Sender(broker).send("keyed", records(b"w", 5))
+    assert run().gaps == 0
+    status = mirror_file.read(Files(), str(tmp_path))
+    assert status is not None
+    copy = status.partitions["keyed", 0]
+    status.partitions["keyed", 0] = replace(copy, at_end_ms=copy.at_end_ms - 24 * 3_600_000)
+    mirror_file.write(Files(), str(tmp_path), status)
+    assert run().gaps == 1
+    assert named(tmp_path, "keyed") == [("tombstones", 0, 9)]
+    assert run().gaps == 0

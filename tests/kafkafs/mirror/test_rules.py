@@ -136,7 +136,7 @@ def test_a_divergence_ends_where_both_have_the_epoch(
             0,
             80,
             Offset(-1, -1),
-            Wait("our log ends at offset 100, that of the leader at offset 80"),
+            Wait("the leader does not know epoch 7, which our log has"),
         ),
         (100, 0, 80, None, Wait("our log ends at offset 100, that of the leader at offset 80")),
         (110, 0, 120, Offset(90, 7), Truncate(90)),
