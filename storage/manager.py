@@ -108,12 +108,13 @@ class LogManager(DataDirectory):
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
-        `mirrors`: write a mirror, as only the process that copies the cluster may. `verify`: read
-        all batches as after a crash, even after a clean stop. `wanted`, with `read_only`: which
-        topics to show, by name. `needs`, for a process that writes once and makes no topic: returns
-        the needed topics from the adopted batches; None: all. After a clean stop, other topics are
-        not opened, and their lines in the checkpoints stay. `keeps_faulty`: a partition that cannot
-        be opened is a fault of its topic, instead of an error.
+        `mirrors`: write a mirror, as only the process that copies the cluster may; nothing is
+        appended here, also after a crash. `verify`: read all batches as after a crash, even after a
+        clean stop. `wanted`, with `read_only`: which topics to show, by name. `needs`, for a
+        process that writes once and makes no topic: returns the needed topics from the adopted
+        batches; None: all. After a clean stop, other topics are not opened, and their lines in the
+        checkpoints stay. `keeps_faulty`: a partition that cannot be opened is a fault of its topic,
+        instead of an error.
         `mount_point`: see `Settings`; `answers`: the changes that a repair may make. `clock_ms` is
         the wall clock, `monotonic_ms` measures intervals and delays; one argument replaces both.
         Errors: LogLocked if another process has it (not with `read_only`, which takes no lock and
@@ -132,6 +133,7 @@ class LogManager(DataDirectory):
                 raise HandoverRefused(reason, path=path)
             options = OpenOptions(
                 read_only=read_only,
+                mirrors=mirrors,
                 wanted=wanted,
                 keeps_faulty=keeps_faulty,
                 mount_point=mount_point,
@@ -198,9 +200,12 @@ class LogManager(DataDirectory):
         self._hide_internal_topics()
         for log in self.logs():
             self._rescue(log)
-        for line in self.groups.reset_positions_beyond_end():
-            _log.warning("%s", line)
-        self.adopter.recover()
+        if not self.mirrors:
+            # The logs of a mirror get only records of its source, which may come after the offsets
+            # that its groups have committed.
+            for line in self.groups.reset_positions_beyond_end():
+                _log.warning("%s", line)
+            self.adopter.recover()
 
     def _hide_internal_topics(self) -> None:
         """Let only the owner read the topics of groups and transactions, unless chmod gave others

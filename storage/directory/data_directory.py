@@ -50,6 +50,7 @@ class OpenOptions:
     """How a data directory is opened: see `LogManager.open`."""
 
     read_only: bool
+    mirrors: bool
     wanted: Callable[[str], bool] | None
     keeps_faulty: bool
     mount_point: str | None
@@ -64,7 +65,7 @@ class DataDirectory:
     `faults`: a line for each problem. `cuts`: bytes that recovery has cut off. `uncut`: partitions
     whose logs a repair would have to truncate before records that a mount shows. `skipped`: names
     of other directories. `stopped_clean`: whether the last stop was clean, and the checkpoints can
-    be read. `wanted`, `answers`: see `LogManager.open`.
+    be read. `mirrors`, `wanted`, `answers`: see `LogManager.open`.
     """
 
     def __init__(self, path: str, files: Files, lock: DirectoryLock, options: OpenOptions) -> None:
@@ -72,6 +73,7 @@ class DataDirectory:
         self.files = files
         self.lock = lock
         self.read_only = read_only = options.read_only
+        self.mirrors = options.mirrors
         self.keeps_faulty = options.keeps_faulty
         self.clock_ms = options.clock_ms
         self.monotonic_ms = options.monotonic_ms

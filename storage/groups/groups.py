@@ -278,9 +278,9 @@ class Groups(LogListener[Log]):
 
         Each gets the topic's id, and the present time if its own is -1. Records below the offsets
         that are not on the disk yet are flushed before the commit is. Errors: OffsetOutOfRange
-        outside of log start..log end, UnknownTopicOrPartition, FaultyPartition, InvalidRecord for a
-        name or metadata that Kafka refuses, PolicyViolation for a share group; those of `prepare`
-        and of `Log.append`.
+        outside of log start..log end, except in a mirror, whose records may come later;
+        UnknownTopicOrPartition, FaultyPartition, InvalidRecord for a name or metadata that Kafka
+        refuses, PolicyViolation for a share group; those of `prepare` and of `Log.append`.
         """
         self._directory.check_writable()
         check_name(name)
@@ -297,7 +297,7 @@ class Groups(LogListener[Log]):
         for number, each in sorted(positions.items()):
             log = logs[number]
             start, end = log.log_start_offset, log.log_end_offset
-            if not start <= each.position <= end:
+            if not (start <= each.position <= end or self._directory.mirrors):
                 raise OffsetOutOfRange(each.position, start, end, path=log.directory)
             check_metadata(each.metadata)
             time_ms = now_ms if each.time_ms < 0 else each.time_ms
@@ -306,7 +306,8 @@ class Groups(LogListener[Log]):
         self.prepare()
         offsets = self._log_of(name)
         for number, each in positions.items():
-            offsets.durability.require_flushed(logs[number].durability, each.position)
+            end = min(each.position, logs[number].log_end_offset)
+            offsets.durability.require_flushed(logs[number].durability, end)
         self._append(offsets, records)
 
     def forget(self, name: str, topic: str | None = None, partition: int | None = None) -> None:

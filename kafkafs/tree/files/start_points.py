@@ -76,6 +76,11 @@ def of_group(partitions: Partitions, partition: Partition, point: Point | None) 
             f"{log.name}: group {point.spelt} has not read offsets {committed.position} to "
             f"{log.log_start_offset - 1} ({gap}), which were deleted; it starts at the log start"
         )
+    elif committed.position > log.log_end_offset:
+        partition.mount.events.of_request(
+            f"{log.name}: group {point.spelt} is at offset {committed.position}, beyond the log "
+            f"end, {log.log_end_offset}; it starts at the log end"
+        )
     return Offset(committed.position)
 
 

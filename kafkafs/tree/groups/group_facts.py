@@ -1,8 +1,9 @@
 """Makes the text of `.groups`: the facts of one position, and the table of lags.
 
 `none` stands for what a group has not committed, `unknown` for what a log says that is not here.
-Lags count as `kafka-consumer-groups --describe` counts them: high watermark less position. Times
-are milliseconds since 1970.
+Lags count as `kafka-consumer-groups --describe` counts them: high watermark less position. A mirror
+may have a position whose records it has not copied yet: then the lag is 0. Times are milliseconds
+since 1970.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def position_text(log: Log | None, committed: Committed | None) -> str:
 def _lag(log: Log | None, committed: Committed | None) -> int | str:
     if committed is None:
         return NONE
-    return UNKNOWN if log is None else log.high_watermark - committed.position
+    return UNKNOWN if log is None else max(0, log.high_watermark - committed.position)
 
 
 def lag_text(manager: LogManager, group: Group) -> str:
@@ -87,7 +88,7 @@ def lags_of(manager: LogManager, group: Group) -> Iterator[tuple[str, int, int]]
     for (topic, number), committed in group.committed.items():
         log = log_of(manager, topic, number)
         if log is not None:
-            yield topic, number, log.high_watermark - committed.position
+            yield topic, number, max(0, log.high_watermark - committed.position)
 
 
 def log_of(manager: LogManager, topic: str, number: int) -> Log | None:

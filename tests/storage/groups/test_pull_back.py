@@ -10,9 +10,12 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager
+from storage.adopt.adoptions import Adoptions, Pending
+from storage.files import Files
 from storage.groups.offset_records import Committed
 from storage.record.control import COMMIT
 from storage.state.checkpoint_file import new_topic_id
+from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.groups.records import end, position, positions, write, write_in_transaction
 from tests.storage.logs import NOW_MS, append, opened, write_settings
 
@@ -98,6 +101,24 @@ def test_nothing_is_pulled_back_where_the_loss_is_not_accepted(tmp_path: Path) -
     with opened(tmp_path) as manager:
         append(manager.log("orders", 0), *(b"new" for _ in range(20)))
         assert positions(manager, "g") == {("orders", 0): 0}
+
+
+def test_a_mirror_appends_nothing(tmp_path: Path) -> None:
+    """Its copy of the records may be older than that of the offsets."""
+    manager = killed(tmp_path)
+    manager.groups.commit("g", "orders", {0: Committed(10)})
+    manager.abandon()
+    pending = Pending("q", 0, 7, committed=False, files=(("orders", 0, "x"), ("more", 0, "x")))
+    Adoptions(pending=pending).save(Files(), str(tmp_path))
+    cut_in_half(tmp_path, "orders")
+    make_mirror(tmp_path)
+    with LogManager.open(str(tmp_path), mirrors=True) as manager:
+        ends = {log.name: log.log_end_offset for log in manager.logs()}
+        assert ends == {"orders/0": 5, "more/0": 10, f"{OFFSETS}/0": 1}
+        assert positions(manager, "g") == {("orders", 0): 10}
+        manager.groups.commit("h", "orders", {0: Committed(20)})
+        manager.log(OFFSETS, 0).flush()
+        assert positions(manager, "h") == {("orders", 0): 20}
 
 
 def test_read_only_nothing_is_changed(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from kafkafs.cli import main
 from kafkafs.tree.files.group_names import NOT_SHOWN
 from storage import LogManager
 from storage.groups.offset_records import Committed
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.cli.mounting.test_mount_mistakes import tree
+from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.logs import append
 
 GROUPS = ["odd name", "report"]
@@ -119,3 +122,16 @@ def test_a_reset_of_what_is_a_brokers(filled: Place) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith(f"kafkafs: {filled.data}: this is a broker's directory. ")
     assert tree(filled.data) == before
+
+
+def test_a_mirror_may_have_offsets_whose_records_it_has_not_copied(tmp_path: Path) -> None:
+    with LogManager.open(str(tmp_path)) as manager:
+        append(manager.create_topic("orders", 1).partitions[0], b"1")
+    make_mirror(tmp_path)
+    with LogManager.open(str(tmp_path), mirrors=True) as manager:
+        manager.groups.commit("report", "orders", {0: Committed(7)})
+    done = CliRunner().invoke(main, ["groups", "--json", str(tmp_path), "report"])
+    (found,) = json.loads(done.stdout)["result"]["offsets"]
+    assert (found["offset"], found["high_watermark"], found["lag"]) == (7, 1, 0)
+    done = CliRunner().invoke(main, ["cat", str(tmp_path), "orders:0@group=report"])
+    assert (done.exit_code, done.output) == (0, "")

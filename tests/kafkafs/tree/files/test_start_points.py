@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kafkafs.mount_options import MountOptions
 from storage import Record, encode
 from storage.errors import OffsetOutOfRange
+from storage.groups.offset_records import partition_for
 from tests.kafkafs.start_files import (
     DIRECTORIES,
     Oracle,
@@ -24,6 +25,7 @@ from tests.kafkafs.start_files import (
     text,
 )
 from tests.kafkafs.trees import Tree, a_tree, read
+from tests.storage.groups import records
 from tests.storage.logs import NOW_MS
 
 
@@ -122,6 +124,17 @@ def test_outside_of_the_log(tree: Tree) -> None:
         tree.node("t/00@5")
     with pytest.raises(FileNotFoundError):
         tree.node("t/0@x")
+
+
+def test_a_group_beyond_the_end_starts_at_the_end(tree: Tree) -> None:
+    """In a mirror, the records that the group has read may not be copied yet."""
+    fill(tree)
+    tree.manager.groups.prepare()
+    logs = tree.manager.groups.logs
+    records.write(logs[partition_for("g", len(logs))], records.position("g", "t", 0, 50))
+    assert text(tree, "0@group=g") == b""
+    line = "t/0: group g is at offset 50, beyond the log end, 40; it starts at the log end"
+    assert line in tree.events()
 
 
 def test_an_offset_outside_of_the_log_may_be_refused(tmp_path: Path) -> None:
