@@ -25,6 +25,7 @@ from kafka_client.requests import (
     EARLIEST,
     LATEST,
     Offset,
+    TopicSettings,
     describe_topic_configs,
     end_offsets_of_epochs,
     list_offsets,
@@ -169,6 +170,7 @@ class Mirror:
             Consumer(self._cluster, {}, **self._options.consumer) as self._consumer,
         ):
             self._copies.clear()
+            self._policies.clear()
             self._began_ms = self._manager.clock_ms()
             self._create(metadata)
             if until_caught_up:
@@ -311,7 +313,7 @@ class Mirror:
             self._consumer.add(copy.partition, position)
 
     def _read_policies(self, names: list[str]) -> None:
-        """Read the settings of topics that decide about gaps."""
+        """Read the settings of topics: some decide about gaps, and those that are set are noted."""
         try:
             found = describe_topic_configs(self._cluster, names)
         except ClientError as error:
@@ -319,6 +321,9 @@ class Mirror:
             return
         self._faults.pop("settings", None)
         self._policies |= {name: Policy.of(found.get(name)) for name in names}
+        for name, each in found.items():
+            if name in names and isinstance(each, TopicSettings):
+                self.status.settings[name] = each.set_here
 
     def _set_targets(self) -> None:
         wanted = [each for each, copy in self._copies.items() if not copy.reason]

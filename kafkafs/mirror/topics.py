@@ -130,6 +130,7 @@ def set_aside(files: Files, data_dir: str, status: MirrorFile, topic: str) -> st
         files.rename(_directory(data_dir, topic, number), _directory(data_dir, kept, number))
     files.sync_directory(data_dir)
     del status.ids[topic]
+    status.settings.pop(topic, None)
     for item in [item for item in status.partitions if item[0] == topic]:
         del status.partitions[item]
     return kept

@@ -9,6 +9,9 @@ logs (`directory/mirror`). The file is text, one fact a line::
     topics orders-* audit                the patterns of the topics; `*`: all but internal ones
     topic orders-eu eV5C2xLoR3ehQ0NFt2aPvA
                           its id, in Kafka's text; `-`: the cluster has no topic ids
+    setting orders-eu cleanup.policy=compact,delete
+                          set on the topic in the cluster, as a fact: nothing here depends on it.
+                          In the value, most punctuation and all blanks are percent-encoded
     partition orders-eu 0 start 0 end 812 source-start 0 source-end 815 at-end 1790000000000 state …
                           `start`: the offset at which the copy begins; `end`: its log end;
                           `source-start` and `source-end`: the log of the leader; `at-end`: the
@@ -25,6 +28,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
 
 from storage import paths
 from storage.errors import CorruptCheckpoint
@@ -64,13 +68,16 @@ class MirroredPartition:
 
 @dataclass(slots=True)
 class MirrorFile:
-    """The content of the file: the source, the ids of its mirrored topics, and the partitions."""
+    """The content of the file: the source, the ids of its mirrored topics, the partitions, and the
+    settings that are set on the topics.
+    """
 
     cluster: str
     source: str
     topics: tuple[str, ...]
     ids: dict[str, str] = field(default_factory=dict)
     partitions: dict[tuple[str, int], MirroredPartition] = field(default_factory=dict)
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the file's content."""
@@ -80,6 +87,11 @@ class MirrorFile:
             f"source {self.source}",
             f"topics {' '.join(self.topics)}",
             *(f"topic {name} {topic_id}" for name, topic_id in sorted(self.ids.items())),
+            *(
+                f"setting {topic} {_escaped(name)}={_escaped(value)}"
+                for topic, given in sorted(self.settings.items())
+                for name, value in sorted(given.items())
+            ),
         ]
         for (topic, number), copy in sorted(self.partitions.items()):
             values = (copy.start, copy.end, copy.source_start, copy.source_end, copy.at_end_ms)
@@ -122,6 +134,14 @@ class MirrorFile:
                 if name in self.ids or not paths.is_topic_name(name):
                     raise ValueError(words)
                 self.ids[name] = topic_id
+            case ["setting", topic, setting] if topic in self.ids:
+                name, value = setting.split("=")
+                given = self.settings.setdefault(topic, {})
+                if not name or unquote(name) in given:
+                    raise ValueError(words)
+                given[unquote(name)] = unquote(value)
+                if setting != f"{_escaped(unquote(name))}={_escaped(unquote(value))}":
+                    raise ValueError(words)
             case ["partition", name, digits, *copy] if name in self.ids:
                 item = name, _number(digits)
                 if item in self.partitions or not 0 <= item[1] <= paths.MAX_PARTITION:
@@ -152,6 +172,11 @@ def read(files: Files, data_dir: str) -> MirrorFile | None:
 def write(files: Files, data_dir: str, value: MirrorFile) -> None:
     """Replace the file; durable. Errors: OSError; the old one stays."""
     files.replace_atomically(path_in(data_dir), value.text().encode())
+
+
+def _escaped(text: str) -> str:
+    """Return the name or the value of a setting as a part of a word."""
+    return quote(text, safe="*,/:", errors="replace")
 
 
 def _parse_copy(words: Sequence[str]) -> MirroredPartition:

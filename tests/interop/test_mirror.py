@@ -38,7 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         topics: dict[str, dict[str, object]] = {
             "orders": {},
             "tx": {},
-            "started": {},
+            "started": {"retention.ms": -1},
             "empty": {},
         }
         clients.create_topics(broker, topics)
@@ -110,6 +110,7 @@ def test_batches_and_offsets_are_those_of_the_broker(broker: Broker, tmp_path: P
         "ok",
     )
     assert copy.at_end_ms > T
+    assert status.settings == {"started": {"retention.ms": "-1"}}
 
 
 def test_a_mirror_begins_in_a_new_directory_only(broker: Broker, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ _CLUSTER_COLUMNS = (
 @logs_argument(needs="files", clusters=True)
 @cluster_options
 @output_options(
-    "`partitions`, `gaps` (of a mirror), `settings` (of each topic) and `notes`",
+    "`partitions`, `gaps` (of a mirror), `settings` (of each topic), `source_settings` (of a "
+    "mirror) and `notes`",
     times=True,
     sizes=True,
 )
@@ -67,7 +68,8 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
     last lines are the same notes as in `kafkafs ls`, and begin with #.
 
     In the mirror of a cluster, describe also shows how many records the mirror has not copied yet
-    (lag), and when it last had all records of the cluster (complete_at).
+    (lag), and when it last had all records of the cluster (complete_at). A line `TOPIC source
+    NAME=VALUE` is a setting that is set on the topic in the cluster. The mirror does not apply it.
 
     For a cluster, kafka://HOST:PORT/TOPIC, describe also shows the leader, replicas, in-sync
     replicas and last_stable: the offset where the oldest open transaction begins. It does not show
@@ -90,9 +92,11 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
         topics = dict.fromkeys(topic for topic, _ in places)
         settings = {topic: settings_of(files, topic)[1] for topic in topics}
         notes = notes_of(logs, files.table(".kafkafs", "topics")[1], mirror)
+    of_source = {} if mirror is None else mirror.settings
+    of_source = {topic: given for topic, given in of_source.items() if topic in topics}
     columns = _COLUMNS if mirror is None else (*_COLUMNS, *MIRROR_COLUMNS)
     rows = [{name: each[name] for name in columns} for each in found]
-    _print(out, columns, rows, gaps, settings, notes)
+    _print(out, columns, rows, gaps, settings, of_source, notes)
 
 
 def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None:
@@ -103,7 +107,7 @@ def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None
         topics = dict.fromkeys(str(each["topic"]) for each in found)
         known = facts.settings_of(cluster, topics, out.report)
     settings = {topic: each.set_here for topic, each in known.items() if each is not None}
-    _print(out, _CLUSTER_COLUMNS, found, [], settings, [])
+    _print(out, _CLUSTER_COLUMNS, found, [], settings, {}, [])
     end(failed=out.has_failed)
 
 
@@ -113,18 +117,21 @@ def _print(
     rows: Sequence[Mapping[str, Value]],
     gaps: Sequence[tuple[str, str, Gap]],
     settings: Mapping[str, Mapping[str, str]],
+    of_source: Mapping[str, Mapping[str, str]],
     notes: Sequence[str],
 ) -> None:
     listed = [
         {"topic": topic, "partition": int(number), **gap_facts(gap)} for topic, number, gap in gaps
     ]
-    out.json({"partitions": rows, "gaps": listed, "settings": settings, "notes": notes})
+    result = {"partitions": rows, "gaps": listed, "settings": settings}
+    out.json({**result, "source_settings": of_source, "notes": notes})
     if not out.as_json:
         out.table(columns, [[row[name] for name in columns] for row in rows])
     for topic, number, gap in gaps:
         out.say(f"{topic}:{number} gap {gap_text(gap, out)}")
-    for topic, given in settings.items():
-        for name, value in given.items():
-            out.say(f"{topic} {name}={value}")
+    for where, found in (("", settings), (" source", of_source)):
+        for topic, given in found.items():
+            for name, value in given.items():
+                out.say(f"{topic}{where} {name}={value}")
     for note in notes:
         out.say(f"# {note}")

@@ -22,6 +22,9 @@ source kafka://one:9092,two:9092
 topics a-* b
 topic a-x eV5C2xLoR3ehQ0NFt2aPvA
 topic b -
+setting a-x cleanup.policy=compact,%20delete
+setting a-x x=
+setting b follower.replication.throttled.replicas=0:1,*
 partition a-x 0 start 7 end 812 source-start 5 source-end 815 at-end 1790000000000 state ok
 partition a-x 10 start -1 end -1 source-start -1 source-end -1 at-end -1 state waiting wrong CRC
 """
@@ -33,6 +36,10 @@ VALUE = MirrorFile(
     {
         ("a-x", 10): MirroredPartition(state="waiting", reason="wrong\n CRC"),
         ("a-x", 0): MirroredPartition(7, 812, 5, 815, 1790000000000),
+    },
+    {
+        "b": {"follower.replication.throttled.replicas": "0:1,*"},
+        "a-x": {"x": "", "cleanup.policy": "compact, delete"},
     },
 )
 
@@ -48,6 +55,7 @@ def test_the_bytes_and_reading_them(tmp_path: Path) -> None:
     found = mirror_file.read(files, path)
     assert found is not None
     assert found.text() == TEXT
+    assert found.settings == VALUE.settings
     assert found.partitions["a-x", 0] == VALUE.partitions["a-x", 0]
     assert found.partitions["a-x", 10] == MirroredPartition(state="waiting", reason="wrong CRC")
 
@@ -90,6 +98,14 @@ def test_lag(copy: MirroredPartition, lag: int | None) -> None:
             for line in (
                 *("partition a", "partition a 0", f"partition a 0 {COPY}"),
                 f"partition a 0 {COPY} state",
+                *(
+                    "setting a x",
+                    "setting a =1",
+                    "setting a x=1=2",
+                    "setting a x=1 2",
+                    "setting b x=1",
+                ),
+                *("setting a x=%2c", "setting a x=%FF", "setting a x='", "setting a x=%"),
                 f"partition a 0 {COPY} state fine",
                 f"partition a 0 {COPY} since ok",
                 f"partition a -1 {COPY} state ok",
@@ -103,6 +119,7 @@ def test_lag(copy: MirroredPartition, lag: int | None) -> None:
                 f"partition a 0 {COPY.replace('end', 'till', 1)} state ok",
             )
         ),
+        (HEAD + "topic a -\nsetting a x=1\nsetting a x=2\n", 7),
         (HEAD + f"topic a -\npartition a 0 {COPY} state ok\npartition a 0 {COPY} state ok\n", 7),
     ],
 )

@@ -148,7 +148,7 @@ def test_the_partitions_of_a_topic(way: Way) -> None:
 
 
 @pytest.mark.programs
-def test_the_lag_of_a_mirror(place: Place) -> None:
+def test_a_mirror(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         for name, partitions in (("orders", 2), ("own", 1)):
             manager.create_topic(name, partitions)
@@ -156,7 +156,9 @@ def test_the_lag_of_a_mirror(place: Place) -> None:
         ("orders", 0): MirroredPartition(0, 7, 0, 10, 1_700_000_000_000),
         ("orders", 1): MirroredPartition(0, 5, 0, 9, state="waiting", reason="no leader"),
     }
-    mirror = MirrorFile("c", "kafka://broker:9092", ("*",), {"orders": "-"}, copies)
+    ids = dict.fromkeys(("orders", "gone"), "-")
+    mirror = MirrorFile("c", "kafka://broker:9092", ("*",), ids, copies)
+    mirror.settings = {"orders": {"retention.ms": "60000"}, "gone": {"a": "b"}}
     mirror_file.write(Files(), str(place.data), mirror)
     listed = json.loads(run_here("ls", "--json", place.data).stdout)["result"]
     assert [(row["topic"], row["lag"]) for row in listed["topics"]] == [
@@ -171,6 +173,10 @@ def test_the_lag_of_a_mirror(place: Place) -> None:
     listed = json.loads(run_here("ls", "--json", place.data, "orders").stdout)["result"]
     assert [row["lag"] for row in listed["partitions"]] == [3, 4]
     described = json.loads(run_here("describe", "--json", place.data).stdout)["result"]
+    assert described["settings"] == {"orders": {}, "own": {}}
+    assert described["source_settings"] == {"orders": {"retention.ms": "60000"}}
+    text = run_here("describe", place.data, "orders").stdout.splitlines()
+    assert "orders source retention.ms=60000" in text
     facts = [(row["lag"], row["complete_at"]) for row in described["partitions"]]
     assert [lag for lag, _ in facts] == [3, 4, None]
     assert of_time(facts[0][1]) == 1_700_000_000
