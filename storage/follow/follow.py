@@ -662,10 +662,7 @@ class LogFollower:
             if segment.identity == old[same].identity and segment.size > size:
                 # This truncation took the rest of an earlier one.
                 _give_up(segment)
-        for segment in left:
-            # Other batches may have these offsets now.
-            if segment.next_offset > offset:
-                segment.txn_index.forget_from(offset)
+        log.transactions.forget_from(left, offset)
         log.release_later(old[same:], log.monotonic_ms())
         self._tail.mark_last()
         for listener in log.listeners:

@@ -789,10 +789,7 @@ class Log(LogState):
         self.durability.lower_recovery_point(self.log_end_offset)
         self.durability.directory_unsynced = True
         self.durability.mark_unflushed()
-        for _, segment in self.retired:
-            if segment.next_offset > self.log_end_offset:
-                # Other records get these offsets.
-                segment.txn_index.forget_from(self.log_end_offset)
+        self.transactions.forget_from((each for _, each in self.retired), self.log_end_offset)
         self.transactions.producers_replaced()
         # A history that is read later must not trust the active segment.
         self._was_cut = True

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
 from storage.errors import StorageError
 from storage.index.txn_index import TxnEntry
@@ -89,6 +90,22 @@ class Transactions:
             if spans[number : number + 1] != [span]:
                 aborted[entry.producer_id] = [*spans[:number], span, *spans[number:]]
 
+    def forget_from(self, segments: Iterable[Segment], offset: int) -> None:
+        """Forget the aborted transactions in these segments, which have left the log, that end at
+        `offset` or later: other records get the offsets. Call it after the log has its new
+        segments, and before the listeners. Errors: OSError.
+        """
+        for segment in segments:
+            if segment.next_offset > offset:
+                segment.txn_index.forget_from(offset)
+        self._read_again()
+
+    def _read_again(self) -> None:
+        """Drop the cache: another thread may have read entries that are removed now."""
+        with self._aborted_lock:
+            self._aborted_version += 1
+            self._aborted = (), {}
+
     # -- the stable part -----------------------------------------------------------------------
 
     def append(
@@ -120,10 +137,7 @@ class Transactions:
         except (OSError, StorageError):
             if update.aborted:
                 active.txn_index.truncate_to(known)
-                with self._aborted_lock:
-                    # Another thread may have read an entry that is removed again.
-                    self._aborted_version += 1
-                    self._aborted = (), {}
+                self._read_again()
             raise
         if undecided is not None and undecided <= self._log.log_end_offset:
             # If no earlier batch has this offset, these have.

@@ -915,9 +915,17 @@ FAULTS = [
     Fault(
         "removed-aborts-hide-new-records",
         "storage/log/log.py",
-        "                segment.txn_index.forget_from(self.log_end_offset)\n",
-        "                pass\n",
+        "(each for _, each in self.retired), self.log_end_offset",
+        "(), self.log_end_offset",
         "Committed records of a mirror are hidden until a retired segment is released.",
+        (TRUNCATE,),
+    ),
+    Fault(
+        "removed-aborts-that-were-just-read-hide-new-records",
+        "storage/log/transactions.py",
+        "                segment.txn_index.forget_from(offset)\n        self._read_again()\n",
+        "                segment.txn_index.forget_from(offset)\n",
+        "Committed records of a mirror are hidden if a thread reads while the log is truncated.",
         (TRUNCATE,),
     ),
     Fault(

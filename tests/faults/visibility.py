@@ -1045,8 +1045,8 @@ FAULTS = [
     Fault(
         "follow-aborted-of-an-old-tail-stay",
         "storage/follow/follow.py",
-        "            segment.txn_index.forget_from(offset)\n",
-        "            _ = segment.txn_index.entries\n",
+        "        log.transactions.forget_from(left, offset)\n",
+        "        _ = left\n",
         "Committed records are hidden behind a transaction that another process has cut off.",
         (FOLLOW,),
     ),

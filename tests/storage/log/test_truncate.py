@@ -313,6 +313,23 @@ def test_a_removed_abort_hides_no_new_record(tmp_path: Path) -> None:
         assert values(log) == [b"new"]
 
 
+def test_a_removed_abort_that_another_thread_has_just_read_hides_no_new_record(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        client = Client(log, 7)
+        client.send(b"aborted")
+        client.abort()
+        log.roll(NOW_MS)
+        retired = log.segments[0]
+        remove_head(log, 1, NOW_MS)
+        # With the segments that the log has now.
+        assert log.transactions.is_aborted(7, 0)
+        log.transactions.forget_from([retired], 0)
+        assert not log.transactions.is_aborted(7, 0)
+
+
 class Reader(LogListener[Log]):
     """Reads what was truncated, as those do who measure it."""
 
