@@ -86,6 +86,7 @@ _SECTIONS = (
         "Kafka brokers",
         f"{__name__}.brokers",
         {
+            "mirror": "Copy the topics of a cluster, and follow them.",
             "detach": "Turn a broker's directory into a directory of kafkafs.",
             "handover": "Hand topics over to a stopped broker.",
             "convert": "Rewrite old message formats as v2.",
@@ -133,7 +134,7 @@ _CALLED_SO_ELSEWHERE = {
 _CHANGE_DATA = frozenset(
     {
         *("append", "compact", "config", "consume", "convert", "create", "delete", "detach"),
-        *("handover", "import", "prune", "repair", "undelete"),
+        *("handover", "import", "mirror", "prune", "repair", "undelete"),
     }
 )
 _CLOSE = 0.75

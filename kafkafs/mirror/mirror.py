@@ -146,6 +146,11 @@ class Mirror:
         """The number of offsets that the cluster has and the copies have not."""
         return sum(max(copy.source_end - copy.position, 0) for copy in self._copies.values())
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether each copy has all records of the cluster, or waits."""
+        return all(copy.is_at_end or copy.reason for copy in self._copies.values())
+
     def run(
         self, until_caught_up: bool, stop: Callable[[], bool], report: Callable[[str], None]
     ) -> None:

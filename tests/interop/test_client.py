@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
+import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -44,9 +47,10 @@ from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
 from tests.kafkafs.schemas.avro_values import encoded
 from tests.kafkafs.schemas.registries import Topic, framed
-from tests.mount.test_pages_for_operators import PAYMENT
+from tests.mount.test_pages_for_operators import PAYMENT, paste
 from tests.mount.test_pages_for_operators import run as run_line
 from tests.pasted import commands, scripts
+from tests.waits import HANG_S, until
 
 T = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)
@@ -367,6 +371,18 @@ def test_recipes(broker: Broker, tmp_path: Path) -> None:
             assert run_line(line, tmp_path) == shown
 
 
+def test_recipes_of_a_mirror(broker: Broker, tmp_path: Path) -> None:
+    clients.create_topic(broker, "mirrored")
+    orders = [
+        (b"order-4711", b'{"n":3,"item":"apples"}'),
+        (b"order-4712", b'{"n":1,"item":"pear"}'),
+    ]
+    Sender(broker).send("mirrored", [Record(0, T, 0, *each) for each in orders])
+    script = scripts("docs/kafka.md")["Backing up a cluster"]
+    script = script.replace("orders", "mirrored").replace("broker:9092", broker.address)
+    assert paste(script, tmp_path) == 6
+
+
 def test_groups_and_settings_of_the_cluster(broker: Broker) -> None:
     clients.commit(broker, "behind", "orders", 90)
     place = f"kafka://{broker.address}"
@@ -432,3 +448,101 @@ def test_a_broker_that_restarts_is_found_again(broker: Broker, tmp_path: Path) -
             cluster.refresh()
         broker.start()
         assert read(cluster, ORDERS, 90, 100)
+
+
+# -- the command mirror ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def mirroring(*words: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A mirror that runs until it gets a signal."""
+    command = [*KAFKAFS, "mirror", *map(str, words)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_mirror_in_order(
+    broker: Broker, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Its mount ends, too, and the service manager is told the state."""
+    clients.create_topic(broker, f"ended-{number.name}", 2)
+    place, topic = f"kafka://{broker.address}", f"ended-{number.name}"
+    data, mount, metrics = tmp_path / "data", tmp_path / "mnt", tmp_path / "metrics.prom"
+    mount.mkdir()
+    run("append", place, f"{topic}:0", text="a\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        notices.bind(str(tmp_path / "notices"))
+        notices.settimeout(HANG_S)
+        words = ("--mount", mount, "--metrics", metrics, place, data, topic)
+        with mirroring(*words, NOTIFY_SOCKET=str(tmp_path / "notices")) as process:
+            assert notices.recv(100) == b"READY=1"
+            assert process.stderr is not None
+            assert (
+                process.stderr.readline() == "kafkafs: up to date: 2 partitions, 0 records behind\n"
+            )
+            run("append", place, f"{topic}:1", text="b\n")
+            shown = mount / topic / "1"
+            until(lambda: shown.exists() and shown.read_text() == "b\n")
+            # A second mirror of the directory is refused.
+            second = subprocess.run(
+                [*KAFKAFS, "mirror", place, data], capture_output=True, text=True
+            )
+            assert (second.returncode, second.stdout) == (3, "")
+            assert "used by a running kafkafs mirror" in second.stderr
+            process.send_signal(number)
+            process.send_signal(number)
+            out, errors = process.communicate(timeout=HANG_S)
+        assert (process.returncode, errors) == (0, "")
+        assert out.splitlines()[-1].startswith("copied 2 records, ")
+        told = notices.recv(1000)
+        while not told.startswith(b"STOPPING=1"):
+            assert told.startswith(b"WATCHDOG=1\nSTATUS=2 partitions, ")
+            told = notices.recv(1000)
+    assert not os.path.ismount(mount)
+    assert (data / ".kafka_cleanshutdown").exists()
+    samples = metrics.read_text().splitlines()
+    assert f'kafkafs_mirror_lag{{partition="1",topic="{topic}"}} 0.0' in samples
+    assert "kafkafs_mirror_copied_records_total 2.0" in samples
+    described = json.loads(run("describe", str(data), "--json"))["result"]
+    facts = [(row["log_end"], row["lag"]) for row in described["partitions"]]
+    assert facts == [(1, 0), (1, 0)]
+
+
+def test_a_gap_and_a_partition_that_cannot_be_copied_are_exit_statuses(
+    broker: Broker, tmp_path: Path
+) -> None:
+    clients.create_topic(broker, "gone")
+    Sender(broker).send("gone", records(b"g", 10))
+    words = [*KAFKAFS, "mirror", "--once", f"kafka://{broker.address}", str(tmp_path), "gone"]
+
+    def once() -> tuple[int, str]:
+        done = subprocess.run(words, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    assert once() == (0, "")
+    for _ in range(2):
+        Sender(broker).send("gone", records(b"h", 5))
+    clients.delete_records(broker, "gone", 15)
+    assert once() == (
+        1,
+        "kafkafs: gone:0: offsets 10 to 14 were deleted in the cluster before they were copied\n",
+    )
+    assert once() == (0, "")
+    admin = clients.admin(broker)
+    for deleted in admin.delete_topics(["gone"]).values():
+        deleted.result()
+    until(lambda: "gone" not in admin.list_topics().topics)
+    assert once() == (3, "kafkafs: gone:0: waits: the cluster does not list the topic\n")
+    assert run("ls", str(tmp_path)).splitlines()[-1] == (
+        "# gone:0: not copied at present: the cluster does not list the topic"
+    )

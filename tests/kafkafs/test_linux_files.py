@@ -1,4 +1,4 @@
-"""The unit and what belongs to it, judged by systemd's own programs, without a running systemd."""
+"""The units and their files, judged by systemd's own programs, without a running systemd."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ pytestmark = pytest.mark.programs
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "kafkafs/linux"
 UNIT = FILES / "kafkafs@.service"
+MIRROR_UNIT = FILES / "kafkafs-mirror@.service"
+UNITS = [UNIT, MIRROR_UNIT]
 MOUNTING = ROOT / "docs/admin.md"
 
 #: With one of these nobody else would see the mount.
@@ -34,21 +36,29 @@ MAKE_A_MOUNT_NAMESPACE = {
 }
 
 
-def instance(directory: Path) -> Path:
-    """An instance of the unit, whose program is there."""
-    path = directory / "kafkafs@log.service"
-    path.write_text(UNIT.read_text().replace("/usr/bin/kafkafs", sys.executable))
+def instance(directory: Path, template: Path = UNIT) -> Path:
+    """An instance of a unit, whose program is there."""
+    path = directory / template.name.replace("@", "@log")
+    path.write_text(template.read_text().replace("/usr/bin/kafkafs", sys.executable))
     return path
 
 
-def unit() -> dict[str, set[str]]:
-    """The unit's settings of all sections."""
+def unit(template: Path = UNIT) -> dict[str, set[str]]:
+    """The settings of all sections of a unit."""
     found: dict[str, set[str]] = {}
-    for line in UNIT.read_text().replace("\\\n", "").splitlines():
+    for line in template.read_text().replace("\\\n", "").splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
             found.setdefault(name, set()).add(value)
     return found
+
+
+def example_settings(name: str) -> dict[str, str]:
+    """The settings of an example, also those that are commented out."""
+    parser = configparser.ConfigParser()
+    text = re.sub(r"^#(?=[A-Z]+=)", "", (FILES / name).read_text(), flags=re.M)
+    parser.read_string(f"[conf]\n{text}")
+    return {name.upper(): value for name, value in parser["conf"].items()}
 
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -60,8 +70,14 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def test_the_unit_is_valid(tmp_path: Path) -> None:
-    done = run("systemd-analyze", "verify", "--man=no", "--generators=no", instance(tmp_path))
+def of(value: object) -> str:
+    return value.name if isinstance(value, Path) else str(value)
+
+
+@pytest.mark.parametrize("template", UNITS, ids=of)
+def test_a_unit_is_valid(tmp_path: Path, template: Path) -> None:
+    path = instance(tmp_path, template)
+    done = run("systemd-analyze", "verify", "--man=no", "--generators=no", path)
     ours = [line for line in done.stderr.splitlines() if "kafkafs" in line]
     assert (done.returncode, ours) == (0, [])
 
@@ -95,9 +111,10 @@ def test_append_lines_tries_until_a_line_is_written(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (0, "")
 
 
-def test_the_unit_is_hardened(tmp_path: Path) -> None:
-    path = instance(tmp_path)
-    done = run("systemd-analyze", "security", "--offline=true", "--threshold=45", path)
+@pytest.mark.parametrize(("template", "threshold"), [(UNIT, 45), (MIRROR_UNIT, 40)], ids=of)
+def test_a_unit_is_hardened(tmp_path: Path, template: Path, threshold: int) -> None:
+    path = instance(tmp_path, template)
+    done = run("systemd-analyze", "security", "--offline=true", f"--threshold={threshold}", path)
     assert done.returncode == 0, done.stdout
 
 
@@ -108,8 +125,9 @@ def test_the_mount_is_seen_by_others_and_made_by_any_user() -> None:
     assert settings.keys() & {"User", "DynamicUser", "NoNewPrivileges", "RestrictSUIDSGID"} == set()
 
 
-def test_only_stopping_unmounts() -> None:
-    settings = unit()
+@pytest.mark.parametrize("template", UNITS, ids=of)
+def test_only_stopping_ends_it(template: Path) -> None:
+    settings = unit(template)
     assert settings.keys() & {"ExecStop", "ExecStopPost"} == set()
     assert settings["Restart"] == {"on-failure"}
     assert settings["TimeoutStartSec"] == {"infinity"}
@@ -117,16 +135,24 @@ def test_only_stopping_unmounts() -> None:
     assert "WatchdogSec" in settings
 
 
-def test_the_example_has_what_the_unit_reads() -> None:
-    parser = configparser.ConfigParser()
-    lines = (FILES / "example.conf").read_text().replace("\n#OPTIONS", "\nOPTIONS")
-    parser.read_string("[conf]\n" + lines.replace("\n#USER", "\nUSER"))
-    named = {name.upper() for name in parser["conf"]}
-    (start,) = unit()["ExecStart"]
-    assert named == {"DATA", "MOUNT", "OPTIONS", "USER"}
-    assert all(f"${{{name}}}" in start for name in named)
+@pytest.mark.parametrize(
+    ("template", "example", "names"),
+    [
+        (UNIT, "example.conf", "DATA MOUNT OPTIONS USER"),
+        (MIRROR_UNIT, "mirror-example.conf", "CLUSTER DATA TOPICS OPTIONS USER"),
+    ],
+    ids=["mount", "mirror"],
+)
+def test_an_example_has_what_its_unit_reads(template: Path, example: str, names: str) -> None:
+    settings = example_settings(example)
+    assert list(settings) == names.split()
+    (start,) = unit(template)["ExecStart"]
+    assert all(re.search(rf"\$({{{name}}}|{name}\b)", start) for name in settings)
+
+
+def test_the_example_has_options_that_the_mount_knows() -> None:
     known = {option.name for option in OPTIONS}
-    assert set(parser["conf"]["OPTIONS"].split(",")) <= known
+    assert set(example_settings("example.conf")["OPTIONS"].split(",")) <= known
 
 
 def test_systemd_makes_a_mount_unit_of_the_documents_line_in_fstab(tmp_path: Path) -> None:

@@ -135,6 +135,23 @@ METRICS = {
             "1 if the mirror cannot copy the partition at present, else 0.",
             _PARTITION,
         ),
+        Metric(
+            "mirror_copied_records",
+            "counter",
+            "Records that the process has copied. Each offset counts as one. Only in the file of "
+            "kafkafs mirror --metrics.",
+        ),
+        Metric(
+            "mirror_copied_bytes",
+            "counter",
+            "Bytes of log that the process has copied. Only in the file of kafkafs mirror "
+            "--metrics.",
+        ),
+        Metric(
+            "mirror_found_gaps",
+            "counter",
+            "Gaps that the process has found. Only in the file of kafkafs mirror --metrics.",
+        ),
     ),
     "appends": (
         Metric("appended_records", "counter", "Appended records. Each offset counts as one."),

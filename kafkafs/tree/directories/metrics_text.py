@@ -209,6 +209,9 @@ def _of_mirror(mount: MountContext) -> Iterator[Values]:
     with contextlib.suppress(StorageError, OSError):
         state = mirror_file.read(mount.manager.files, mount.manager.path)
     yield from of_mirror(state)
+    # Only the process of the mirror counts these.
+    for name in ("mirror_copied_records", "mirror_copied_bytes", "mirror_found_gaps"):
+        yield name, []
 
 
 def of_mirror(state: MirrorFile | None) -> Iterator[Values]:

@@ -41,6 +41,7 @@ LINES = [
     ("convert --dry-run data", "0 files would be converted\n"),
     ("handover --dry-run data mnt", "mnt: "),
     ("detach --dry-run data", "not the directory of a broker\n"),
+    ("mirror --once kafka://127.0.0.1:1 backup", "broker 127.0.0.1:1: Connection refused\n"),
     ("spark stats --dry-run data", "partitions 1\n"),
     ("delete data orders", "deleted orders"),
     ("undelete data orders", "restored orders\n"),
@@ -56,8 +57,8 @@ LINES = [
     ("groups data", "report"),
     ("version", "kafkafs "),
 ]
-FAIL = ("handover", "detach")
-"""No broker has written the directory."""
+FAIL = ("handover", "detach", "mirror")
+"""No broker has written the directory, and none runs."""
 
 
 def test_each_command(place: Place) -> None:

@@ -67,12 +67,13 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "verify": lambda data: [data],
     "words": lambda data: [data],
 }
-#: Those that take none; `mount` and `top`, whose mistakes are in tests of their own; and `doctor`,
-#: which says what is wrong with what it is given.
+#: Those that take none; `mirror`, `mount` and `top`, whose mistakes are in tests of their own; and
+#: `doctor`, which says what is wrong with what it is given.
 OTHERS = {
     "consume",
     "doctor",
     "dump",
+    "mirror",
     "mount",
     "mounts",
     "tail",

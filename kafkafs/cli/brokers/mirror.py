@@ -1,0 +1,285 @@
+"""`kafkafs mirror`: copies the topics of a cluster into a data directory, and follows them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import checked_directory
+from kafkafs.cli.common.clusters import Client, cluster_address, cluster_options, is_cluster
+from kafkafs.cli.common.ending import cancelled, end, say, warn
+from kafkafs.cli.common.progress import handling
+from kafkafs.cli.common.words import DIRECTORY, FILE
+from kafkafs.progress import on_stderr
+from kafkafs.quantities import human_size
+from kafkafs.service_manager import PROGRESS_S, tell
+from storage.plural import counted
+
+if TYPE_CHECKING:
+    from kafka_client.addresses import HostPort
+    from kafkafs.mirror.mirror import Mirror
+
+_METRICS_S = 10.0
+_PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,249}")
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _brokers(context: click.Context, parameter: click.Parameter, text: str) -> Sequence[HostPort]:
+    """Parse kafka://HOST:PORT[,HOST:PORT]. Errors: BadParameter, UsageError."""
+    if not is_cluster(text):
+        raise click.BadParameter(f"{text!r} is not the address of a cluster: kafka://HOST:PORT")
+    address = cluster_address([text])
+    if address.places:
+        raise click.UsageError("give topics after DATA: kafka://HOST:PORT DATA TOPIC...")
+    return address.brokers
+
+
+def _patterns(
+    context: click.Context, parameter: click.Parameter, texts: Sequence[str]
+) -> tuple[str, ...]:
+    for text in texts:
+        if _PATTERN.fullmatch(text) is None:
+            raise click.BadParameter(f"{text!r} is not the name of a topic or a pattern of names")
+    return tuple(texts) or ("*",)
+
+
+def _start(context: click.Context, parameter: click.Parameter, text: str) -> int:
+    """Return the offset or time that ListOffsets takes. Errors: BadParameter."""
+    from kafka_client.requests import EARLIEST, LATEST
+    from kafkafs.tree.files.start_names import Time, parse_point
+
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    point = parse_point(text, time.time_ns() // 1_000_000)
+    if not isinstance(point, Time):
+        raise click.BadParameter(f"{text!r} is not earliest, latest or a time, such as -7d")
+    return point.timestamp_ms
+
+
+@click.command(
+    "mirror",
+    epilog=examples(
+        "kafkafs mirror kafka://broker:9092 backup",
+        "kafkafs mirror --once kafka://broker:9092 backup 'orders-*' payments",
+        "kafkafs mirror --from -7d --mount mnt -F client.properties kafka://broker:9092 backup",
+    ),
+)
+@click.argument("brokers", metavar="kafka://HOST:PORT[,HOST:PORT]", callback=_brokers)
+@click.argument("data", metavar="DATA", type=DIRECTORY)
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, callback=_patterns)
+@click.option("--once", is_flag=True, help="Copy the records that the cluster has now, and exit.")
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    metavar="START",
+    callback=_start,
+    help=(
+        "Where the copy of a partition begins: earliest, latest, or a time as in the file names of "
+        "a mount (-7d, 2026-11-22). Only for the partitions that exist at the first run. mirror "
+        "copies later partitions from their beginning."
+    ),
+)
+@click.option(
+    "--follow-deletes",
+    is_flag=True,
+    help="Also delete the records that the cluster deletes. By default, mirror keeps them.",
+)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Skip batches that are damaged in the cluster, and name the gaps.",
+)
+@click.option(
+    "--mount",
+    metavar="MOUNT",
+    type=DIRECTORY,
+    help="Mount DATA read-only at MOUNT, and unmount it at the end.",
+)
+@click.option(
+    "--metrics",
+    metavar="FILE",
+    type=FILE,
+    help="Write metrics to FILE every 10 seconds, for a textfile collector of Prometheus.",
+)
+@cluster_options
+def command(
+    brokers: Sequence[HostPort],
+    data: str,
+    topics: tuple[str, ...],
+    once: bool,
+    start: int,
+    follow_deletes: bool,
+    accept_loss: bool,
+    mount: str | None,
+    metrics: str | None,
+    client: Client,
+) -> None:
+    """Copy topics of a cluster into the data directory DATA, and copy new records as they arrive.
+
+    TOPIC is a name or a pattern: 'orders-*'. Without TOPIC, mirror copies all topics except Kafka's
+    own. The copies have the same bytes as the batches in the cluster, and the same offsets and
+    topic ids. DATA must be a mirror of the same cluster, or empty. If DATA is missing, mirror
+    creates it.
+
+    While DATA is a mirror, all other commands only read it. To end the mirror: kafkafs detach DATA.
+    mirror needs no permission to write in the cluster, and joins no consumer group.
+
+    mirror continues after an outage of the cluster, and a later run continues where the last one
+    ended. If records are missing, because the cluster deleted them before mirror could copy them,
+    mirror prints the gap, and stores it in DATA.
+
+    SIGINT, SIGTERM or SIGHUP end mirror in order. With --once, exit status 1 means that this run
+    has found a gap, and 3 that a partition could not be copied.
+    """
+    from kafkafs.mirror.mirror import Mirror, Options
+
+    source = f"kafka://{','.join(map(str, brokers))}"
+    options = Options(source, topics, start, follow_deletes, accept_loss)
+    path = _data_dir(data, create=mount is not None)
+    with ExitStack() as stack:
+        ended = stack.enter_context(_signals())
+        if mount is not None:
+            stack.enter_context(_mounted(path, mount))
+        cluster = stack.enter_context(client.connected(brokers))
+        mirror = Mirror(cluster, path, options)
+        shown = stack.enter_context(closing(_Shown(mirror, metrics, ended, is_endless=not once)))
+        mirror.run(once, shown.stop, warn)
+    copied = counted(mirror.copied_offsets, "record")
+    say(f"copied {copied}, {human_size(mirror.copied_bytes)}")
+    if once:
+        if ended:
+            cancelled()
+        end(found=mirror.gaps > 0, failed=bool(mirror.waiting))
+
+
+def _data_dir(text: str, *, create: bool) -> str:
+    """Return the path of DATA. `create`: create a missing directory; else the engine does.
+
+    Errors: ClickException, OSError.
+    """
+    from kafkafs.data_directory import find_mistake
+
+    mistake = find_mistake(text)
+    if text and mistake is not None and mistake.is_missing:
+        if not create:
+            return os.path.realpath(text)
+        os.mkdir(text)
+    return checked_directory(text, needs="nothing")
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that end the command. A signal that the caller ignores stays ignored."""
+    heard = [each for each in _ENDS if signal.getsignal(each) != signal.SIG_IGN]
+    ended: list[int] = []
+    with handling(heard, lambda number, frame: ended.append(number)):
+        yield ended
+
+
+@contextmanager
+def _mounted(data_dir: str, mount_point: str) -> Iterator[None]:
+    """Mount before the logs are open, since the daemon inherits the open files."""
+    from kafkafs import mount_table
+    from kafkafs.cli.mounting.mount import mount, parsed_options
+    from kafkafs.fuse.mount_point import MountError, unmount_and_wait
+
+    mount(data_dir, mount_point, parsed_options(("ro",)), foreground=False)
+    try:
+        yield
+    finally:
+        mounted = mount_table.find(mount_table.resolve(mount_point))
+        if mounted is not None and mounted.type == mount_table.TYPE:
+            try:
+                unmount_and_wait(mounted.path, warn)
+            except MountError as error:
+                warn(error)
+
+
+class _Shown:
+    """Shows how far a mirror is: to people, to the service manager and in the file of metrics."""
+
+    def __init__(
+        self, mirror: Mirror, metrics: str | None, ended: Sequence[int], *, is_endless: bool
+    ) -> None:
+        self._mirror = mirror
+        self._metrics = metrics
+        self._ended = ended
+        self._is_endless = is_endless
+        self._progress = on_stderr()
+        self._is_ready = self._is_up_to_date = False
+        self._show_at = self._write_at = 0.0
+
+    def stop(self) -> bool:
+        """Show the present state. Return whether a signal has come: the `stop` of `Mirror.run`."""
+        now = time.monotonic()
+        if self._metrics is not None and now >= self._write_at:
+            self._write_at = now + _METRICS_S
+            self._write(self._metrics)
+        if not self._is_ready:
+            self._is_ready = True
+            tell("READY=1")
+        if now >= self._show_at:
+            self._show_at = now + PROGRESS_S
+            self._show()
+        if self._ended:
+            tell("STOPPING=1", "STATUS=flushing")
+        return bool(self._ended)
+
+    def close(self) -> None:
+        self._progress.close()
+        if self._metrics is not None and self._is_ready:
+            self._write(self._metrics)
+
+    def _show(self) -> None:
+        mirror = self._mirror
+        tell("WATCHDOG=1", f"STATUS={self._state()}")
+        if self._is_up_to_date:
+            return
+        done = mirror.copied_offsets
+        self._progress.show("copying", done, done + mirror.left, "records")
+        if self._is_endless and mirror.is_complete:
+            self._is_up_to_date = True
+            self._progress.close()
+            warn(f"up to date: {self._state()}")
+
+    def _write(self, path: str) -> None:
+        """Write the metrics. Errors: OSError at first. Later, the mirror works without the file."""
+        try:
+            _write_metrics(path, self._mirror)
+        except OSError as error:
+            if not self._is_ready:
+                raise
+            warn(f"{path}: {error.strerror}")
+
+    def _state(self) -> str:
+        partitions = counted(len(self._mirror.status.partitions), "partition")
+        behind = f"{counted(self._mirror.left, 'record')} behind"
+        waiting = len(self._mirror.waiting)
+        return f"{partitions}, {behind}" + (f", {waiting} waiting" if waiting else "")
+
+
+def _write_metrics(path: str, mirror: Mirror) -> None:
+    """Replace the file of metrics. Errors: OSError."""
+    from kafkafs.tree.directories.metrics_text import exposition, of_mirror
+
+    text = exposition(
+        [
+            *of_mirror(mirror.status),
+            ("mirror_copied_records", mirror.copied_offsets),
+            ("mirror_copied_bytes", mirror.copied_bytes),
+            ("mirror_found_gaps", mirror.gaps),
+        ]
+    )
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)

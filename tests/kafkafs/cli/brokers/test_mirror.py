@@ -1,0 +1,81 @@
+"""`kafkafs mirror` without a cluster: its words, and the directories that it refuses."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kafka_client.requests import EARLIEST, LATEST
+from kafkafs.cli import main
+from kafkafs.cli.brokers.mirror import command
+
+# Nobody listens on this port.
+NOBODY = "kafka://127.0.0.1:1"
+
+
+def run(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["mirror", *map(str, words)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data", "backup"], "'data' is not the address of a cluster: kafka://HOST:PORT"),
+        (["kafka://broker/orders", "backup"], "give topics after DATA"),
+        (["kafka://me@broker", "backup"], "credentials do not belong into an address"),
+        (["kafka://broker", "backup", "or/ders"], "'or/ders' is not the name of a topic"),
+        (["kafka://broker", "backup", "--from", "soon"], "earliest, latest or a time, such as -7d"),
+        (["kafka://broker", "backup", "--from", "-10"], "earliest, latest or a time, such as -7d"),
+        (["kafka://broker"], "missing argument 'DATA'"),
+    ],
+)
+def test_a_wrong_command_line(words: list[str], said: str) -> None:
+    status, errors = run(*words)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert said in errors
+
+
+def test_starts_and_patterns() -> None:
+    def parsed(*words: str) -> dict[str, object]:
+        return command.make_context("mirror", ["kafka://one,two:7", "backup", *words]).params
+
+    given = parsed()
+    assert (given["topics"], given["start"]) == (("*",), EARLIEST)
+    assert [str(each) for each in given["brokers"]] == ["one:9092", "two:7"]  # type: ignore[attr-defined]
+    given = parsed("--from", "latest", "orders-*", "a[bc]?")
+    assert (given["topics"], given["start"]) == (("orders-*", "a[bc]?"), LATEST)
+    assert parsed("--from", "2026-11-22T00:00Z")["start"] == 1_795_305_600_000
+    now_ms = time.time() * 1000
+    assert abs(parsed("--from", "-7d")["start"] - (now_ms - 7 * 86_400_000)) < 60_000  # type: ignore[operator]
+
+
+def test_a_directory_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others/a.txt").write_text("")
+    (tmp_path / "partition").mkdir()
+    (tmp_path / "partition/00000000000000000000.log").write_text("")
+    for name, said in (
+        ("file", "a file, not a data directory"),
+        ("others", "not a Kafka data directory"),
+        ("partition", "this is the directory of one partition"),
+    ):
+        before = sorted(tmp_path.rglob("*"))
+        status, errors = run("--once", NOBODY, tmp_path / name)
+        assert (status, errors.count("\n")) == (3, 1)
+        assert said in errors
+        assert sorted(tmp_path.rglob("*")) == before
+    status, errors = run("--once", NOBODY, tmp_path / "new", "-F", tmp_path / "nothing")
+    assert status == 3
+    assert str(tmp_path / "nothing") in errors
+
+
+def test_a_cluster_that_cannot_be_reached_begins_no_mirror(tmp_path: Path) -> None:
+    status, errors = run("--once", NOBODY, tmp_path / "backup")
+    assert (status, errors) == (3, "kafkafs: broker 127.0.0.1:1: Connection refused\n")
+    assert list(tmp_path.glob("backup/*")) == []
