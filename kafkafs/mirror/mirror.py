@@ -35,6 +35,7 @@ from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
 from storage import paths
 from storage.directory.lock import alone
+from storage.directory.open import Progress
 from storage.directory.retain import delete_records
 from storage.errors import StorageError
 from storage.files import Files
@@ -124,6 +125,7 @@ class Mirror:
     _manager: LogManager
     _consumer: Consumer
     _report: Callable[[str], None]
+    _progress: Callable[[Progress], None] | None
 
     def __init__(self, cluster: Cluster, data_dir: str, options: Options) -> None:
         self._cluster = cluster
@@ -152,16 +154,20 @@ class Mirror:
         return all(copy.is_at_end or copy.reason for copy in self._copies.values())
 
     def run(
-        self, until_caught_up: bool, stop: Callable[[], bool], report: Callable[[str], None]
+        self,
+        until_caught_up: bool,
+        stop: Callable[[], bool],
+        report: Callable[[str], None],
+        progress: Callable[[Progress], None] | None = None,
     ) -> None:
         """Copy until `stop` returns True, or until the copies have what the cluster had at first.
 
         `stop`: called when the directory is open, and after each round of answers. `report` gets a
-        line for each gap and each partition that waits. After the start, a cluster that cannot be
-        reached is no error. Errors: MirrorRefused, ClientError; those of `LogManager.open` and
-        OSError of the directory.
+        line for each gap and each partition that waits. `progress`: for `LogManager.open`. After
+        the start, a cluster that cannot be reached is no error. Errors: MirrorRefused, ClientError;
+        those of `LogManager.open` and OSError of the directory.
         """
-        self._report = report
+        self._report, self._progress = report, progress
         os.makedirs(self._path, exist_ok=True)
         while not self._session(stop, until_caught_up=until_caught_up):
             pass
@@ -171,7 +177,7 @@ class Mirror:
         metadata = self._cluster.refresh()
         self._begin(metadata)
         with (
-            LogManager.open(self._path, mirrors=True) as self._manager,
+            LogManager.open(self._path, mirrors=True, progress=self._progress) as self._manager,
             Consumer(self._cluster, {}, **self._options.consumer) as self._consumer,
         ):
             self._copies.clear()

@@ -16,11 +16,11 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import checked_directory
 from kafkafs.cli.common.clusters import Client, cluster_address, cluster_options, is_cluster
 from kafkafs.cli.common.ending import cancelled, end, say, warn
-from kafkafs.cli.common.progress import handling
+from kafkafs.cli.common.progress import handling, opening_shown
 from kafkafs.cli.common.words import DIRECTORY, FILE
 from kafkafs.progress import on_stderr
 from kafkafs.quantities import human_size
-from kafkafs.service_manager import PROGRESS_S, tell
+from kafkafs.service_manager import PROGRESS_S, opening_told, tell
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def command(
         cluster = stack.enter_context(client.connected(brokers))
         mirror = Mirror(cluster, path, options)
         shown = stack.enter_context(closing(_Shown(mirror, metrics, ended, is_endless=not once)))
-        mirror.run(once, shown.stop, warn)
+        opening = stack.enter_context(opening_shown()) or opening_told()
+        mirror.run(once, shown.stop, warn, opening)
     copied = counted(mirror.copied_offsets, "record")
     say(f"copied {copied}, {human_size(mirror.copied_bytes)}")
     if once:
