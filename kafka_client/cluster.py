@@ -56,6 +56,18 @@ class Metadata:
     brokers: dict[int, HostPort] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
 
+    def leader_of(self, partition: TopicPartition) -> HostPort:
+        """Return the address of the leader. Errors: BrokerError."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or topic.error:
+            raise BrokerError(topic.error if topic else UNKNOWN_TOPIC, partition.topic)
+        if partition.partition not in topic.partitions:
+            raise BrokerError(UNKNOWN_TOPIC, str(partition))
+        found = topic.partitions[partition.partition]
+        if found.leader < 0 or found.leader not in self.brokers:
+            raise BrokerError(LEADER_NOT_AVAILABLE, str(partition))
+        return self.brokers[found.leader]
+
 
 class Cluster:
     """Sends requests to the right broker. `metadata` is what the last answer said."""
@@ -78,6 +90,12 @@ class Cluster:
             connection.close()
         self._connections.clear()
 
+    def for_thread(self) -> Cluster:
+        """Return a cluster without connections, for another thread."""
+        cluster = Cluster(self._bootstrap, self.settings)
+        cluster.metadata = self.metadata
+        return cluster
+
     def connection(self, address: HostPort, connect_s: float | None = None) -> Connection:
         """Return the open connection to a broker, or connect. Errors: those of `Connection`."""
         connection = self._connections.get(address)
@@ -88,7 +106,8 @@ class Cluster:
 
     def any_connection(self) -> Connection:
         """Return a connection to the first broker that answers. Errors: the last one's."""
-        known = [*self._connections, *self._bootstrap, *self.metadata.brokers.values()]
+        opened = [address for address, each in self._connections.items() if each.is_open]
+        known = [*opened, *self._bootstrap, *self.metadata.brokers.values()]
         addresses = list(dict.fromkeys(known))
         deadline = time.monotonic() + TIMEOUT_S
         while True:
@@ -124,18 +143,6 @@ class Cluster:
             found.topics = self.metadata.topics | found.topics
         self.metadata = found
         return found
-
-    def leader_of(self, partition: TopicPartition) -> int:
-        """Return the node of the leader by the current metadata. Errors: BrokerError."""
-        topic = self.metadata.topics.get(partition.topic)
-        if topic is None or topic.error:
-            raise BrokerError(topic.error if topic else UNKNOWN_TOPIC, partition.topic)
-        if partition.partition not in topic.partitions:
-            raise BrokerError(UNKNOWN_TOPIC, str(partition))
-        found = topic.partitions[partition.partition]
-        if found.leader < 0 or found.leader not in self.metadata.brokers:
-            raise BrokerError(LEADER_NOT_AVAILABLE, str(partition))
-        return found.leader
 
     # -- requests to leaders -----------------------------------------------------------------------
 
@@ -187,12 +194,12 @@ class Cluster:
         parts: dict[HostPort, dict[TopicPartition, Struct]] = {}
         for each, fields in wanted.items():
             try:
-                leader = self.leader_of(each)
+                leader = self.metadata.leader_of(each)
             except BrokerError as error:
                 failed[each] = error
                 continue
             epoch = self.metadata.topics[each.topic].partitions[each.partition].leader_epoch
-            part = parts.setdefault(self.metadata.brokers[leader], {})
+            part = parts.setdefault(leader, {})
             part[each] = {names.partition: each.partition, "currentLeaderEpoch": epoch, **fields}
         return parts
 

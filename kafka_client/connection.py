@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kafka_client.addresses import HostPort
@@ -67,8 +68,10 @@ class Connection:
     def __init__(
         self, address: HostPort, settings: ClientSettings, connect_s: float | None = None
     ) -> None:
-        """Connect, within `connect_s` seconds. Errors: BrokerUnreachable, ProtocolViolation,
-        AuthenticationFailed; OSError and InvalidConfig of files that `settings` name.
+        """Connect; the default of `connect_s`, the time limit of each step, is 10 seconds.
+
+        Errors: BrokerUnreachable, ProtocolViolation, AuthenticationFailed; OSError and
+        InvalidConfig of files that `settings` name.
         """
         self.address = address
         self._settings = settings
@@ -78,15 +81,24 @@ class Connection:
         self._not_before = 0.0
         self._renew_at = float("inf")
         self._records = bytearray()
+        self._limit_s = connect_s
+        # The oldest answer as far as it has arrived: its head, its body, and what lacks of them.
+        self._head = bytearray(8)
+        self._begin_answer()
         self._is_new = True
         context = tls_context(settings.tls) if settings.tls else None
-        self._socket = self._connect(context, TIMEOUT_S if connect_s is None else connect_s)
+        self._socket = self._connect(context, self._timeout_s)
         try:
             self._ask_versions()
             self._authenticate()
         except BaseException:
             self.close()
             raise
+        self._limit_s = None
+
+    @property
+    def _timeout_s(self) -> float:
+        return TIMEOUT_S if self._limit_s is None else self._limit_s
 
     def close(self) -> None:
         self._sent.clear()
@@ -95,6 +107,14 @@ class Connection:
     @property
     def is_open(self) -> bool:
         return self._socket.fileno() >= 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the broker has asked for a pause: `send` would wait."""
+        return time.monotonic() < self._not_before
 
     def is_usable(self) -> bool:
         """Return whether the connection is open, and the broker has not closed it meanwhile."""
@@ -146,7 +166,18 @@ class Connection:
             while view:
                 self._socket.settimeout(TIMEOUT_S)
                 view = view[self._socket.send(view[:PROGRESS_BYTES]) :]
+        if not self._sent:
+            self._note_progress()
         self._sent.append(_Sent(name, answer, version, self._correlation_id))
+
+    def is_answered(self) -> bool:
+        """Read what the broker has sent, and return whether the oldest answer is whole.
+
+        Does not wait. Errors: those of `receive`.
+        """
+        assert self._sent, "no request is under way"
+        with self._closed_on_error():
+            return self._read(wait=False)
 
     def receive(self) -> Struct:
         """Return the answer to the oldest request without one.
@@ -155,21 +186,14 @@ class Connection:
         Errors: BrokerUnreachable, ProtocolViolation.
         """
         assert self._sent, "no request is under way"
-        sent = self._sent.popleft()
+        self._note_progress()
         with self._closed_on_error():
-            size, correlation_id = self._read_head(sent)
-            if correlation_id != sent.correlation_id:
-                raise self.violation("it answers a request that was not sent")
-            body: bytes | memoryview
-            if sent.name == "Fetch":
-                if len(self._records) < size:
-                    self._records = bytearray(size)
-                body = memoryview(self._records)[:size]
-                self._read_into(body)
-            else:
-                buffer = bytearray(size)
-                self._read_into(memoryview(buffer))
-                body = bytes(buffer)
+            self._read(wait=True)
+            sent = self._sent.popleft()
+            body: bytes | memoryview = self._body
+            if sent.name != "Fetch":
+                body = bytes(body)
+            self._begin_answer()
             version = sent.version
             if sent.name == "ApiVersions" and body[:2] == _UNSUPPORTED:
                 version = 0  # the one version that every client can read
@@ -199,10 +223,44 @@ class Connection:
                 raise self.violation("it sends bytes without a request")
             raise self._unreachable("it has closed the connection")
 
-    def _read_head(self, sent: _Sent) -> tuple[int, int]:
-        """Read an answer's size, without the correlation id, and the correlation id."""
-        head = bytearray(8)
-        self._read_into(memoryview(head))
+    def _begin_answer(self) -> None:
+        self._unread = memoryview(self._head)
+        self._body = memoryview(b"")
+        self._has_body = False
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        self._deadline = time.monotonic() + self._timeout_s
+        self._counted = 0
+
+    def _read(self, *, wait: bool) -> bool:
+        """Read on in the oldest answer, and return whether it is whole."""
+        while self._unread or not self._has_body:
+            if not self._unread:
+                self._begin_body()
+                continue
+            left_s = self._deadline - time.monotonic()
+            self._socket.settimeout(max(left_s, 0.001) if wait else 0)
+            try:
+                count = self._socket.recv_into(self._unread)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if left_s <= 0:
+                    raise TimeoutError from None
+                return False
+            if not count:
+                reason = "it has closed the connection"
+                if self._is_new:
+                    reason += "; does its listener want TLS or SASL (security.protocol)?"
+                raise self._unreachable(reason)
+            self._unread = self._unread[count:]
+            self._counted += count
+            if self._counted >= PROGRESS_BYTES:
+                self._note_progress()
+        return True
+
+    def _begin_body(self) -> None:
+        """Take an answer's size and its correlation id, and make room for the rest."""
+        sent, head = self._sent[0], self._head
         size = int.from_bytes(head[:4], "big", signed=True) - 4
         limit = _LIMITS.get(sent.name, _LIMIT)
         if not 0 <= size <= limit:
@@ -210,23 +268,16 @@ class Connection:
             if int.from_bytes(head[:2], "big") == _ALERT_OF_TLS:
                 reason = "its listener wants TLS: set security.protocol=SSL or SASL_SSL"
             raise self.violation(reason)
-        return size, int.from_bytes(head[4:], "big", signed=True)
-
-    def _read_into(self, view: memoryview) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        counted = 0
-        while view:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            count = self._socket.recv_into(view)
-            if not count:
-                reason = "it has closed the connection"
-                if self._is_new:
-                    reason += "; does its listener want TLS or SASL (security.protocol)?"
-                raise self._unreachable(reason)
-            view = view[count:]
-            counted += count
-            if counted >= PROGRESS_BYTES:
-                deadline, counted = time.monotonic() + TIMEOUT_S, 0
+        if int.from_bytes(head[4:], "big", signed=True) != sent.correlation_id:
+            raise self.violation("it answers a request that was not sent")
+        if sent.name != "Fetch":
+            self._body = memoryview(bytearray(size))
+        else:
+            if len(self._records) < size:
+                self._records = bytearray(size)
+            self._body = memoryview(self._records)[:size]
+        self._unread, self._has_body = self._body, True
+        self._note_progress()
 
     # -- connecting --------------------------------------------------------------------------------
 
@@ -334,25 +385,23 @@ def _text_of(error: OSError) -> str:
     return reason_of(error)
 
 
+def in_background(function: Callable[[], T]) -> Future[T]:
+    """Run a function on a thread of its own. The end of the process does not wait for it."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
 def within(timeout_s: float, function: Callable[[], T]) -> T:
     """Run a function that has no time limit of its own, and return its result.
 
     It runs on a thread, which goes on alone after that time. Errors: TimeoutError, and its own.
     """
-    outcome: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if errors:
-        raise errors[0]
-    if not outcome:
-        raise TimeoutError
-    return outcome[0]
+    return in_background(function).result(timeout_s)

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kafka_client.addresses import HostPort
-from kafka_client.cluster import PAUSE_S, Cluster, TopicPartition, may_pass
-from kafka_client.connection import TIMEOUT_S, Connection
-from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
+from kafka_client.cluster import PAUSE_S, Cluster, Metadata, TopicPartition, may_pass
+from kafka_client.connection import TIMEOUT_S, Connection, in_background
+from kafka_client.errors import BrokerError, ClientError
 from kafka_client.fetch import NO_TOPIC_ID, Fetched, Fetcher, Position
 
+_OFFSET_OUT_OF_RANGE: Final = 1
 # Besides the retriable ones: a topic that the broker has not heard of yet, or not any more.
 _INCONSISTENT_TOPIC_ID: Final = 103
 _NOT_HERE: Final = frozenset({3, 100})
+# Between two looks at a thread that connects or asks for leaders.
+_LOOK_S: Final = 0.005
+
+
+class _Lookup(NamedTuple):
+    """A request for the leaders of partitions that were waiting."""
+
+    waiting: dict[TopicPartition, Position]
+    metadata: Future[Metadata]
 
 
 class Consumer:
     """Fetches partitions from their positions on, over connections of its own. Not thread-safe.
 
+    Leaders are looked for and connections are made on threads, and only a whole answer is
+    processed: a slow broker does not delay the partitions of the others.
+
     `ends` are offsets at which partitions are complete. A partition that is complete, or has an
-    error, is not fetched any more. `options` are those of `Fetcher`.
+    error, is not fetched any more. `options` are those of `Fetcher`. With a `rack_id` a partition
+    is fetched from the replica that its leader names (KIP-392).
     """
 
     def __init__(
@@ -30,15 +47,29 @@ class Consumer:
         cluster: Cluster,
         positions: Mapping[TopicPartition, Position],
         ends: Mapping[TopicPartition, int] | None = None,
+        *,
+        max_wait_ms: int = 500,
         **options: Any,
     ) -> None:
-        self._cluster = cluster
         self._ends = ends or {}
-        self._options = options
+        self._max_wait_s = max_wait_ms / 1000
+        self._options = {"max_wait_ms": max_wait_ms, **options}
+        self._settings = cluster.settings
+        # For the thread of a lookup.
+        self._finder = cluster.for_thread()
+        self._lookup: _Lookup | None = None
+        self._next_lookup_at = 0.0
+        # What is known of the cluster since the last failure.
+        self._metadata = cluster.metadata
         self._fetchers: dict[HostPort, Fetcher] = {}
-        self._waiting = dict(positions)
+        self._connecting: dict[HostPort, Future[Connection]] = {}
+        # The partitions without a known leader; those that are not fetched from their leader.
+        self._waiting: dict[TopicPartition, Position] = {}
+        self._at_followers: set[TopicPartition] = set()
         # When a partition without a leader that answers was last well.
         self._failing: dict[TopicPartition, float] = {}
+        for partition, position in positions.items():
+            self.add(partition, position)
 
     def __enter__(self) -> Consumer:
         return self
@@ -47,9 +78,18 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
+        """Close the connections. A thread that still makes one closes it at its end."""
         for fetcher in self._fetchers.values():
-            fetcher.connection.close()
+            if fetcher.connection is not None:
+                fetcher.connection.close()
         self._fetchers.clear()
+        for future in self._connecting.values():
+            future.add_done_callback(_close_result)
+        self._connecting.clear()
+        if self._lookup is None:
+            self._finder.close()
+        else:
+            self._lookup.metadata.add_done_callback(lambda _: self._finder.close())
 
     @property
     def is_done(self) -> bool:
@@ -57,110 +97,162 @@ class Consumer:
         return not self._waiting and not any(each.positions for each in self._fetchers.values())
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the leader of a partition is looked for."""
-        return bool(self._waiting)
+    def is_quiet(self) -> bool:
+        """Whether the leaders of all partitions are known, and had no news in their last answer."""
+        return not self._waiting and all(
+            each.is_quiet for each in self._fetchers.values() if each.positions
+        )
 
     def add(self, partition: TopicPartition, position: Position) -> None:
         """Fetch a partition from now on, or from another position."""
         self.drop(partition)
-        self._waiting[partition] = position
+        try:
+            self._place(partition, position, self._metadata)
+        except BrokerError:
+            self._waiting[partition] = position
 
     def drop(self, partition: TopicPartition) -> None:
         """Fetch a partition no longer."""
         self._waiting.pop(partition, None)
+        self._failing.pop(partition, None)
         for fetcher in self._fetchers.values():
-            fetcher.positions.pop(partition, None)
+            if partition in fetcher.positions:
+                fetcher.remove(partition)
 
     def poll(self) -> Iterator[Fetched]:
-        """Yield what the leaders have sent, within `max_wait_ms` if there is nothing new.
+        """Yield what the leaders have sent: nothing if `max_wait_ms` pass without an answer.
 
         The records are valid until the next poll. A partition whose leader cannot be reached for
-        10 seconds has the reason as its error. Errors: ClientError, OSError.
+        10 seconds has the reason as its error. Errors: OSError, InvalidConfig.
         """
-        yield from self._find_leaders()
-        for fetcher in list(self._fetchers.values()):
-            try:
-                if not fetcher.is_under_way and fetcher.positions:
-                    fetcher.send()
-            except ClientError as error:
-                yield from self._lose(fetcher, error)
-        for fetcher in list(self._fetchers.values()):
-            if not fetcher.is_under_way:
-                continue
-            try:
-                found = fetcher.receive()
-            except ClientError as error:
-                yield from self._lose(fetcher, error)
-                continue
-            taken = [each for each in found if self._is_taken(fetcher, each)]
-            lost: list[Fetched] = []
-            if fetcher.positions:
-                # The broker works while the caller takes these.
+        end = time.monotonic() + self._max_wait_s
+        found: list[Fetched] = []
+        while True:
+            found += self._find_leaders()
+            is_answered = False
+            for address, fetcher in list(self._fetchers.items()):
                 try:
-                    fetcher.send()
+                    is_answered |= self._exchange(fetcher, found)
                 except ClientError as error:
-                    lost = list(self._lose(fetcher, error))
-            yield from taken
-            yield from lost
+                    found += self._lose(address, error)
+            left_s = end - time.monotonic()
+            if found or is_answered or left_s <= 0:
+                break
+            self._wait(left_s)
+        yield from found
+
+    def _exchange(self, fetcher: Fetcher, found: list[Fetched]) -> bool:
+        """Take the answer if it is whole, and ask for more. Return whether it is."""
+        connection = fetcher.connection
+        if connection is None:
+            return False
+        is_answered = fetcher.is_under_way and connection.is_answered()
+        if is_answered:
+            found += [each for each in fetcher.receive() if self._is_taken(fetcher, each)]
+        if not fetcher.is_under_way and fetcher.positions and not connection.is_throttled:
+            # The broker works while the caller takes the answer.
+            fetcher.send()
+        return is_answered
+
+    def _wait(self, left_s: float) -> None:
+        """Wait until a broker sends something, or something else is to be done."""
+        answers = select.poll()
+        for each in self._fetchers.values():
+            if each.connection is not None and each.is_under_way:
+                answers.register(each.connection, select.POLLIN)
+        if self._lookup is not None or self._connecting:
+            left_s = min(left_s, _LOOK_S)
+        elif self._waiting:
+            left_s = min(left_s, PAUSE_S)
+        answers.poll(left_s * 1000)
 
     def _is_taken(self, fetcher: Fetcher, each: Fetched) -> bool:
         """Whether the caller gets it; not if the partition is looked for at another broker."""
         partition, error = each.partition, each.error
-        if isinstance(error, BrokerError) and (may_pass(error) or error.code in _NOT_HERE):
+        if isinstance(error, BrokerError) and self._passes(partition, error):
             failed = self._failed(partition, error, fetcher.answered_at)
-            position = fetcher.positions.pop(partition)
-            if failed is None:
+            position = fetcher.remove(partition)
+            if failed is None and position is not None:
                 self._waiting[partition] = position
                 return False
             return True
         self._failing.pop(partition, None)
+        if each.preferred_replica >= 0 and error is None:
+            position = fetcher.remove(partition)
+            assert position is not None
+            address = self._metadata.brokers.get(each.preferred_replica)
+            if address is None:
+                self._waiting[partition] = position
+            else:
+                self._fetch_from(address, partition, position)
+                self._at_followers.add(partition)
+            return False
         is_complete = each.next_offset >= self._ends.get(partition, each.next_offset + 1)
         if error or each.diverging or is_complete:
-            fetcher.positions.pop(partition)
+            fetcher.remove(partition)
         return True
 
+    # -- leaders -----------------------------------------------------------------------------------
+
     def _find_leaders(self) -> Iterator[Fetched]:
-        if not self._waiting:
-            return
-        if self._failing:
-            time.sleep(PAUSE_S)
+        for address, future in list(self._connecting.items()):
+            if future.done():
+                del self._connecting[address]
+                try:
+                    self._fetchers[address].connection = future.result()
+                except ClientError as error:
+                    yield from self._lose(address, error)
+        if self._lookup is not None and self._lookup.metadata.done():
+            lookup, self._lookup = self._lookup, None
+            yield from self._take_leaders(lookup)
+        if self._waiting and self._lookup is None and time.monotonic() >= self._next_lookup_at:
+            topics = {partition.topic for partition in self._waiting}
+            metadata = in_background(lambda: self._finder.refresh(topics))
+            self._lookup = _Lookup(dict(self._waiting), metadata)
+
+    def _take_leaders(self, lookup: _Lookup) -> Iterator[Fetched]:
         failure: ClientError | None = None
+        metadata = Metadata()
         try:
-            self._cluster.refresh({partition.topic for partition in self._waiting})
-        except BrokerUnreachable as error:
+            metadata = self._metadata = lookup.metadata.result()
+        except ClientError as error:
             failure = error
-        for partition, position in list(self._waiting.items()):
+        for partition, position in lookup.waiting.items():
+            if self._waiting.get(partition) is not position:
+                continue
             try:
                 if failure is not None:
                     raise failure
-                fetcher, position = self._placed(partition, position)
+                self._place(partition, position, metadata)
             except ClientError as error:
                 failed = self._failed(partition, error, time.monotonic())
-                if failed is not None:
-                    del self._waiting[partition]
-                    yield failed
-            else:
-                del self._waiting[partition]
-                fetcher.positions[partition] = position
+                if failed is None:
+                    continue
+                yield failed
+            del self._waiting[partition]
 
-    def _placed(self, partition: TopicPartition, position: Position) -> tuple[Fetcher, Position]:
-        metadata = self._cluster.metadata
-        leader = self._cluster.leader_of(partition)
+    def _place(self, partition: TopicPartition, position: Position, metadata: Metadata) -> None:
+        """Fetch a partition from its leader. Errors: BrokerError."""
+        address = metadata.leader_of(partition)
         topic = metadata.topics[partition.topic]
         if position.topic_id not in (NO_TOPIC_ID, topic.id):
             raise BrokerError(_INCONSISTENT_TOPIC_ID, partition.topic)
-        address = metadata.brokers[leader]
-        if address not in self._fetchers:
-            connection = Connection(address, self._cluster.settings)
-            self._fetchers[address] = Fetcher(connection, **self._options)
         epoch = topic.partitions[partition.partition].leader_epoch
-        return self._fetchers[address], replace(position, leader_epoch=epoch, topic_id=topic.id)
+        self._at_followers.discard(partition)
+        position = replace(position, leader_epoch=epoch, topic_id=topic.id)
+        self._fetch_from(address, partition, position)
 
-    def _lose(self, fetcher: Fetcher, error: ClientError) -> Iterator[Fetched]:
-        """Look for the leaders of a connection's partitions elsewhere."""
-        fetcher.connection.close()
-        del self._fetchers[fetcher.connection.address]
+    def _fetch_from(self, address: HostPort, partition: TopicPartition, position: Position) -> None:
+        if address not in self._fetchers:
+            self._fetchers[address] = Fetcher(**self._options)
+            self._connecting[address] = in_background(lambda: Connection(address, self._settings))
+        self._fetchers[address].add(partition, position)
+
+    def _lose(self, address: HostPort, error: ClientError) -> Iterator[Fetched]:
+        """Look for the leaders of a broker's partitions elsewhere."""
+        fetcher = self._fetchers.pop(address)
+        if fetcher.connection is not None:
+            fetcher.connection.close()
         for partition, position in fetcher.positions.items():
             failed = self._failed(partition, error, fetcher.answered_at)
             if failed is None:
@@ -168,13 +260,30 @@ class Consumer:
             else:
                 yield failed
 
+    def _passes(self, partition: TopicPartition, error: ClientError) -> bool:
+        """Whether the partition may be read a moment later, or at its leader."""
+        if not isinstance(error, BrokerError):
+            return may_pass(error)
+        is_from_follower = partition in self._at_followers
+        return (
+            may_pass(error)
+            or error.code in _NOT_HERE
+            or (is_from_follower and error.code == _OFFSET_OUT_OF_RANGE)
+        )
+
     def _failed(
         self, partition: TopicPartition, error: ClientError, well_at: float
     ) -> Fetched | None:
         """Note a failure; return it when it is final."""
+        self._metadata = Metadata()
+        self._next_lookup_at = time.monotonic() + PAUSE_S
         well_at = self._failing.setdefault(partition, well_at)
-        passes = may_pass(error) or (isinstance(error, BrokerError) and error.code in _NOT_HERE)
-        if passes and time.monotonic() - well_at < TIMEOUT_S:
+        if self._passes(partition, error) and time.monotonic() - well_at < TIMEOUT_S:
             return None
         del self._failing[partition]
         return Fetched(partition, memoryview(b""), -1, -1, -1, -1, error=error)
+
+
+def _close_result(future: Future[Connection]) -> None:
+    with contextlib.suppress(BaseException):
+        future.result().close()

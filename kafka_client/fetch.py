@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from kafka_client.cluster import Names, TopicPartition, by_topic, topic_name
@@ -52,7 +53,8 @@ class Fetched:
     the last one. `aborted` are the producer id and the first offset of aborted transactions (read
     committed only). `diverging` is (epoch, end offset) if this position is on another history.
     `error` is why there are none. If that is damage, `next_offset` is the one after the damaged
-    batch, as far as its header is right.
+    batch, as far as its header is right. `preferred_replica` is the node to fetch from instead, -1
+    if there is none.
     """
 
     partition: TopicPartition
@@ -64,47 +66,76 @@ class Fetched:
     last_epoch: int = NO_EPOCH
     aborted: list[tuple[int, int]] = field(default_factory=list)
     diverging: tuple[int, int] | None = None
+    preferred_replica: int = -1
     error: ClientError | CorruptRecord | None = None
 
 
 class Fetcher:
-    """Fetches partitions from one broker. Change `positions` between `receive` and `send` only."""
+    """Fetches partitions from one broker, over a connection that may be set later.
+
+    Add and remove partitions between `receive` and `send` only.
+    """
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Connection | None = None,
         *,
         committed: bool = False,
         max_bytes: int = 16 << 20,
         partition_bytes: int = 1 << 20,
         max_wait_ms: int = 500,
+        rack_id: str = "",
     ) -> None:
         assert max_wait_ms < 9000
         self.connection = connection
-        self.positions: dict[TopicPartition, Position] = {}
+        self._positions: dict[TopicPartition, Position] = {}
+        self.positions: Mapping[TopicPartition, Position] = MappingProxyType(self._positions)
         self._committed = committed
         self._max_bytes = max_bytes
         self._partition_bytes = partition_bytes
         self._max_wait_ms = max_wait_ms
+        self._rack_id = rack_id
         self._session_id = self._session_epoch = 0
-        # The positions that the broker has in its session.
+        # The positions that the broker has in its session, and the partitions that differ.
         self._asked: dict[TopicPartition, Position] = {}
+        self._changed: dict[TopicPartition, None] = {}
         self._names: dict[bytes, str] = {}
         self.is_under_way = False
+        # Whether the last answer had no news of any partition.
+        self.is_quiet = False
         self.answered_at = time.monotonic()
+
+    def add(self, partition: TopicPartition, position: Position) -> None:
+        """Fetch a partition from a position on."""
+        self.is_quiet = False
+        self._positions[partition] = position
+        self._changed[partition] = None
+
+    def remove(self, partition: TopicPartition) -> Position | None:
+        """Fetch a partition no longer, and return its position."""
+        self._changed[partition] = None
+        return self._positions.pop(partition, None)
 
     def send(self) -> None:
         """Ask for records. Errors: those of `Connection.send`."""
+        assert self.connection is not None
         if not self._session_epoch:
             self._asked.clear()
-        changed = {
-            partition: position
-            for partition, position in self.positions.items()
-            if self._asked.get(partition) != position
-        }
-        removed = {each: self._asked.pop(each) for each in self._asked.keys() - self.positions}
-        self._asked |= changed
-        self._names = {each.topic_id: name.topic for name, each in self._asked.items()}
+            self._names.clear()
+            self._changed = dict.fromkeys(self._positions)
+        added: dict[TopicPartition, Position] = {}
+        removed: dict[TopicPartition, Position] = {}
+        for partition in self._changed:
+            old, new = self._asked.pop(partition, None), self._positions.get(partition)
+            # A topic that was created again is another one.
+            if old is not None and (new is None or new.topic_id != old.topic_id):
+                removed[partition] = old
+            if new is not None:
+                self._asked[partition] = new
+                self._names[new.topic_id] = partition.topic
+                if new != old:
+                    added[partition] = new
+        self._changed.clear()
         data = {
             "replicaId": _CONSUMER,
             "maxWaitMs": self._max_wait_ms,
@@ -113,8 +144,9 @@ class Fetcher:
             "isolationLevel": int(self._committed),
             "sessionId": self._session_id,
             "sessionEpoch": self._session_epoch,
-            "topics": _by_topic(changed, self._partition_of),
+            "topics": _by_topic(added, self._partition_of),
             "forgottenTopicsData": _by_topic(removed, lambda partition, _: partition.partition),
+            "rackId": self._rack_id,
         }
         has_ids = NO_TOPIC_ID not in self._names
         self.connection.send("Fetch", data, _LAST if has_ids else _LAST_WITH_NAMES)
@@ -134,7 +166,8 @@ class Fetcher:
 
         Errors: those of `Connection.receive`, BrokerError.
         """
-        self.is_under_way = False
+        assert self.connection is not None
+        self.is_under_way = self.is_quiet = False
         answer = self.connection.receive()
         self.answered_at = time.monotonic()
         code = answer["errorCode"]
@@ -145,6 +178,7 @@ class Fetcher:
             raise BrokerError(code, f"broker {self.connection.address}")
         self._session_id = answer["sessionId"]
         self._session_epoch = self._session_epoch % _LAST_EPOCH + 1 if self._session_id else 0
+        self.is_quiet = not answer["responses"] and not self._changed
         try:
             return [
                 self._take(TopicPartition(name, each["partitionIndex"]), each)
@@ -166,7 +200,7 @@ class Fetcher:
                     yield name, each
 
     def _take(self, partition: TopicPartition, each: Struct) -> Fetched:
-        position = self.positions[partition]
+        position = self._positions[partition]
         found = Fetched(
             partition,
             memoryview(b""),
@@ -175,6 +209,7 @@ class Fetcher:
             each["lastStableOffset"],
             each["logStartOffset"],
         )
+        found.preferred_replica = each["preferredReadReplica"]
         diverging = each["divergingEpoch"]
         if each["errorCode"]:
             found.error = BrokerError(each["errorCode"], str(partition))
@@ -190,9 +225,8 @@ class Fetcher:
                 for aborted in each["abortedTransactions"] or ()
             ]
             if checked.size:
-                self.positions[partition] = replace(
-                    position, offset=checked.next_offset, last_epoch=checked.last_epoch
-                )
+                moved = replace(position, offset=checked.next_offset, last_epoch=checked.last_epoch)
+                self.add(partition, moved)
             else:
                 # A broker sends the first batch whole, whatever its size is.
                 fault = checked.fault or "a part of it is missing"

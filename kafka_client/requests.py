@@ -97,8 +97,7 @@ def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> int:
 
     def attempt() -> int:
         cluster.refresh([partition.topic])
-        node = cluster.leader_of(partition)
-        connection = cluster.connection(cluster.metadata.brokers[node])
+        connection = cluster.connection(cluster.metadata.leader_of(partition))
         return _produce(connection, partition, data)
 
     return _repeated(attempt)

@@ -36,6 +36,7 @@ from kafka_client.requests import (
 )
 from storage.settings.messages import Struct
 from tests.kafka_client.fake_broker import ID, FakeBroker, answer, batch, partition
+from tests.waits import until
 
 TOPIC = TopicPartition("t", 0)
 
@@ -323,7 +324,7 @@ def test_a_consumer_ends_when_all_brokers_are_gone(
 ) -> None:
     pair.answer("Fetch", got(partition()), got(partition()))
     with Consumer(cluster, {TOPIC: Position(10)}, max_wait_ms=10) as consumer:
-        assert [each.error for each in consumer.poll()] == [None]
+        until(lambda: [each.error for each in consumer.poll()] == [None])
         for broker in pair.brokers:
             broker.__exit__()
         found: list[Any] = []

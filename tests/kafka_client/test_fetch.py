@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,10 +92,10 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def fetcher(broker: FakeBroker) -> Iterator[Fetcher]:
-    fetcher = Fetcher(Connection(broker.address, ClientSettings()))
-    fetcher.positions[TOPIC] = Position(10, topic_id=ID)
-    yield fetcher
-    fetcher.connection.close()
+    with contextlib.closing(Connection(broker.address, ClientSettings())) as connection:
+        fetcher = Fetcher(connection)
+        fetcher.add(TOPIC, Position(10, topic_id=ID))
+        yield fetcher
 
 
 def fetch(broker: FakeBroker, fetcher: Fetcher, found: Struct) -> Any:
@@ -143,11 +144,11 @@ def test_an_answer_of_many_pieces(broker: FakeBroker, fetcher: Fetcher) -> None:
 
 
 def test_records_above_the_last_stable_offset_are_not_committed(broker: FakeBroker) -> None:
-    fetcher = Fetcher(Connection(broker.address, ClientSettings()), committed=True)
-    fetcher.positions[TOPIC] = Position(10, topic_id=ID)
-    (found,) = fetch(broker, fetcher, answer(partition(batch(10), lastStableOffset=12)))
-    assert isinstance(found.error, CorruptRecord)
-    fetcher.connection.close()
+    with contextlib.closing(Connection(broker.address, ClientSettings())) as connection:
+        fetcher = Fetcher(connection, committed=True)
+        fetcher.add(TOPIC, Position(10, topic_id=ID))
+        (found,) = fetch(broker, fetcher, answer(partition(batch(10), lastStableOffset=12)))
+        assert isinstance(found.error, CorruptRecord)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +166,12 @@ def test_an_answer_about_something_else_closes_the_connection(
 ) -> None:
     with pytest.raises(ProtocolViolation, match=reason):
         fetch(broker, fetcher, found)
+    assert fetcher.connection is not None
     assert not fetcher.connection.is_open
 
 
 def test_a_topic_name_is_checked(broker: FakeBroker, fetcher: Fetcher) -> None:
-    fetcher.positions[TOPIC] = Position(10)  # a broker without ids
+    fetcher.add(TOPIC, Position(10))  # a broker without ids
     found = {"responses": [{"topic": "../x", "partitions": [partition()]}]}
     with pytest.raises(ProtocolViolation, match=r"the topic name '\.\./x'"):
         fetch(broker, fetcher, found)
@@ -180,7 +182,7 @@ def test_a_position_that_has_changed_meanwhile_is_not_moved(
 ) -> None:
     broker.answers["Fetch"] = lambda *_: answer(partition(batch(10)))
     fetcher.send()
-    fetcher.positions[TOPIC] = Position(500, topic_id=ID)
+    fetcher.add(TOPIC, Position(500, topic_id=ID))
     assert fetcher.receive() == []
     assert fetcher.positions[TOPIC].offset == 500
 
@@ -204,11 +206,11 @@ def sent(broker: FakeBroker) -> list[tuple[int, int, list[int], list[int]]]:
 
 def test_a_session_sends_changes_only(broker: FakeBroker, fetcher: Fetcher) -> None:
     other = TopicPartition("t", 1)
-    fetcher.positions[other] = Position(0, topic_id=ID)
+    fetcher.add(other, Position(0, topic_id=ID))
     fetch(broker, fetcher, answer(partition(), session=9))
     fetch(broker, fetcher, answer(partition(batch(10)), session=9))
     fetch(broker, fetcher, answer(session=9))
-    del fetcher.positions[other]
+    fetcher.remove(other)
     fetch(broker, fetcher, answer(session=9))
     assert sent(broker) == [
         (0, 0, [0, 1], []),
@@ -216,6 +218,17 @@ def test_a_session_sends_changes_only(broker: FakeBroker, fetcher: Fetcher) -> N
         (9, 2, [0], []),
         (9, 3, [], [1]),
     ]
+
+
+def test_a_topic_that_was_created_again_replaces_the_old_one_in_the_session(
+    broker: FakeBroker, fetcher: Fetcher
+) -> None:
+    fetch(broker, fetcher, answer(partition(), session=9))
+    fetcher.add(TOPIC, Position(0, topic_id=b"j" * 16))
+    fetch(broker, fetcher, answer(session=9))
+    data = broker.requests[-1][2]
+    assert [bytes(topic["topicId"]) for topic in data["topics"]] == [b"j" * 16]
+    assert [bytes(topic["topicId"]) for topic in data["forgottenTopicsData"]] == [ID]
 
 
 def test_a_session_that_the_broker_has_forgotten_begins_again(
@@ -231,3 +244,18 @@ def test_a_session_that_the_broker_has_forgotten_begins_again(
 def test_another_error_of_the_whole_answer(broker: FakeBroker, fetcher: Fetcher) -> None:
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
         fetch(broker, fetcher, answer(errorCode=-1))
+
+
+def test_a_broker_is_quiet_when_it_was_asked_for_all_and_has_nothing(
+    broker: FakeBroker, fetcher: Fetcher
+) -> None:
+    quiet = []
+    for found in (answer(partition(), session=9), answer(session=9)):
+        fetch(broker, fetcher, found)
+        quiet.append(fetcher.is_quiet)
+    broker.answers["Fetch"] = lambda *_: answer(session=9)
+    fetcher.send()
+    fetcher.add(TopicPartition("t", 1), Position(0, topic_id=ID))
+    quiet.append(fetcher.is_quiet)
+    fetcher.receive()
+    assert [*quiet, fetcher.is_quiet] == [False, True, False, False]

@@ -98,9 +98,7 @@ class ClusterReader:
             partition_bytes=fetch_bytes,
         ) as consumer:
             while not is_over and not consumer.is_done:
-                is_quiet = True
                 for each in consumer.poll():
-                    is_quiet = False
                     part = left[each.partition]
                     if each.error is not None or each.diverging is not None:
                         is_over = True
@@ -117,7 +115,7 @@ class ClusterReader:
                         # Without records, none are left before the end, as after compaction.
                         consumer.drop(each.partition)
                         del left[each.partition]
-                if is_quiet and ends and not consumer.is_waiting:
+                if ends and consumer.is_quiet:
                     # A session leaves out a partition without records: ask in another one.
                     is_over = True
         if unreachable is not None:
