@@ -50,8 +50,6 @@ from storage.task import Task
 # Between two requests for the metadata, and between two for the settings of the topics.
 _LOOK_MS: Final = 10_000
 _SETTINGS_MS: Final = 60_000
-# The longest pause without any partition to read.
-_IDLE_S: Final = 0.5
 # How often a refused position is asked for again.
 _ATTEMPTS: Final = 3
 # In a mirror, groups have their offsets in the topic as a broker does.
@@ -202,8 +200,6 @@ class Mirror:
                 for copy in self._copies.values()
             ):
                 break
-            if consumer.is_done:
-                time.sleep(_IDLE_S)
             for each in consumer.poll():
                 self._take(self._copies[each.partition], each)
             housekeeping.run()
