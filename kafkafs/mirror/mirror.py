@@ -116,7 +116,8 @@ class Mirror:
     """A mirror of a cluster. `run` copies; between its calls of `stop` the facts can be read.
 
     `status`: as written to `kafkafs.mirror`. `gaps`: the number of gaps that this run has named.
-    `copied_bytes`, `copied_offsets`: of this run.
+    `copied_bytes`, `copied_offsets`: of this run. `faults`: a line for each topic and partition
+    that cannot be copied, and if the cluster cannot be reached.
     """
 
     status: MirrorFile
@@ -132,8 +133,7 @@ class Mirror:
         self.gaps = self.copied_bytes = self.copied_offsets = 0
         self._copies: dict[TopicPartition, _Copy] = {}
         self._policies: dict[str, Policy] = {}
-        # Why the cluster cannot be asked, and topics cannot be copied.
-        self._faults: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self._began_ms = 0
 
     @property
@@ -199,6 +199,7 @@ class Mirror:
                 copy.reason or (copy.is_answered and copy.position >= copy.target)
                 for copy in self._copies.values()
             ):
+                self._follow_deletes()
                 break
             for each in consumer.poll():
                 self._take(self._copies[each.partition], each)
@@ -261,6 +262,7 @@ class Mirror:
                     raise offset
                 self._say_once(str(each), f"{each}: {offset}")
                 continue
+            self.faults.pop(str(each), None)
             self.status.ids.setdefault(each.topic, topics.id_text(found[each.topic].id))
             self.status.partitions[each] = MirroredPartition(start=offset)
         if offsets or is_first:
@@ -291,6 +293,7 @@ class Mirror:
                     )
                     made.add(name)
                 self._open(each)
+                self.faults.pop(str(each), None)
             except (OSError, StorageError) as error:
                 self._say_once(str(each), f"{each}: {error}")
         self._read_policies(sorted({each.topic for each in self._copies} - self._policies.keys()))
@@ -308,13 +311,14 @@ class Mirror:
     def _read_on(self, copy: _Copy) -> None:
         """Fetch a partition from our log end on, or after a gap."""
         entries = copy.log.epochs.entries
+        epoch = entries[-1][0] if entries else NO_EPOCH
+        name = copy.partition.topic
+        topic = self._cluster.metadata.topics.get(name)
         copy.is_answered = False
-        # Without records before it, a position has no history.
-        is_known = entries and copy.position == copy.log.log_end_offset
-        topic = self._cluster.metadata.topics.get(copy.partition.topic)
-        epoch = entries[-1][0] if is_known else NO_EPOCH
         if topic is None:
             self._wait(copy, "the cluster does not list the topic")
+        elif self.status.ids[name] not in (NO_ID, topics.id_text(topic.id)):
+            self._wait(copy, "the topic was created again, and its name leaves no room for its id")
         else:
             position = Position(copy.position, epoch, topic_id=topic.id)
             self._consumer.add(copy.partition, position)
@@ -326,7 +330,7 @@ class Mirror:
         except ClientError as error:
             self._say_once("settings", f"the settings of the topics cannot be read: {error}")
             return
-        self._faults.pop("settings", None)
+        self.faults.pop("settings", None)
         self._policies |= {name: Policy.of(found.get(name)) for name in names}
         for name, each in found.items():
             if name in names and isinstance(each, TopicSettings):
@@ -350,23 +354,26 @@ class Mirror:
                 return True
             self._add_starts(self._manager.files, metadata, is_first=False)
             self._create(metadata)
-            self._faults.pop("cluster", None)
+            self.faults.pop("cluster", None)
         except ClientError as error:
             self._say_once("cluster", str(error))
         for copy in self._copies.values():
             if copy.reason and topics.has_leader(self._cluster.metadata, copy.partition):
                 self._read_on(copy)
-            if self._options.follow_deletes:
-                self._follow_deletes(copy)
+        self._follow_deletes()
         self._write_status()
         return False
 
-    def _follow_deletes(self, copy: _Copy) -> None:
-        log = copy.log
-        offset = min(copy.source_start, log.log_end_offset)
-        if offset > log.log_start_offset and log.topic not in paths.INTERNAL_TOPICS:
-            with self._manager.duties.attempt("deletion as in the cluster", log.name):
-                delete_records(self._manager, log, offset, Task())
+    def _follow_deletes(self) -> None:
+        """Raise log starts to those of the cluster, if that is wanted."""
+        if not self._options.follow_deletes:
+            return
+        for copy in self._copies.values():
+            log = copy.log
+            offset = min(copy.source_start, log.log_end_offset)
+            if offset > log.log_start_offset and log.topic not in paths.INTERNAL_TOPICS:
+                with self._manager.duties.attempt("deletion as in the cluster", log.name):
+                    delete_records(self._manager, log, offset, Task())
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -508,8 +515,8 @@ class Mirror:
         self._report(f"{copy.partition}: {_WORDS[hole.kind].format(hole.first, hole.last)}")
 
     def _say_once(self, of: str, line: str) -> None:
-        if self._faults.get(of) != line:
-            self._faults[of] = line
+        if self.faults.get(of) != line:
+            self.faults[of] = line
             self._report(line)
 
     # -- kafkafs.mirror ----------------------------------------------------------------------------

@@ -228,7 +228,8 @@ def holes(parts: list[Part], end: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for part in parts:
         for header, (_, _, last, _) in zip(part.headers, part.entries, strict=True):
-            if header.base_offset > end:
+            # (A wrapper of v0 or v1 has its last offset only.)
+            if header.base_offset > end and not header.is_wrapper:
                 found.append((end, header.base_offset - 1))
             end = last + 1
     return found

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -58,6 +59,12 @@ def create_topics(
     client = admin(broker)  # its calls end with it
     for done in client.create_topics(new).values():
         done.result(SECONDS)
+
+
+def add_partitions(broker: Broker, topic: str, count: int) -> None:
+    """Give a topic partitions, up to `count`."""
+    client = admin(broker)
+    client.create_partitions([NewPartitions(topic, count)])[topic].result(SECONDS)
 
 
 def delete_topic(broker: Broker, topic: str) -> None:

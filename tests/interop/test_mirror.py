@@ -184,6 +184,23 @@ def test_records_that_were_deleted_before_they_were_copied(broker: Broker, tmp_p
     assert "overtaken:0: offsets 5 to 9 were deleted in the cluster" in run.lines[0]
 
 
+def test_deletions_are_followed_on_request(broker: Broker, tmp_path: Path) -> None:
+    keeps = mirrored(broker, tmp_path, "shorter", 5)
+    clients.delete_records(broker, "shorter", 3)
+    follows = Run(broker, tmp_path, "shorter", follow_deletes=True)
+    for run, start in ((keeps, 0), (follows, 3)):
+        assert run().gaps == 0
+        with LogManager.open(str(tmp_path), read_only=True) as manager:
+            assert manager.log("shorter", 0).log_start_offset == start
+
+
+def test_a_topic_that_is_not_there_is_a_fault(broker: Broker, tmp_path: Path) -> None:
+    run = Run(broker, tmp_path, "nope")
+    run()
+    assert list(run.mirror.faults.values()) == run.lines
+    assert run.lines == ["the cluster has no topic nope, or it may not be read"]
+
+
 def stored_batch(log: bytes, offset: int) -> bytes:
     """The batches from an offset on."""
     while (header := parse_header(log)).base_offset < offset:
@@ -262,3 +279,51 @@ def test_records_whose_keys_may_be_deleted(broker: Broker, tmp_path: Path) -> No
     assert run().gaps == 1
     assert named(tmp_path, "keyed") == [("tombstones", 0, 9)]
     assert run().gaps == 0
+
+
+def test_a_running_mirror_follows_the_cluster(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records, partitions, topics, a restart of the broker, and a topic that is created again."""
+    monkeypatch.setattr("kafkafs.mirror.mirror._LOOK_MS", 100)
+    monkeypatch.setattr("kafka_client.consume.TIMEOUT_S", 0.5)
+    clients.create_topic(broker, "run-1")
+    run = Run(broker, tmp_path, "run-*")
+
+    def shown(topic: str, number: int = 0) -> int:
+        """The log end that another process sees."""
+        with LogManager.open(str(tmp_path), read_only=True) as manager:
+            found = manager.topics.get(topic)
+            log = None if found is None else found.partitions.get(number)
+            return -1 if log is None else log.log_end_offset
+
+    def script() -> Iterator[None]:
+        Sender(broker).send("run-1", records(b"v", 5))
+        while shown("run-1") < 5:
+            yield
+        clients.create_topic(broker, "run-2")
+        Sender(broker).send("run-2", records(b"v", 3))
+        clients.add_partitions(broker, "run-1", 3)
+        while shown("run-2") < 3 or shown("run-1", 2) < 0:
+            yield
+        broker.stop()
+        while "run-1:0: waits" not in "\n".join(run.lines):
+            yield
+        broker.start()
+        Sender(broker).send("run-1", records(b"w", 5))
+        while shown("run-1") < 10:
+            yield
+        clients.delete_topic(broker, "run-2")
+        while not run.lines[-1].startswith("run-2:0: waits"):
+            yield
+        assert shown("run-2") == 3
+        clients.create_topic(broker, "run-2")
+        Sender(broker).send("run-2", records(b"new", 4))
+        while shown("run-2") != 4:
+            yield
+
+    steps = script()
+    run(lambda: next(steps, True) is True)
+    assert run.mirror.gaps == 0
+    assert stored(tmp_path / "run-1-0") == stored(broker.partition("run-1"))
+    assert stored(tmp_path / "run-2-0") == stored(broker.partition("run-2"))

@@ -10,7 +10,7 @@ import pytest
 
 from storage import Log, LogManager, paths
 from storage.errors import CorruptRecord, InvalidRecord
-from storage.log.append import append_as_follower
+from storage.log.append import append_as_follower, holes, parse_as_follower
 from storage.record.control import ABORT
 from storage.record.header import HEADER_SIZE, pack, parse_header
 from tests import oracle
@@ -134,6 +134,20 @@ def test_offsets_jump_and_epochs_begin(tmp_path: Path) -> None:
         append_as_follower(log, data, NOW_NS)
         judge(log)
     judged_again(tmp_path, judge)
+
+
+def test_holes_before_batches_and_between_them(tmp_path: Path) -> None:
+    three = at(batch([b"x"] * 3), 9, 1)
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        data = at(batch([b"x"]), 3, 1) + at(batch([b"x"]), 4, 1) + three + at(batch([b"x"]), 12, 1)
+        assert holes(parse_as_follower(log, data), 0) == [(0, 2), (5, 8)]
+        assert holes(parse_as_follower(log, data), 3) == [(5, 8)]
+        # The first batch begins below the log end of a log without records.
+        assert holes(parse_as_follower(log, three), 10) == []
+        # A wrapper has the offset of its last message.
+        older = V0 + V1 + WRAPPER
+        assert holes(parse_as_follower(log, older), 0) == [(0, 0), (2, 2)]
 
 
 def test_batches_of_older_formats(tmp_path: Path) -> None:
