@@ -6,6 +6,7 @@ import configparser
 import os
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.mount_options import OPTIONS
+from tests.mount.mounting import needs_root
 from tests.mount.programs import program
 
 pytestmark = pytest.mark.programs
@@ -153,6 +155,19 @@ def test_an_example_has_what_its_unit_reads(template: Path, example: str, names:
 def test_the_example_has_options_that_the_mount_knows() -> None:
     known = {option.name for option in OPTIONS}
     assert set(example_settings("example.conf")["OPTIONS"].split(",")) <= known
+
+
+@needs_root
+def test_the_mirror_runs_as_its_user(tmp_path: Path) -> None:
+    (start,) = unit(MIRROR_UNIT)["ExecStart"]
+    shell, dash_c, script, settings, program_, *words = shlex.split(start)
+    assert (settings, program_) == ("/etc/kafkafs/mirror-%i.conf", "/usr/bin/kafkafs")
+    assert words == ["mirror", "$OPTIONS", "${CLUSTER}", "${DATA}", "$TOPICS"]
+    begin = [shell, dash_c, script.replace("$$", "$")]
+    assert run(*begin, "/dev/null", "id", "-un", USER="nobody").stdout == "nobody\n"
+    done = run(*begin, tmp_path / "none.conf", "id", USER="nobody")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert f"there is no {tmp_path}/none.conf; an example is in " in done.stderr
 
 
 def test_systemd_makes_a_mount_unit_of_the_documents_line_in_fstab(tmp_path: Path) -> None:

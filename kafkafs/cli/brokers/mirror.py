@@ -26,6 +26,7 @@ from storage.plural import counted
 if TYPE_CHECKING:
     from kafka_client.addresses import HostPort
     from kafkafs.mirror.mirror import Mirror
+    from kafkafs.mount_table import Mounted
 
 _METRICS_S = 10.0
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,249}")
@@ -188,19 +189,28 @@ def _signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _mounted(data_dir: str, mount_point: str) -> Iterator[None]:
-    """Mount before the logs are open, since the daemon inherits the open files."""
+    """Mount before the logs are open, since the daemon inherits the open files.
+
+    A mount that a killed run has left is used.
+    """
     from kafkafs import mount_table
+    from kafkafs.cli.common.serving import why_silent
     from kafkafs.cli.mounting.mount import mount, parsed_options
     from kafkafs.fuse.mount_point import MountError, unmount_and_wait
 
-    mount(data_dir, mount_point, parsed_options(("ro",)), foreground=False)
+    def found() -> Mounted | None:
+        mounted = mount_table.find(mount_table.resolve(mount_point))
+        return mounted if mounted is not None and mounted.source == data_dir else None
+
+    before = found()
+    if before is None or why_silent(before) is not None:
+        mount(data_dir, mount_point, parsed_options(("ro",)), foreground=False)
     try:
         yield
     finally:
-        mounted = mount_table.find(mount_table.resolve(mount_point))
-        if mounted is not None and mounted.type == mount_table.TYPE:
+        if found() is not None:
             try:
-                unmount_and_wait(mounted.path, warn)
+                unmount_and_wait(mount_point, warn)
             except MountError as error:
                 warn(error)
 
