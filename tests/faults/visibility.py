@@ -780,8 +780,8 @@ FAULTS = [
     Fault(
         "history-not-saved-later",
         "kafkafs/tree/partition/partition.py",
-        "                self.log.history.counted = 0\n",
-        "                pass\n",
+        "            self.log.history.counted = 0\n",
+        "            pass\n",
         "After a kill, positions restart although the log start had only moved.",
         (REWRITE,),
     ),

@@ -737,7 +737,7 @@ class Partition:
                 new_shift(log.log_start_offset),
             )
         if self._history_read:
-            log.history.save(segments)
+            self._try_to_save(segments)
             self._drop_names()
         self.wake()
 
@@ -900,14 +900,17 @@ class Partition:
         if rewrite is not None:
             self._end_prepared(rewrite.old, rewrite.new)
         if rewrite is not None and not rewrite.is_written:
-            try:
-                self.log.history.save(rewrite.segments)
-            except OSError:
-                # The periodic work saves it.
-                self.log.history.counted = 0
-                self.note_change()
+            self._try_to_save(rewrite.segments)
         self._keep_text()
         self._drop_names()
+
+    def _try_to_save(self, segments: Sequence[Segment]) -> None:
+        """Write the history; if that fails, the periodic work does it."""
+        try:
+            self.log.history.save(segments)
+        except (StorageError, OSError):
+            self.log.history.counted = 0
+            self.note_change()
 
     def _change_views(self, change: Callable[[PartitionText], None], past: Shift | None) -> None:
         """Change what is shown of the past; under the lock.
