@@ -217,10 +217,18 @@ def load_undeleted(directory: DataDirectory, deletion: Deletion) -> Topic:
 
 
 def note_lost_end(directory: DataDirectory, log: Log, flushed_end: int) -> None:
-    """Record a lost end if the log ends before `flushed_end`, up to which it was flushed."""
+    """Record a lost end if the log ends before `flushed_end`, up to which it was flushed.
+
+    A mirror goes on at the log end: the cluster sends the same records again.
+    """
     if flushed_end > log.log_end_offset:
         log.note_lost_end(flushed_end)
-        directory.faults.append(f"{log.directory}: {log.what_is_lost}")
+        what = log.what_is_lost
+        if directory.mirrors:
+            log.lost_end = 0
+            lost = f"offsets {log.log_end_offset} to {flushed_end - 1}"
+            what = f"{lost} had been flushed but are missing; the mirror copies them again"
+        directory.faults.append(f"{log.directory}: {what}")
 
 
 # -- the promises --------------------------------------------------------------------------------

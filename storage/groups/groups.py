@@ -422,7 +422,8 @@ class Groups(LogListener[Log]):
                     value = commit_value(each._replace(position=end))
                     line = (
                         f"group {facts.name!r}: committed offset {each.position} of {log.name} "
-                        f"was beyond the log end; {reset} to {end}, because records were lost"
+                        f"was beyond the log end; {reset} to {end}, because the records before "
+                        "it are missing"
                     )
                     found.append(((key, value), line))
         return found

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from storage import paths
-from storage.errors import CorruptCheckpoint
+from storage.errors import CorruptCheckpoint, UnusableFile
 from storage.files import Files
 
 STATES = ("ok", "waiting")
@@ -165,6 +165,8 @@ def read(files: Files, data_dir: str) -> MirrorFile | None:
         return MirrorFile.parse(files.read_whole(path).decode(), path)
     except FileNotFoundError:
         return None
+    except UnusableFile as error:
+        raise CorruptCheckpoint(str(error.strerror), path=path) from None
     except UnicodeDecodeError as error:
         raise CorruptCheckpoint(f"not UTF-8 at byte {error.start}", path=path) from None
 

@@ -34,7 +34,7 @@ from storage.recovery.swap import as_if_finished
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
-from storage.state import checkpoint_file, gaps_file, manifest_file, producer_state
+from storage.state import checkpoint_file, gaps_file, manifest_file, mirror_file, producer_state
 from storage.state.gaps_file import Gap
 from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_segment import (
@@ -216,6 +216,7 @@ class _Directory:
             name: self._read(checkpoint_file.read_offsets, os.path.join(path, name)) or {}
             for name, _ in _CHECKPOINTS
         }
+        self._read(lambda files, _: mirror_file.read(files, path), mirror_file.path_in(path))
         self.recovery_points = self.checkpoints[paths.RECOVERY_POINTS]
         self.log_starts = self.checkpoints[paths.LOG_STARTS]
         self.topic_ids: dict[str, tuple[str, str]] = {}

@@ -11,6 +11,7 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import directory_to_open, resolve_directory
 from kafkafs.cli.common.ending import warn
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import opened
 from kafkafs.cli.common.words import Logs, words_argument
 
 
@@ -35,8 +36,9 @@ from kafkafs.cli.common.words import Logs, words_argument
     ),
 )
 @output_options(
-    "`dry_run`, `undo`, and three lists: `names` (the names that change), `not_known` (a line for "
-    "each topic whose settings are not known) and `tiered`"
+    "`dry_run`, `undo`, and four lists: `names` (the names that change), `not_known` (a line for "
+    "each topic whose settings are not known), `tiered`, and `reset` (a line for each committed "
+    "offset that was reset)"
 )
 def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> None:
     """Turn a broker's directory, or the mirror of a cluster, into a directory of kafkafs. The
@@ -44,7 +46,8 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
 
     In a mirror, only `kafkafs mirror` writes the logs. detach ends the mirror: it removes
     kafkafs.mirror. Then every command can write the directory, and `kafkafs mirror` cannot continue
-    it. --undo cannot restore a mirror.
+    it. If a group has committed an offset beyond the end of a copied log, detach resets this offset
+    to the log end, and prints a line. --undo cannot restore a mirror.
 
     In a broker's directory, kafkafs cannot create topics or partitions, because the broker would
     not know them: at its next start, the broker would rename their directories to …-stray. After
@@ -75,6 +78,7 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
     with nullcontext(Files(data_dir)) if dry_run else alone(data_dir, mirrors=ends) as files:
         lines: list[str] = []
         tiered: list[str] = []
+        reset: list[str] = []
         if ends:
             names = [MIRROR]
             if not dry_run:
@@ -87,17 +91,26 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
             names = detach.names_to_set_aside(files, data_dir)
             lines = detach.not_known(files, data_dir) if dry_run else detach.detach(files, data_dir)
             tiered = detach.tiered_lines(files, data_dir)
+    if ends and not dry_run:
+        with opened(data_dir, keeps_faulty=True) as manager:
+            reset = manager.groups.reset_positions_beyond_end(whole=True)
     out.json(
-        {"dry_run": dry_run, "undo": undo, "names": names, "not_known": lines, "tiered": tiered}
+        {
+            "dry_run": dry_run,
+            "undo": undo,
+            "names": names,
+            "not_known": lines,
+            "tiered": tiered,
+            "reset": reset,
+        }
     )
     if ends:
         done = "would be removed, which would end" if dry_run else "removed: this ends"
         out.say(f"{MIRROR} {done} the mirror; then every command can write {data_dir}")
-        return
-    for name in names:
+    for name in () if ends else names:
         before, after = name, name + DETACHED
         if undo:
             before, after = after, before
         out.say(f"{before} {'would be renamed to' if dry_run else 'renamed to'} {after}")
-    for line in [*lines, *tiered]:
+    for line in [*lines, *tiered, *reset]:
         warn(line)

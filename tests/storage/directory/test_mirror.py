@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kafkafs.cli import main
 from storage import Log, LogManager, paths
 from storage.directory.lock import alone, change_settings
 from storage.directory.mirror import end_mirror
@@ -15,6 +17,7 @@ from storage.log.append import append_as_follower
 from storage.state import mirror_file
 from storage.state.mirror_file import MirrorFile
 from storage.verify.verify import verify
+from tests.storage.groups.records import position, positions, write
 from tests.storage.log.test_follower import FAR, at
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 
@@ -108,6 +111,43 @@ def test_gaps_are_no_losses(
     assert verify(str(tmp_path)).faults == []
 
 
+def test_the_end_resets_offsets_that_are_ahead_of_the_copy(tmp_path: Path) -> None:
+    """Otherwise, consumers would skip new records."""
+    make_mirror(tmp_path)
+    manager = LogManager.open(str(tmp_path), mirrors=True)
+    manager.create_mirrored_topic("orders", None, 1, {})
+    offsets = manager.create_mirrored_topic(paths.CONSUMER_OFFSETS, None, 1, {}).partitions[0]
+    write(offsets, position("g", "orders", 0, 500))
+    manager.close()
+    done = CliRunner().invoke(main, ["detach", str(tmp_path)])
+    assert (done.exit_code, done.stderr) == (
+        0,
+        "kafkafs: group 'g': committed offset 500 of orders/0 was beyond the log end; "
+        "reset to 0, because the records before it are missing\n",
+    )
+    with opened(tmp_path) as manager:
+        assert positions(manager, "g") == {("orders", 0): 0}
+
+
+def test_the_mirror_copies_a_lost_end_again(tmp_path: Path) -> None:
+    make_mirror(tmp_path)
+    with opened(tmp_path, mirrors=True) as manager:
+        log = manager.create_mirrored_topic("t", None, 1, {}).partitions[0]
+        append(log, b"1")
+        append(log, b"2")
+    path = tmp_path / "t-0" / f"{0:020}.log"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    manager = LogManager.open(str(tmp_path), mirrors=True)
+    assert [line.partition(": ")[2] for line in manager.faults] == [
+        "offsets 1 to 1 had been flushed but are missing; the mirror copies them again"
+    ]
+    append(manager.log("t", 0), b"2")
+    manager.abandon()
+    with opened(tmp_path, mirrors=True) as manager:
+        assert values(manager.log("t", 0)) == [b"1", b"2"]
+        assert manager.faults == []
+
+
 def test_the_lock_is_released_if_the_directory_became_a_mirror(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,3 +170,5 @@ def test_a_damaged_file_still_refuses_writers(tmp_path: Path) -> None:
     (tmp_path / paths.MIRROR).write_text("version 1\n")
     with pytest.raises(CorruptCheckpoint):
         LogManager.open(str(tmp_path))
+    (fault,) = verify(str(tmp_path)).faults
+    assert fault.path == str(tmp_path / paths.MIRROR)

@@ -68,7 +68,7 @@ def test_they_are_pulled_back_with_a_line(tmp_path: Path, caplog: pytest.LogCapt
     lines = [each.message for each in caplog.records if "reset to" in each.message]
     assert lines == [
         f"group '{name}': committed offset {at} of orders/0 was beyond the log end; reset to 5, "
-        "because records were lost"
+        "because the records before it are missing"
         for name, at in (("g", 10), ("t", 9))
     ]
     caplog.clear()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage import paths
-from storage.errors import CorruptCheckpoint, UnusableFile
+from storage.errors import CorruptCheckpoint
 from storage.files import Files
 from storage.state import mirror_file
 from storage.state.mirror_file import MirroredPartition, MirrorFile
@@ -137,5 +137,5 @@ def test_what_is_no_text_is_an_error(tmp_path: Path) -> None:
         mirror_file.read(files, str(tmp_path))
     (tmp_path / paths.MIRROR).unlink()
     (tmp_path / paths.MIRROR).mkdir()
-    with pytest.raises(UnusableFile):
+    with pytest.raises(CorruptCheckpoint):
         mirror_file.read(files, str(tmp_path))

@@ -24,6 +24,7 @@ from kafkafs.tree.control.retention import freed_text
 from kafkafs.tree.permissions import Permissions, exposed_text
 from storage import paths
 from storage.directory.contents import Contents
+from storage.directory.mirror import is_mirror
 from storage.directory.reserve import COUNT, Reserve
 from storage.directory.retain import RetentionPlan, plan_retention
 from storage.directory.top_level import closing_command, others_may_write, others_text
@@ -32,7 +33,7 @@ from storage.files import Files
 from storage.manager import LogManager
 from storage.retention.retention import deletes_by_limits, effects
 from storage.settings.settings import SETTINGS_FILE, Settings
-from storage.state import owner_file
+from storage.state import mirror_file, owner_file
 
 #: Free space of less than 1/SHORT of the disk is a problem, of less than 1/SCARCE a hint.
 SHORT = 100
@@ -60,6 +61,7 @@ def checks(path: str) -> Iterator[Check]:
         ("settings", _settings),
         ("private-topics", _private),
         ("other-users", _other_users),
+        ("mirror", _mirror),
     ):
         yield Check(name, partial(_unless_missing, look, path), silent)
 
@@ -175,6 +177,9 @@ def _makes_room(path: str) -> tuple[list[str], str]:
     """Return lines about the largest partitions, and the command that frees room."""
     quoted, mounted = shlex.quote(path), find_around(os.path.abspath(path))
     others = f"du -xhd1 {shlex.quote('/' if mounted is None else mounted.path)} | sort -h"
+    if is_mirror(Files(path), path):
+        file = shlex.quote(os.path.join(path, SETTINGS_FILE))
+        return [], f"echo log.retention.bytes=BYTES >> {file}  (and start kafkafs mirror again)"
     try:
         with LogManager.open(path, read_only=True) as manager:
             now_ms = manager.clock_ms()
@@ -345,3 +350,23 @@ def _other_users(path: str) -> Iterator[Finding]:
     """Check that only the owner and the group may write the data directory."""
     if others_may_write(Files(path), path):
         yield Finding(others_text(path), closing_command(path))
+
+
+def _mirror(path: str) -> Iterator[Finding]:
+    """Check that a mirror runs, and copies each partition."""
+    files, quoted = Files(path), shlex.quote(path)
+    try:
+        mirror = mirror_file.read(files, path)
+    except (StorageError, OSError) as error:
+        mend = f"kafkafs detach {quoted}  (ends the mirror)"
+        yield Finding(f"{path}: nothing writes this mirror: {reason_of(error)}", mend)
+        return
+    if mirror is None:
+        return
+    for (topic, number), copy in sorted(mirror.partitions.items()):
+        if copy.state == "waiting":
+            what = f"{topic}:{number}: the mirror copies nothing: {copy.reason}"
+            yield Finding(what, f"kafkafs describe {quoted} {topic}")
+    if not files.is_locked(os.path.join(path, paths.LOCK)):
+        what = f"{path}: the mirror of {mirror.source} is not running"
+        yield Finding(what, f"kafkafs mirror {mirror.source} {quoted}", is_wrong=False)

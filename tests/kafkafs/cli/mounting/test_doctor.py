@@ -21,12 +21,15 @@ import pytest
 from kafkafs import mount_table
 from kafkafs.cli import LazyGroup, main
 from storage import LogManager
+from storage.state import mirror_file
+from storage.state.mirror_file import MirroredPartition, MirrorFile
 from tests import metadata_log as made
 from tests.file_systems import file_system, fill_bytes
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.metadata_log import MetadataLog
 from tests.mount.mounting import needs_root
+from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.logs import append
 
 #: A user of no name.
@@ -307,6 +310,27 @@ def test_a_directory_that_others_may_write(data: Path) -> None:
     assert doctor(data)["other-users"] == []
 
 
+@pytest.mark.programs
+def test_a_mirror(data: Path) -> None:
+    make_mirror(data)
+    assert one(doctor(data), "mirror") == (
+        *("hint", f"{data}: the mirror of kafka://one:9092 is not running"),
+        f"kafkafs mirror kafka://one:9092 {data}",
+    )
+    with LogManager.open(str(data), mirrors=True) as manager:
+        assert doctor(data)["mirror"] == []
+        waits = MirroredPartition(state="waiting", reason="wrong CRC")
+        parts = {("a", 0): MirroredPartition(), ("a", 1): waits}
+        source = MirrorFile("C", "kafka://one:9092", ("*",), {"a": "-"}, parts)
+        mirror_file.write(manager.files, str(data), source)
+        assert one(doctor(data), "mirror") == (
+            *("wrong", "a:1: the mirror copies nothing: wrong CRC"),
+            f"kafkafs describe {data} a",
+        )
+    (data / "kafkafs.mirror").write_text("version 1\n")
+    assert one(doctor(data), "mirror")[2] == f"kafkafs detach {data}  (ends the mirror)"
+
+
 def tells_at_once(path: Path) -> bool:
     """Whether its file system knows what is in the page cache."""
     with path.open("rb") as file:
@@ -347,11 +371,13 @@ def test_a_file_system_that_cannot_be_written_or_is_slow_to_tell(tmp_path: Path)
         # Something goes already.
         ({"retention.bytes": "20000000"}, " now", r"^kafkafs prune \S+  \(frees [\d.]+MiB\)$"),
         ({"cleanup.policy": "none"}, "deletes nothing by age", r"^kafkafs delete \S+ orders  "),
+        # Commands do not change a mirror.
+        (None, " are free", r"^echo log\.retention\.bytes=BYTES >> \S+/kafkafs\.properties  "),
     ],
 )
 @pytest.mark.programs
 def test_what_frees_room_on_a_full_disk(
-    tmp_path: Path, settings: dict[str, str], said: str, mend: str
+    tmp_path: Path, settings: dict[str, str] | None, said: str, mend: str
 ) -> None:
     base = tmp_path / "base"
     base.mkdir()
@@ -360,10 +386,12 @@ def test_what_frees_room_on_a_full_disk(
         data.mkdir()
         with LogManager.open(str(data)) as manager:
             log = manager.create_topic("orders", 1).partitions[0]
-            manager.change_topic_settings("orders", settings)
+            manager.change_topic_settings("orders", settings or {})
             for _ in range(30):
                 append(log, b"x" * 1_000_000, timestamp_ms=time.time_ns() // 1_000_000)
             (Path(log.directory) / f"{0:020}.words").write_bytes(bytes(100_000))
+        if settings is None:
+            make_mirror(data)
         fill_bytes(disk)
         state, what, line = one(doctor(data), "space")
         assert (state, said in what) == ("wrong", True), what
