@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from kafka_client.cluster import Names, TopicPartition, by_topic, topic_name
+from kafka_client.cluster import Names, TopicPartition, by_topic, results, topic_name
 from kafka_client.connection import Connection
 from kafka_client.errors import BrokerError, ClientError
 from storage.errors import CorruptRecord
@@ -21,10 +21,14 @@ from storage.record.header import FRAME_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITIO
 from storage.settings.messages import Struct
 
 _NAMES: Final = Names("topic")
+_EPOCH_NAMES: Final = Names("topic", "partition")
 NO_EPOCH: Final = -1
 NO_TOPIC_ID: Final = bytes(16)
 _LAST: Final = 18
 _LAST_WITH_NAMES: Final = 12
+# The first version in which the answer reports another history.
+_REPORTS_DIVERGENCE: Final = 12
+_OFFSET_OUT_OF_RANGE: Final = 1
 _LAST_EPOCH: Final = 0x7FFFFFFF
 _CONSUMER: Final = -1
 _LEADER_EPOCH: Final = slice(LOG_OVERHEAD, LOG_OVERHEAD + 4)
@@ -34,8 +38,8 @@ _SESSION_ERRORS: Final = frozenset({70, 71, 106})
 
 @dataclass(frozen=True)
 class Position:
-    """Where to read on. `last_epoch` is the epoch of the last batch: a broker with another history
-    reports the divergence only if it is set. `topic_id` is 16 zeros if the broker has no ids.
+    """Where to read on. `last_epoch` is the epoch of the last batch: a divergence from the history
+    of the broker is found only if it is set. `topic_id` is 16 zeros if the broker has no ids.
     """
 
     offset: int
@@ -73,7 +77,8 @@ class Fetched:
 class Fetcher:
     """Fetches partitions from one broker, over a connection that may be set later.
 
-    Add and remove partitions between `receive` and `send` only.
+    Add and remove partitions between `receive` and `send` only. A broker whose answers to Fetch do
+    not report a divergence is first asked where the last epochs of added positions end.
     """
 
     def __init__(
@@ -100,6 +105,9 @@ class Fetcher:
         self._asked: dict[TopicPartition, Position] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._names: dict[bytes, str] = {}
+        # Positions whose history is not compared yet, and whether the request under way does that.
+        self._uncompared: dict[TopicPartition, Position] = {}
+        self._is_comparing = False
         self.is_under_way = False
         # Whether the last answer had no news of any partition.
         self.is_quiet = False
@@ -107,6 +115,11 @@ class Fetcher:
 
     def add(self, partition: TopicPartition, position: Position) -> None:
         """Fetch a partition from a position on."""
+        self._move(partition, position)
+        if position.last_epoch != NO_EPOCH:
+            self._uncompared[partition] = position
+
+    def _move(self, partition: TopicPartition, position: Position) -> None:
         self.is_quiet = False
         self._positions[partition] = position
         self._changed[partition] = None
@@ -114,11 +127,18 @@ class Fetcher:
     def remove(self, partition: TopicPartition) -> Position | None:
         """Fetch a partition no longer, and return its position."""
         self._changed[partition] = None
+        self._uncompared.pop(partition, None)
         return self._positions.pop(partition, None)
 
     def send(self) -> None:
         """Ask for records. Errors: those of `Connection.send`."""
         assert self.connection is not None
+        self.is_under_way = True
+        if self._uncompared:
+            if min(self.connection.last_version("Fetch"), _LAST) < _REPORTS_DIVERGENCE:
+                self._compare()
+                return
+            self._uncompared.clear()
         if not self._session_epoch:
             self._asked.clear()
             self._names.clear()
@@ -150,7 +170,6 @@ class Fetcher:
         }
         has_ids = NO_TOPIC_ID not in self._names
         self.connection.send("Fetch", data, _LAST if has_ids else _LAST_WITH_NAMES)
-        self.is_under_way = True
 
     def _partition_of(self, partition: TopicPartition, position: Position) -> Struct:
         return {
@@ -159,6 +178,22 @@ class Fetcher:
             "fetchOffset": position.offset,
             "lastFetchedEpoch": position.last_epoch,
             "partitionMaxBytes": self._partition_bytes,
+        }
+
+    def _compare(self) -> None:
+        """Ask where the last epochs of positions end."""
+        assert self.connection is not None
+        topics = by_topic(self._uncompared, self._epoch_of, _NAMES)
+        data = {"replicaId": _CONSUMER, "topics": topics}
+        self.connection.send("OffsetForLeaderEpoch", data)
+        self._is_comparing = True
+
+    def _epoch_of(self, partition: TopicPartition) -> Struct:
+        position = self._uncompared[partition]
+        return {
+            "partition": partition.partition,
+            "currentLeaderEpoch": position.leader_epoch,
+            "leaderEpoch": position.last_epoch,
         }
 
     def receive(self) -> list[Fetched]:
@@ -170,6 +205,9 @@ class Fetcher:
         self.is_under_way = self.is_quiet = False
         answer = self.connection.receive()
         self.answered_at = time.monotonic()
+        if self._is_comparing:
+            self._is_comparing = False
+            return list(self._take_epochs(answer))
         code = answer["errorCode"]
         if code:
             self._session_id = self._session_epoch = 0
@@ -186,6 +224,25 @@ class Fetcher:
             ]
         except ValueError as error:
             raise self.connection.violation(f"its answer to Fetch has {error}") from None
+
+    def _take_epochs(self, answer: Struct) -> Iterator[Fetched]:
+        """Yield the partitions that this broker does not continue, as its Fetch would."""
+        assert self.connection is not None
+        asked, self._uncompared = self._uncompared, {}
+        found = dict(results(self.connection, answer, _EPOCH_NAMES))
+        if not asked.keys() <= found.keys():
+            raise self.connection.violation("its answer lacks partitions")
+        for partition, position in asked.items():
+            epoch, end = found[partition]["leaderEpoch"], found[partition]["endOffset"]
+            code = found[partition]["errorCode"] or (_OFFSET_OUT_OF_RANGE if end < 0 else 0)
+            each = Fetched(partition, memoryview(b""), position.offset, -1, -1, -1)
+            if code:
+                each.error = BrokerError(code, str(partition))
+            elif epoch < position.last_epoch or end < position.offset:
+                each.diverging = (epoch, end)
+            else:
+                continue
+            yield each
 
     def _partitions_in(self, answer: Struct) -> Iterator[tuple[str, Struct]]:
         """The partitions that are still wanted from the position that the request had."""
@@ -226,7 +283,7 @@ class Fetcher:
             ]
             if checked.size:
                 moved = replace(position, offset=checked.next_offset, last_epoch=checked.last_epoch)
-                self.add(partition, moved)
+                self._move(partition, moved)
             else:
                 # A broker sends the first batch whole, whatever its size is.
                 fault = checked.fault or "a part of it is missing"

@@ -229,23 +229,36 @@ def test_a_topic_that_was_created_again(broker: Broker, tmp_path: Path) -> None:
     assert stored(tmp_path / "again-0")
 
 
-def test_records_that_the_leader_has_lost(broker: Broker, tmp_path: Path) -> None:
-    """As after an unclean election: our log has more records of an epoch than the leader."""
-    run = mirrored(broker, tmp_path, "lost", 5)
-    before = stored(tmp_path / "lost-0")
+def test_records_that_the_leader_has_lost(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an unclean election: our logs have more records of an epoch than the leader.
+
+    Also if its answers to Fetch do not say so.
+    """
+    old, new = tmp_path / "old", tmp_path / "new"
+    for data in (old, new):
+        mirrored(broker, data, f"lost-{data.name}", 5)
     broker.stop()
     broker.start()
-    with LogManager.open(str(tmp_path), mirrors=True) as manager:
-        log = manager.log("lost", 0)
-        batch = bytearray(encode(records(b"lost", 3)))
-        assign_offsets(batch, 5, log.epochs.latest)
-        append_as_follower(log, batch, 0)
-    Sender(broker).send("lost", records(b"w", 5))
-    assert run().gaps == 1
-    assert named(tmp_path, "lost") == [("diverged", 5, 7)]
-    assert stored(tmp_path / "lost-0") == stored(broker.partition("lost")) != before
-    (kept,) = (tmp_path / "lost-0").glob("*.diverged")
-    assert kept.read_bytes() == bytes(batch)
+    for data in (old, new):
+        topic = f"lost-{data.name}"
+        before = stored(data / f"{topic}-0")
+        with LogManager.open(str(data), mirrors=True) as manager:
+            log = manager.log(topic, 0)
+            batch = bytearray(encode(records(b"lost", 3)))
+            assign_offsets(batch, 5, log.epochs.latest)
+            append_as_follower(log, batch, 0)
+        Sender(broker).send(topic, records(b"w", 5))
+        if data == old:
+            monkeypatch.setattr("kafka_client.fetch._LAST", 11)
+            monkeypatch.setattr("kafka_client.fetch._LAST_WITH_NAMES", 11)
+        assert Run(broker, data, topic)().gaps == 1
+        monkeypatch.undo()
+        assert named(data, topic) == [("diverged", 5, 7)]
+        assert stored(data / f"{topic}-0") == stored(broker.partition(topic)) != before
+        (kept,) = (data / f"{topic}-0").glob("*.diverged")
+        assert kept.read_bytes() == bytes(batch)
 
 
 def test_damaged_records_are_skipped_only_on_request(broker: Broker, tmp_path: Path) -> None:
