@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 
 from storage import paths
+from storage.directory.top_level import Ignored
 from storage.errors import InvalidConfig, MirroredDirectory
 from storage.files import Files
 from storage.state import mirror_file
@@ -33,6 +34,16 @@ def check_writer(files: Files, data_dir: str, *, mirrors: bool) -> None:
             f"{data_dir}: this directory is a mirror of {mirror.source}; only `kafkafs mirror` "
             f"writes it. To end the mirror: kafkafs detach {shlex.quote(data_dir)}"
         )
+
+
+def refuse_mirror(data_dir: str) -> None:
+    """Check that a data directory is no mirror, before work that will take its lock, or that asks
+    the process that has it. Errors: MirroredDirectory, CorruptCheckpoint, OSError.
+    """
+    files = Files(data_dir)
+    if is_mirror(files, data_dir):
+        Ignored(files, data_dir)
+        check_writer(files, data_dir, mirrors=False)
 
 
 def end_mirror(files: Files, data_dir: str) -> None:

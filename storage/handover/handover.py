@@ -37,7 +37,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from storage import paths
-from storage.directory.mirror import check_writer
+from storage.directory.mirror import refuse_mirror
 from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
 from storage.groups.offset_records import id_bytes
@@ -240,7 +240,7 @@ class _Handover:
     def _check_broker(self) -> None:
         if not self.files.is_directory(self.broker):
             raise NotADirectoryError(20, os.strerror(20), self.broker)
-        check_writer(self.files, self.broker, mirrors=False)
+        refuse_mirror(self.broker)
         if not self.files.exists(os.path.join(self.broker, paths.META_PROPERTIES)):
             reason = f"not the directory of a broker: it has no {paths.META_PROPERTIES}"
             raise HandoverRefused(reason, path=self.broker)

@@ -24,6 +24,7 @@ FOLLOWER = "tests/storage/log/test_follower.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 NEW = "tests/mount/contract/test_new_partitions.py"
 TRUNCATE = "tests/storage/log/test_truncate.py"
+MIRROR = "tests/storage/directory/test_mirror.py"
 TRUNCATE_CRASH = "tests/crash/test_truncate_crash.py"
 
 FAULTS = [
@@ -877,6 +878,38 @@ FAULTS = [
         "        _ = write_checkpoints\n",
         "After a kill the removed records count as lost, and the log takes no appends.",
         (TRUNCATE_CRASH,),
+    ),
+    Fault(
+        "mirror-that-began-before-the-lock-is-written",
+        "storage/directory/lock.py",
+        "            try:\n                check_writer(files, path, mirrors=mirrors)\n",
+        "            try:\n                pass\n",
+        "Another process appends to a mirror: a record of the source is never copied.",
+        (MIRROR,),
+    ),
+    Fault(
+        "end-of-a-mirror-is-not-durable",
+        "storage/directory/mirror.py",
+        "    files.unlink(mirror_file.path_in(data_dir))\n    files.sync_directory(data_dir)\n",
+        "    files.unlink(mirror_file.path_in(data_dir))\n",
+        "After a power cut a directory with records of its own is a mirror again.",
+        (MIRROR,),
+    ),
+    Fault(
+        "mirror-does-not-copy-a-lost-end-again",
+        "storage/directory/partition.py",
+        "            log.lost_end = 0\n",
+        "            pass\n",
+        "A mirror that has lost its newest records never continues.",
+        (MIRROR,),
+    ),
+    Fault(
+        "segments-begin-at-their-first-batch",
+        "storage/log/log.py",
+        "            base = first if too_far else self.log_end_offset\n",
+        "            base = first\n",
+        "After a kill a gap that the source has cleaned takes all later records of a mirror.",
+        (MIRROR,),
     ),
     Fault(
         "gap-is-not-durable-when-it-is-noted",

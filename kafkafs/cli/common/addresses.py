@@ -275,10 +275,9 @@ def mount_to_change(address: Address) -> str | None:
     answer.
     """
     from kafkafs.cli.common.serving import check_served
-    from storage.directory.mirror import check_writer
-    from storage.files import Files
+    from storage.directory.mirror import refuse_mirror
 
-    check_writer(Files(), address.data_dir, mirrors=False)
+    refuse_mirror(address.data_dir)
     _refuse_read_only(address, through_mount=True)
     if address.mount is not None:
         check_served(address.mount)

@@ -78,10 +78,9 @@ def check_owner(data_dir: str) -> None:
     """
     from kafkafs.cli.common.mounts import mount_that_writes
     from kafkafs.cli.common.serving import check_served
-    from storage.directory.mirror import check_writer
-    from storage.files import Files
+    from storage.directory.mirror import refuse_mirror
 
-    check_writer(Files(data_dir), data_dir, mirrors=False)
+    refuse_mirror(data_dir)
     mount = mount_that_writes(data_dir)
     if mount is not None:
         check_served(mount)

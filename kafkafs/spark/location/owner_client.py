@@ -31,7 +31,7 @@ from kafkafs.tree.files.group_names import file_name, is_shown
 from kafkafs.tree.partition.partitions import keeping_history
 from storage import paths
 from storage.adopt.adoptions import NeededTopics
-from storage.directory.mirror import check_writer
+from storage.directory.mirror import refuse_mirror
 from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
 from storage.files import Files
 from storage.manager import LogManager
@@ -154,7 +154,7 @@ class _Client:
         self._patience_s = patience_s
         self._task = task
         self._files = Files(self.directory)
-        check_writer(self._files, self.directory, mirrors=False)
+        refuse_mirror(self.directory)
         self._be_patient()
 
     def _be_patient(self) -> None:

@@ -42,7 +42,7 @@ from kafkafs.spark.sink.sink_options import OF_BATCH_QUERIES, SinkOptions, no_to
 from kafkafs.spark.worker import SentWithTask
 from storage import paths
 from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName, parse_name
-from storage.directory.mirror import check_writer
+from storage.directory.mirror import refuse_mirror
 from storage.errors import InvalidRecord, StorageError
 from storage.files import Files
 
@@ -113,7 +113,7 @@ def stream_writer(
 
 def _options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = parse(given)
-    check_writer(Files(options.path), options.path, mirrors=False)
+    refuse_mirror(options.path)
     check_columns(schema, has_topic_option=options.topic is not None)
     if options.topic is not None:
         _ensure_topic(options.path, options.topic, options.topic_partitions)

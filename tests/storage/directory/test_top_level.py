@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, paths
+from storage.directory.mirror import refuse_mirror
 from storage.directory.retain import delete_records
-from storage.errors import CorruptCheckpoint, IgnoredEntry
+from storage.errors import CorruptCheckpoint, IgnoredEntry, MirroredDirectory
 from storage.files import Files
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 from storage.task import Task
+from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.logs import append, opened, values
 
 STRANGER, ANOTHER = 65534, 65533
@@ -161,3 +163,14 @@ def test_the_owner_file_of_a_stranger_leads_nobody_astray(tmp_path: Path) -> Non
     assert owner_file.read(files, str(tmp_path)) == owner
     tmp_path.chmod(0o1777)
     assert owner_file.read(files, str(tmp_path)) is None
+
+
+def test_the_file_of_a_stranger_makes_no_mirror(data: Path) -> None:
+    make_mirror(data)
+    give(data / "kafkafs.mirror", STRANGER)
+    refuse_mirror(str(data))
+    with opened(data) as manager:
+        append(manager.log("t", 0), b"3")
+    data.chmod(0o755)
+    with pytest.raises(MirroredDirectory):
+        refuse_mirror(str(data))
