@@ -5,8 +5,8 @@ data directory's, and its partitions can be written by that owner alone; he alon
 own topics. Mount options may replace them.
 
 The kernel checks them at each open. `may_empty` is checked here, since the kernel knows of no
-rmdir that deletes what is in a directory. `check_writers` is checked at each write, since an open
-file that acts on a whole topic also acts on later partitions.
+rmdir that deletes what is in a directory. `Writers` are checked at each write, since an open file
+that acts on a whole topic also acts on later partitions.
 
 The mount's root has what chmod and chown have set (`storage.directory.root_owner`), else the data
 directory's owner and mode. Only the root and `.groups` follow it.
@@ -109,17 +109,12 @@ class Permissions:
         mode, uid, gid = self.whole_topic(topic)
         return mode & 0o222, uid, gid
 
-    def check_writers(self, topic: Topic, at_open: Ownership, opener: Opener) -> None:
-        """Check that the user of an open file may still write it, if its mode now permits less than
-        at open (`writers`). EACCES
+    def facts_of_writers(self, topic: Topic) -> tuple[object, ...]:
+        """All on which `writers` depends: equal as long as that returns the same. It does not look
+        at each partition. (None is ever removed from a topic.)
         """
-        now = self.writers(topic)
-        if within(at_open, now) != at_open[0] and not may_write(now, opener):
-            raise PermissionError(
-                errno.EACCES,
-                "the user who opened this file no longer has write permission on the topic and all "
-                "its partitions",
-            )
+        file = self._manager.settings.topic_file(topic.name)
+        return file, len(topic.partitions), len(topic.faults)
 
     def may_empty(self, topic: str, caller: Caller) -> bool:
         """Whether a user could remove all that is in the topic's directory, if that were files."""
@@ -241,6 +236,35 @@ class Permissions:
     def _check_writable(self) -> None:
         if self._manager.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class Writers:
+    """Who may write an open file whose lines act on all partitions of a topic."""
+
+    __slots__ = ("_at_open", "_checked", "_permissions", "_topic")
+
+    def __init__(self, permissions: Permissions, topic: Topic) -> None:
+        self._permissions = permissions
+        self._topic = topic
+        # First: what changes meanwhile is checked.
+        self._checked = permissions.facts_of_writers(topic)
+        self._at_open = permissions.writers(topic)
+
+    def check(self, opener: Opener) -> None:
+        """Check that the user of the file may still write it, if its mode now permits less than at
+        open. EACCES
+        """
+        facts = self._permissions.facts_of_writers(self._topic)
+        if facts == self._checked:
+            return
+        now, at_open = self._permissions.writers(self._topic), self._at_open
+        if within(at_open, now) != at_open[0] and not may_write(now, opener):
+            raise PermissionError(
+                errno.EACCES,
+                "the user who opened this file no longer has write permission on the topic and all "
+                "its partitions",
+            )
+        self._checked = facts
 
 
 def may_write(shown: Ownership, opener: Opener) -> bool:

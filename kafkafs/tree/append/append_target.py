@@ -15,6 +15,7 @@ from kafkafs.tree.handles import FlushPlan, Opener
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition, Writer
 from kafkafs.tree.partition.partitions import Partitions, planned
+from kafkafs.tree.permissions import Writers
 from storage.errors import LogClosed, StorageError
 from storage.log.append import append_batches, append_with_offsets
 from storage.log.append_queue import check_all_may_append
@@ -198,11 +199,11 @@ class TopicTarget:
     """
 
     __slots__ = (
-        "_at_open",
         "_partitioner",
         "_partitions",
         "_topic",
         "_unfinished",
+        "_writers",
         "flush_due",
         "mount",
         "name",
@@ -221,7 +222,7 @@ class TopicTarget:
         self._topic = topic
         self._partitioner = partitioner
         self._partitions = partitions
-        self._at_open = partitions.mount.permissions.writers(topic)
+        self._writers = Writers(partitions.mount.permissions, topic)
         self.opener: Opener | None = None
         """Set after the open, if that was a request of the kernel."""
         # The partitions that count an unfinished line.
@@ -275,7 +276,7 @@ class TopicTarget:
         """The batches for each partition, checked. EACCES; errors of `Log.assign`."""
         limit = self.config.max_message_bytes
         if self.opener is not None:
-            self.mount.permissions.check_writers(self._topic, self._at_open, self.opener)
+            self._writers.check(self.opener)
         partitions = self._topic.partitions
         # The partitioner counts all partitions, those that cannot be opened included.
         there = self._topic.numbers if self._topic.faults else partitions

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.control_file import TextCommands
+from kafkafs.tree.permissions import Writers
 from storage.errors import UnknownTopicOrPartition
 from storage.manager import Topic
 
@@ -32,13 +33,13 @@ class TopicCommands(TextCommands):
     def __init__(self, mount: MountContext, path: str, topic: Topic) -> None:
         super().__init__(mount, path)
         self.topic = topic
-        self._at_open = mount.permissions.writers(topic)
+        self._writers = Writers(mount.permissions, topic)
 
     def check(self) -> None:
         """Check that the topic exists, and that the user may still write all of it."""
         if self.mount.manager.topics.get(self.topic.name) is not self.topic:
             raise UnknownTopicOrPartition("the topic is deleted")
-        self.mount.permissions.check_writers(self.topic, self._at_open, self.opener)
+        self._writers.check(self.opener)
 
 
 class Command(NamedTuple):
