@@ -49,12 +49,17 @@ class Reader:
 
 
 @pytest.mark.parametrize("always", [False, True])
-@pytest.mark.parametrize("offset", [26, 13, 0])
-def test_the_writer_truncates(tmp_path: Path, offset: int, always: bool) -> None:
+@pytest.mark.parametrize(
+    ("offset", "log_start"), [(26, 0), (13, 0), (0, 0), (26, 9), (11, 9), (9, 9), (6, 9), (0, 9)]
+)
+def test_the_writer_truncates(tmp_path: Path, offset: int, log_start: int, always: bool) -> None:
     disk = Watched(tmp_path)
     with opened(tmp_path, disk) as manager:
         log = new_log(manager, internal_segment_bytes=400, index_interval_bytes=100)
         put(log, OLD)
+        if log_start:
+            log.raise_log_start(log_start)
+            manager.checkpoint()
         log.flush()
         reader = Reader(tmp_path, always, disk)
         manager.truncate(log, offset)
@@ -64,6 +69,7 @@ def test_the_writer_truncates(tmp_path: Path, offset: int, always: bool) -> None
         assert stored(reader.log) == stored(log)
         assert facts(reader.log)[:2] == facts(log)[:2]
         assert values(reader.log) == values(log)
+        assert reader.log.log_start_offset == log.log_start_offset == min(offset, log_start)
         assert reader.log.losses == []
         reader.manager.close()
 
