@@ -639,7 +639,8 @@ class LogFollower:
             if not self._leads_to(segment):
                 segment.note_renamed_to(paths.DELETED)
         end = new[-1].next_offset
-        # The log start falls only if the log was truncated below it: its first segment is a new one.
+        # The log start falls only if the log was truncated below it. Then the first segment is a
+        # new one, perhaps with the former base offset.
         before, after = ((each[0].base_offset, each[0].identity) for each in (old, new))
         is_same = before == after
         start = min(log.log_start_offset, end) if is_same else new[0].base_offset

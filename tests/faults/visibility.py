@@ -19,6 +19,7 @@ LOST_WRITES = "tests/mount/test_lost_writes.py"
 HISTORY = "tests/storage/state/test_history.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 FOLLOW_DIRECTORY = "tests/storage/follow/test_follow_directory.py"
+FOLLOW_TRUNCATION = "tests/storage/follow/test_follow_truncation.py"
 FOLLOW_OPENING = "tests/storage/follow/test_follow_opening.py"
 CHECKED_RANGES = "tests/storage/segment/test_checked_ranges.py"
 RECOVERY = "tests/storage/recovery/test_partition.py"
@@ -1026,6 +1027,22 @@ FAULTS = [
         ("tests/mount/contract/test_snapshots.py::test_who_appends_sees_it",),
     ),
     # -- a log that another process writes -----------------------------------------------------
+    Fault(
+        "followed-log-takes-records-of-another-directory",
+        "storage/follow/follow.py",
+        "        if self._directory()[0] != self.directory:\n",
+        "        if not self.directory:\n",
+        "A topic is created again: its records are shown in an open file of the old topic.",
+        (FOLLOW_DIRECTORY,),
+    ),
+    Fault(
+        "followed-log-start-stays-above-new-records",
+        "storage/follow/follow.py",
+        "        is_same = before == after\n",
+        "        is_same = before[0] == after[0]\n",
+        "After a truncation below the log start, a read-only mount hides the new records.",
+        (FOLLOW_TRUNCATION,),
+    ),
     Fault(
         "what-is-opened-is-not-held",
         "kafkafs/tree/files/view_file.py",

@@ -956,12 +956,18 @@ def test_an_inode_never_shows_two_histories(
 
 
 class Shown:
-    """An open file and what it has shown so far, byte by byte; None where nobody has looked."""
+    """An open file and what it has shown so far, byte by byte; None where nobody has looked.
 
-    def __init__(self, tree: Tree) -> None:
+    ``never``: bytes that it never has.
+    """
+
+    def __init__(self, tree: Tree, path: str = "t/0", never: bytes = b"") -> None:
         self._tree = tree
+        self._never = never
+        # It has blank lines in the place of records that were removed.
+        self._is_follow = ".follow" in path
         while True:
-            self._node = tree.file()
+            self._node = tree.node(path)
             # As the kernel, which looks the name up again.
             with contextlib.suppress(OSError):
                 self._handle = tree.open(self._node)
@@ -979,5 +985,8 @@ class Shown:
                 (byte,) = read(self._handle, position, 1)
             except SegmentGone:
                 continue
+            if self._is_follow and byte == ord("\n"):
+                continue
             assert self._bytes[position] in (None, byte)
+            assert byte not in self._never
             self._bytes[position] = byte
