@@ -52,6 +52,7 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.permissions import exposed_text
 from storage import clock, paths
 from storage.directory.contents import Contents, contents_of
+from storage.directory.mirror import is_mirror
 from storage.directory.open import Progress
 from storage.directory.top_level import closing_command, others_may_write, others_text
 from storage.errors import LogLocked, MirroredDirectory, StorageError
@@ -455,8 +456,11 @@ def _warn_of_others(manager: LogManager, events: Events) -> None:
 
 
 def _written_by_another(manager: LogManager) -> bool:
-    """Whether another process has the data directory's lock."""
-    return manager.read_only and manager.files.is_locked(os.path.join(manager.path, paths.LOCK))
+    """Whether another process has the data directory's lock, or may have it for a moment only: a
+    mirror.
+    """
+    files, lock = manager.files, os.path.join(manager.path, paths.LOCK)
+    return manager.read_only and (files.is_locked(lock) or is_mirror(files, manager.path))
 
 
 def _source(mount: Mount) -> str:

@@ -10,11 +10,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from storage import LogManager
 from tests.broker_files import BrokerPartition
 from tests.mount.beside import Beside
 from tests.mount.contract.test_caching import Metrics
-from tests.mount.mounting import fails
+from tests.mount.mounting import fails, mounted
 from tests.mount.programs import Running
+from tests.storage.directory.test_mirror import make_mirror
+from tests.storage.logs import append
 from tests.storage.producers import Producer
 from tests.waits import until
 
@@ -248,3 +251,17 @@ def test_a_snapshot_of_what_a_broker_cuts(beside: Beside) -> None:
         fails(errno.ESTALE, os.pread, file.fileno(), 4096, len(text) - 5000)
         assert os.fstat(file.fileno()).st_ino == inode
         assert snapshot.stat().st_ino != inode
+
+
+def test_a_mirror_that_runs_only_for_a_moment(tmp_path: Path) -> None:
+    """The mount need not meet its process to show what that has written."""
+    data = tmp_path / "data"
+    data.mkdir()
+    make_mirror(data)
+    with LogManager.open(str(data), mirrors=True) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"one")
+    with mounted(tmp_path, "ro") as mount:
+        assert (mount / "t/0").read_bytes() == b"one\n"
+        with LogManager.open(str(data), mirrors=True) as manager:
+            append(manager.log("t", 0), b"two")
+        assert (mount / "t/0").read_bytes() == b"one\ntwo\n"
