@@ -75,6 +75,8 @@ GROUP_OWNERS = "kafkafs.groups"
 ROOT_OWNER = "kafkafs.root"
 # The state of a mirror (`mirror_file`): only `kafkafs mirror` writes the logs beside it.
 MIRROR = "kafkafs.mirror"
+# The prefix of the restore points of a mirror (`point_file`).
+POINT = "kafkafs.point."
 # In a partition's directory, after a failed fsync: its files are not trusted (`rescue`).
 UNSYNCED = "kafkafs.unsynced"
 

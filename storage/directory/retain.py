@@ -20,12 +20,16 @@ Not here: the rules and policies, which only decide (`storage.retention`), and t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
+from types import MappingProxyType
 
 from storage import paths
 from storage.directory.data_directory import DataDirectory
+from storage.directory.mirror import is_mirror
+from storage.directory.topics import TopicPartition
 from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
@@ -46,6 +50,7 @@ from storage.retention.retention import (
 )
 from storage.segment.segment import Segment
 from storage.settings.config import LONG_MAX, LogConfig
+from storage.state import point_file
 from storage.task import Task, in_chunks
 
 HIGH_WATERMARK = -1
@@ -128,10 +133,22 @@ def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
     )
 
 
-def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
+def kept_starts(directory: DataDirectory) -> Mapping[TopicPartition, int]:
+    """Return the offsets from which on named restore points of a mirror keep the records of
+    partitions. Errors: CorruptCheckpoint, OSError.
+    """
+    files, path = directory.files, directory.path
+    if not is_mirror(files, path):
+        return {}
+    return {item: kept.start for item, kept in point_file.kept_ranges(files, path).items()}
+
+
+def plan_retention(
+    log: Log, now_ms: int, kept: Mapping[TopicPartition, int] = MappingProxyType({})
+) -> RetentionPlan:
     """Return the plan of this log's retention; an empty one for a tiered topic.
 
-    Changes nothing and reads nothing. Thread-safe.
+    `kept`: see `kept_starts`. Changes nothing and reads nothing. Thread-safe.
     """
     config, segments = log.config, log.segments
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
@@ -144,12 +161,14 @@ def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
         log.high_watermark,
     )
     decision = decide(facts, config, now_ms) if log.tiered is None else Decision(())
-    rolls = len(decision.doomed) == len(facts.segments)
+    kept_from = kept.get((log.topic, log.partition), paths.MAX_OFFSET)
+    doomed = tuple(takewhile(lambda each: each.segment.next_offset <= kept_from, decision.doomed))
+    rolls = len(doomed) == len(facts.segments)
     return RetentionPlan(
         log,
         config,
-        segments[: len(decision.doomed)],
-        decision.doomed,
+        segments[: len(doomed)],
+        doomed,
         facts,
         now_ms,
         rolls=rolls,
@@ -166,9 +185,10 @@ def retain(
     """Apply retention to `logs` now. Runs on a worker thread.
 
     An error of one log becomes a note of the outcome. Errors: TaskCancelled between two logs;
-    OSError if the log starts cannot be written; nothing was deleted.
+    those of `kept_starts`, OSError if the log starts cannot be written; nothing was deleted.
     """
     now = directory.clock_ms() if now_ms is None else now_ms
+    kept = kept_starts(directory)
     outcome = Retained()
     task.begin("looking for expired segments", 0)
     advances: list[_LogStartAdvance] = []
@@ -177,8 +197,8 @@ def retain(
             task.check()
             with _noted(outcome, log):
                 # Off the log thread, since a user's policy may take long.
-                plan = plan_retention(log, now)
-                advance = task.on_log_thread(partial(_begin, plan, now, outcome))
+                plan = plan_retention(log, now, kept)
+                advance = task.on_log_thread(partial(_begin, plan, now, outcome, kept))
                 if advance is not None:
                     advances.append(advance)
         flushed = []
@@ -192,13 +212,15 @@ def retain(
             directory.checkpoint_logs([advance.log for advance in flushed], task)
         for advance in flushed:
             with _noted(outcome, advance.log):
-                _delete(advance, task, now, outcome)
+                _delete(advance, task, now, outcome, kept)
     finally:
         _end(directory, advances, task)
     return outcome
 
 
-def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdvance | None:
+def _begin(
+    plan: RetentionPlan, now_ms: int, outcome: Retained, kept: Mapping[TopicPartition, int]
+) -> _LogStartAdvance | None:
     """Check on the log thread that the plan still fits, and that the log is free."""
     log = plan.log
     if log.closed:
@@ -209,7 +231,7 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdva
         outcome.cleaning += 1
         return None
     if not plan.fits:
-        plan = plan_retention(log, now_ms)
+        plan = plan_retention(log, now_ms, kept)
     if plan.fault is not None:
         outcome.notes.append(f"{log.topic}-{log.partition}: {plan.fault}")
     if not plan.doomed:
@@ -219,7 +241,13 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdva
     return _LogStartAdvance(log, len(plan.doomed), plan.log_start)
 
 
-def _delete(advance: _LogStartAdvance, task: Task, now_ms: int, outcome: Retained) -> None:
+def _delete(
+    advance: _LogStartAdvance,
+    task: Task,
+    now_ms: int,
+    outcome: Retained,
+    kept: Mapping[TopicPartition, int],
+) -> None:
     """Remove the segments in chunks on the log thread."""
     log, start = advance.log, advance.log.log_start_offset
 
@@ -230,7 +258,7 @@ def _delete(advance: _LogStartAdvance, task: Task, now_ms: int, outcome: Retaine
             return ()
         # Other settings may keep the segments.
         changed = log.config is not advance.config
-        if changed and len(plan_retention(log, now_ms).doomed) < len(advance.segments):
+        if changed and len(plan_retention(log, now_ms, kept).doomed) < len(advance.segments):
             return ()
         return log.remove_head(len(advance.segments), log.monotonic_ms())
 
@@ -348,14 +376,16 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
     """Move the log start up to `offset` (`HIGH_WATERMARK`: as far as possible); return it. Runs on
     a worker thread.
 
-    Durable when it returns. An offset at or below the log start changes nothing. The next `retain`
+    Durable when it returns. An offset at or below the log start changes nothing. Records of named
+    restore points stay. The next `retain`
     deletes segments that lie below the log start. If the active segment does, it is rolled for
     that, but not in a broker's log. Errors: OffsetOutOfRange above the high watermark or below -1,
     PolicyViolation if cleanup.policy is only compact (`Partition.deleteRecordsOnLeader`) and for
     the topic of committed offsets, OSError and other StorageErrors; BlockingIOError if large
     transactions keep ending.
     """
-    advance = task.on_log_thread(lambda: _begin_advance(directory, log, offset))
+    kept_from = kept_starts(directory).get((log.topic, log.partition), paths.MAX_OFFSET)
+    advance = task.on_log_thread(lambda: _begin_advance(directory, log, offset, kept_from))
     if advance is None:
         return log.log_start_offset
 
@@ -379,7 +409,9 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
         _end(directory, [advance], task)
 
 
-def _begin_advance(directory: DataDirectory, log: Log, offset: int) -> _LogStartAdvance | None:
+def _begin_advance(
+    directory: DataDirectory, log: Log, offset: int, kept_from: int
+) -> _LogStartAdvance | None:
     """Return the advance for `delete_records`; None if it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
@@ -394,6 +426,7 @@ def _begin_advance(directory: DataDirectory, log: Log, offset: int) -> _LogStart
     wanted = end if offset == HIGH_WATERMARK else offset
     if not 0 <= wanted <= end:
         raise OffsetOutOfRange(wanted, log.log_start_offset, end, path=log.directory)
+    wanted = min(wanted, kept_from)
     if wanted <= log.log_start_offset:
         return None
     if wanted == log.log_end_offset and not directory.settings.is_brokers_topic(log.topic):

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
@@ -87,11 +87,7 @@ class MirrorFile:
             f"source {self.source}",
             f"topics {' '.join(self.topics)}",
             *(f"topic {name} {topic_id}" for name, topic_id in sorted(self.ids.items())),
-            *(
-                f"setting {topic} {_escaped(name)}={_escaped(value)}"
-                for topic, given in sorted(self.settings.items())
-                for name, value in sorted(given.items())
-            ),
+            *setting_lines(self.settings),
         ]
         for (topic, number), copy in sorted(self.partitions.items()):
             values = (copy.start, copy.end, copy.source_start, copy.source_end, copy.at_end_ms)
@@ -135,15 +131,9 @@ class MirrorFile:
                     raise ValueError(words)
                 self.ids[name] = topic_id
             case ["setting", topic, setting] if topic in self.ids:
-                name, value = setting.split("=")
-                given = self.settings.setdefault(topic, {})
-                if not name or unquote(name) in given:
-                    raise ValueError(words)
-                given[unquote(name)] = unquote(value)
-                if setting != f"{_escaped(unquote(name))}={_escaped(unquote(value))}":
-                    raise ValueError(words)
+                add_setting(self.settings.setdefault(topic, {}), setting)
             case ["partition", name, digits, *copy] if name in self.ids:
-                item = name, _number(digits)
+                item = name, number_of(digits)
                 if item in self.partitions or not 0 <= item[1] <= paths.MAX_PARTITION:
                     raise ValueError(words)
                 self.partitions[item] = _parse_copy(copy)
@@ -181,11 +171,26 @@ def _escaped(text: str) -> str:
     return quote(text, safe="*,/:", errors="replace")
 
 
+def setting_lines(settings: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Yield the lines of the settings of topics."""
+    for topic, given in sorted(settings.items()):
+        for name, value in sorted(given.items()):
+            yield f"setting {topic} {_escaped(name)}={_escaped(value)}"
+
+
+def add_setting(settings: dict[str, str], word: str) -> None:
+    """Add the setting in the last word of a line. Errors: ValueError."""
+    name, value = map(unquote, word.split("="))
+    if not name or name in settings or word != f"{_escaped(name)}={_escaped(value)}":
+        raise ValueError(word)
+    settings[name] = value
+
+
 def _parse_copy(words: Sequence[str]) -> MirroredPartition:
     """Return the copy of a line. Errors: ValueError, IndexError."""
     if tuple(words[0:10:2]) != _NUMBERS or words[10] != "state" or words[11] not in STATES:
         raise ValueError(words)
-    start, end, source_start, source_end, at_end_ms = map(_number, words[1:10:2])
+    start, end, source_start, source_end, at_end_ms = map(number_of, words[1:10:2])
     return MirroredPartition(
         *(start, end, source_start, source_end, at_end_ms),
         state=words[11],
@@ -193,7 +198,8 @@ def _parse_copy(words: Sequence[str]) -> MirroredPartition:
     )
 
 
-def _number(word: str) -> int:
+def number_of(word: str) -> int:
+    """Return an offset or a time, or -1. Errors: ValueError."""
     if _NUMBER.fullmatch(word) is None or int(word) > paths.MAX_OFFSET:
         raise ValueError(word)
     return int(word)

@@ -436,7 +436,8 @@ FAULTS = [
     Fault(
         "retention-of-settings-that-have-changed",
         "storage/directory/retain.py",
-        "        if changed and len(plan_retention(log, now_ms).doomed) < len(advance.segments):\n"
+        "        if changed and len(plan_retention(log, now_ms, kept).doomed)"
+        " < len(advance.segments):\n"
         "            return ()\n",
         "        del changed\n",
         "retention.ms=-1 comes too late by a moment, and everything goes.",

@@ -11,16 +11,20 @@ from kafkafs.cli import main
 from storage import Log, LogManager, paths
 from storage.directory.lock import alone, change_settings
 from storage.directory.mirror import end_mirror, is_mirror
+from storage.directory.retain import delete_records
 from storage.errors import CorruptCheckpoint, InvalidConfig, LogLocked, MirroredDirectory
 from storage.files import Files
 from storage.log.append import append_as_follower
-from storage.state import mirror_file
+from storage.state import mirror_file, point_file
 from storage.state.mirror_file import MirrorFile
+from storage.state.point_file import Point, Range, keep
+from storage.task import Task
 from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.storage.groups.records import position, positions, write
 from tests.storage.log.test_follower import FAR, at
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+from tests.storage.segmented import DAY_MS, bases, run, segmented
 
 SOURCE = "kafka://one:9092"
 
@@ -147,6 +151,32 @@ def test_the_mirror_copies_a_lost_end_again(tmp_path: Path) -> None:
     with opened(tmp_path, mirrors=True) as manager:
         assert values(manager.log("t", 0)) == [b"1", b"2"]
         assert manager.faults == []
+
+
+def test_named_restore_points_keep_their_records(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    make_mirror(tmp_path)
+    files = Files()
+    for time_ms, name, start in ((1000, None, 0), (2000, "second", 6), (3000, "first", 3)):
+        at = point_file.write(
+            files, path, Point(time_ms, "C", ids={"t": "-"}, partitions={("t", 0): Range(start, 8)})
+        )
+        if name is not None:
+            keep(files, path, at, name)
+    with opened(tmp_path, mirrors=True) as manager:
+        log = segmented(manager, retention_ms="1")
+        assert delete_records(manager, log, 7, Task()) == 3
+        point_file.remove(files, path, "first")
+        assert run(manager, NOW_MS + 9 * DAY_MS).segments == 3
+        assert bases(log) == [6]
+        damaged = tmp_path / f"{paths.POINT}damaged"
+        damaged.write_text("?")
+        with pytest.raises(CorruptCheckpoint):
+            run(manager, NOW_MS + 9 * DAY_MS)
+        damaged.unlink()
+        point_file.remove(files, path, "second")
+        run(manager, NOW_MS + 9 * DAY_MS)
+        assert bases(log) == [8]
 
 
 def test_the_lock_is_released_if_the_directory_became_a_mirror(

@@ -26,7 +26,7 @@ from storage import paths
 from storage.directory.contents import Contents
 from storage.directory.mirror import is_mirror
 from storage.directory.reserve import COUNT, Reserve
-from storage.directory.retain import RetentionPlan, plan_retention
+from storage.directory.retain import RetentionPlan, kept_starts, plan_retention
 from storage.directory.top_level import closing_command, others_may_write, others_text
 from storage.errors import StorageError, reason_of
 from storage.files import Files
@@ -184,7 +184,8 @@ def _makes_room(path: str) -> tuple[list[str], str]:
         with LogManager.open(path, read_only=True) as manager:
             now_ms = manager.clock_ms()
             logs = [log for log in manager.logs() if log.size and log.tiered is None]
-            plans = [plan_retention(log, now_ms) for log in logs]
+            kept = kept_starts(manager)
+            plans = [plan_retention(log, now_ms, kept) for log in logs]
     except (StorageError, OSError):
         return [], others
     plans.sort(key=lambda plan: plan.log.size, reverse=True)
