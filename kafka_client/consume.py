@@ -39,7 +39,8 @@ class Consumer:
 
     `ends` are offsets at which partitions are complete. A partition that is complete, or has an
     error, is not fetched any more. `options` are those of `Fetcher`. With a `rack_id` a partition
-    is fetched from the replica that its leader names (KIP-392).
+    is fetched from the replica that its leader names (KIP-392). Without `retries`, a partition
+    whose leader fails has the error at once.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class Consumer:
         ends: Mapping[TopicPartition, int] | None = None,
         *,
         max_wait_ms: int = 500,
+        retries: bool = True,
         **options: Any,
     ) -> None:
+        self._retries = retries
         self._ends = ends or {}
         self._max_wait_s = max_wait_ms / 1000
         self._options = {"max_wait_ms": max_wait_ms, **options}
@@ -278,7 +281,8 @@ class Consumer:
         self._metadata = Metadata()
         self._next_lookup_at = time.monotonic() + PAUSE_S
         well_at = self._failing.setdefault(partition, well_at)
-        if self._passes(partition, error) and time.monotonic() - well_at < TIMEOUT_S:
+        may_retry = self._retries and self._passes(partition, error)
+        if may_retry and time.monotonic() - well_at < TIMEOUT_S:
             return None
         del self._failing[partition]
         return Fetched(partition, memoryview(b""), -1, -1, -1, -1, error=error)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from kafka_client.cluster import Cluster, Metadata, TopicPartition
 from kafka_client.consume import Consumer
 from kafka_client.errors import ClientError
-from kafka_client.fetch import NO_EPOCH, Fetched, Position
+from kafka_client.fetch import NO_EPOCH, NO_TOPIC_ID, Fetched, Position
 from kafka_client.requests import (
     EARLIEST,
     LATEST,
@@ -31,6 +31,7 @@ from kafka_client.requests import (
     list_offsets,
 )
 from kafkafs.mirror import rules, topics
+from kafkafs.mirror.compare import has_batch_before
 from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
 from storage import paths
@@ -52,6 +53,7 @@ _LOOK_MS: Final = 10_000
 _SETTINGS_MS: Final = 60_000
 # How often a refused position is asked for again.
 _ATTEMPTS: Final = 3
+_ANOTHER: Final = "the cluster has other records at our last offset: is it another topic?"
 # In a mirror, groups have their offsets in the topic as a broker does.
 _SETTINGS: Final = {
     paths.CONSUMER_OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer"}
@@ -176,7 +178,7 @@ class Mirror:
         self._begin(metadata)
         with (
             LogManager.open(self._path, mirrors=True, progress=self._progress) as self._manager,
-            Consumer(self._cluster, {}, **self._options.consumer) as self._consumer,
+            self._consumer_of_session() as self._consumer,
         ):
             self._copies.clear()
             self._policies.clear()
@@ -188,6 +190,11 @@ class Mirror:
                 return self._copy(stop, until_caught_up=until_caught_up)
             finally:
                 self._write_status()
+
+    def _consumer_of_session(self) -> Consumer:
+        # Without ids, another topic of the name may be found each time that a leader is found.
+        has_ids = NO_ID not in self.status.ids.values()
+        return Consumer(self._cluster, {}, retries=has_ids, **self._options.consumer)
 
     def _copy(self, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
         manager, consumer = self._manager, self._consumer
@@ -275,6 +282,7 @@ class Mirror:
             is_name = not any(letter in name for letter in "*?[")
             if is_name and name not in found and name not in self.status.ids:
                 self._say_once(name, f"the cluster has no topic {name}, or it may not be read")
+        self._read_policies(sorted(found.keys() & self.status.ids.keys() - self._policies.keys()))
         made: set[str] = set()
         for name, number in sorted(self.status.partitions):
             each = TopicPartition(name, number)
@@ -296,7 +304,6 @@ class Mirror:
                 self.faults.pop(str(each), None)
             except (OSError, StorageError) as error:
                 self._say_once(str(each), f"{each}: {error}")
-        self._read_policies(sorted({each.topic for each in self._copies} - self._policies.keys()))
 
     def _open(self, each: TopicPartition) -> None:
         """Begin to read a partition whose start is known."""
@@ -314,14 +321,40 @@ class Mirror:
         epoch = entries[-1][0] if entries else NO_EPOCH
         name = copy.partition.topic
         topic = self._cluster.metadata.topics.get(name)
+        known_id = self.status.ids[name]
         copy.is_answered = False
         if topic is None:
             self._wait(copy, "the cluster does not list the topic")
-        elif self.status.ids[name] not in (NO_ID, topics.id_text(topic.id)):
+        elif known_id == NO_ID and (reason := self._why_another(copy)):
+            self._wait(copy, reason)
+        elif known_id not in (NO_ID, topics.id_text(topic.id)):
             self._wait(copy, "the topic was created again, and its name leaves no room for its id")
         else:
-            position = Position(copy.position, epoch, topic_id=topic.id)
+            topic_id = NO_TOPIC_ID if known_id == NO_ID else topic.id
+            position = Position(copy.position, epoch, topic_id=topic_id)
             self._consumer.add(copy.partition, position)
+
+    def _why_another(self, copy: _Copy) -> str:
+        """Return why the cluster has another topic of the name, or cannot be asked; "": neither."""
+        try:
+            if self._has_batch_before(copy, copy.log.log_end_offset):
+                return ""
+            found = self._compare(copy)
+            if isinstance(found, Truncate) and not self._leaves_nothing(copy, found.offset):
+                return ""
+        except ClientError as error:
+            return str(error)
+        return _ANOTHER
+
+    def _leaves_nothing(self, copy: _Copy, offset: int) -> bool:
+        """Return whether the leader has no records of ours below the offset of a truncation, though
+        an unclean election leaves a part of them.
+        """
+        return offset <= copy.log.log_start_offset or not self._has_batch_before(copy, offset)
+
+    def _has_batch_before(self, copy: _Copy, offset: int) -> bool:
+        policy = self._policies.get(copy.partition.topic, Policy())
+        return has_batch_before(self._cluster, copy.partition, copy.log, offset, policy)
 
     def _read_policies(self, names: list[str]) -> None:
         """Read the settings of topics: some decide about gaps, and those that are set are noted."""
@@ -477,6 +510,9 @@ class Mirror:
                 copy.skip_to = offset
             case Truncate(offset):
                 log = copy.log
+                if self.status.ids[log.topic] == NO_ID and self._leaves_nothing(copy, offset):
+                    self._wait(copy, _ANOTHER)
+                    return
                 self._name(copy, Hole("diverged", offset, log.log_end_offset - 1))
                 self._manager.truncate(log, offset)
                 copy.start, copy.skip_to = min(copy.start, log.log_end_offset), 0

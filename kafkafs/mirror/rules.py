@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from kafka_client.errors import BrokerError, ClientError
 from kafka_client.requests import Offset, TopicSettings
 from storage.errors import CorruptRecord
+from storage.record.header import parse_header
 from storage.state.gaps_file import Gap
 
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -186,6 +187,21 @@ def on_divergence(
             f"offset {epoch_end}, our log at offset {end}"
         )
     return Truncate(offset)
+
+
+def is_same_batch(ours: bytes, theirs: memoryview, policy: Policy) -> bool:
+    """Return whether the first batch of the leader from an offset on is ours, or may have been. A
+    cleaner removes batches and records of batches.
+    """
+    if theirs[: len(ours)] == ours:
+        return True
+    if not (policy.is_compacted and theirs):
+        return False
+    before, after = parse_header(ours), parse_header(theirs)
+    return before.base_offset < after.base_offset or all(
+        getattr(before, name) == getattr(after, name)
+        for name in ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
+    )
 
 
 def may_show_deleted(policy: Policy, at_end_ms: int, now_ms: int) -> bool:

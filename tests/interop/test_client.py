@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,7 @@ def records(prefix: bytes, count: int) -> list[Record]:
 
 
 def read(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int, **options: int
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, **options: Any
 ) -> bytes:
     """The bytes of all batches from one offset up to another."""
     data = b""

@@ -229,16 +229,22 @@ def test_a_topic_that_was_created_again(broker: Broker, tmp_path: Path) -> None:
     assert stored(tmp_path / "again-0")
 
 
+def as_before_topic_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is one that has no ids, and whose answers to Fetch report no divergence."""
+    monkeypatch.setattr("kafka_client.fetch._LAST", 11)
+    monkeypatch.setattr("kafka_client.fetch._LAST_WITH_NAMES", 11)
+    monkeypatch.setattr("kafkafs.mirror.topics.id_text", lambda _: mirror_file.NO_ID)
+
+
 def test_records_that_the_leader_has_lost(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after an unclean election: our logs have more records of an epoch than the leader.
-
-    Also if its answers to Fetch do not say so.
-    """
+    """As after an unclean election: our logs have more records of an epoch than the leader."""
     old, new = tmp_path / "old", tmp_path / "new"
-    for data in (old, new):
-        mirrored(broker, data, f"lost-{data.name}", 5)
+    mirrored(broker, new, "lost-new", 5)
+    with monkeypatch.context() as patch:
+        as_before_topic_ids(patch)
+        mirrored(broker, old, "lost-old", 5)
     broker.stop()
     broker.start()
     for data in (old, new):
@@ -250,15 +256,33 @@ def test_records_that_the_leader_has_lost(
             assign_offsets(batch, 5, log.epochs.latest)
             append_as_follower(log, batch, 0)
         Sender(broker).send(topic, records(b"w", 5))
-        if data == old:
-            monkeypatch.setattr("kafka_client.fetch._LAST", 11)
-            monkeypatch.setattr("kafka_client.fetch._LAST_WITH_NAMES", 11)
-        assert Run(broker, data, topic)().gaps == 1
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            if data == old:
+                as_before_topic_ids(patch)
+            run = Run(broker, data, topic)
+            assert (run().gaps, run.mirror.waiting) == (1, {})
         assert named(data, topic) == [("diverged", 5, 7)]
         assert stored(data / f"{topic}-0") == stored(broker.partition(topic)) != before
         (kept,) = (data / f"{topic}-0").glob("*.diverged")
         assert kept.read_bytes() == bytes(batch)
+
+
+@pytest.mark.parametrize("count", [3, 5, 7])
+def test_a_topic_that_was_created_again_without_ids(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Its records tell. What was copied stays."""
+    as_before_topic_ids(monkeypatch)
+    topic = f"without-{count}"
+    run = mirrored(broker, tmp_path, topic, 5)
+    assert (run().gaps, run.mirror.waiting) == (0, {})
+    before = stored(tmp_path / f"{topic}-0")
+    clients.delete_topic(broker, topic)
+    clients.create_topic(broker, topic)
+    Sender(broker).send(topic, records(b"new", count))
+    assert (run().gaps, list(run.mirror.waiting)) == (0, [(topic, 0)])
+    assert "is it another topic?" in run.mirror.waiting[topic, 0]
+    assert stored(tmp_path / f"{topic}-0") == before
 
 
 def test_damaged_records_are_skipped_only_on_request(broker: Broker, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from kafkafs.mirror.rules import (
     Truncate,
     Wait,
 )
+from storage import Record, encode
 from storage.errors import CorruptRecord
+from storage.record._batch import assign_offsets
 from storage.state.gaps_file import Gap
 
 DELETE, COMPACT = Policy(False, 1000), Policy(True, 60_000)
@@ -176,3 +178,23 @@ def test_settings_that_decide() -> None:
     assert Policy.of(TopicSettings(settings, {})) == Policy(True, 5)
     assert Policy.of(TopicSettings({"cleanup.policy": "delete"}, {})) == Policy(False, None)
     assert Policy.of(BrokerError(29, "t")) == Policy.of(None) == Policy(None, None)
+
+
+def test_a_batch_that_a_cleaner_has_rewritten_is_the_same() -> None:
+    def at(offset: int, *values: bytes) -> bytes:
+        data = bytearray(encode([Record(n, 1, 0, b"k", value) for n, value in enumerate(values)]))
+        assign_offsets(data, offset, 3)
+        return bytes(data)
+
+    ours = at(5, b"a", b"b")
+    for theirs, policy, is_same in (
+        (ours + at(7, b"c"), DELETE, True),
+        (at(5, b"a", b"c"), DELETE, False),
+        (at(5, b"a", b"c"), Policy(), False),
+        (b"", COMPACT, False),
+        (at(5, b"a", b"c"), COMPACT, True),
+        (at(5, b"a"), COMPACT, False),
+        (at(7, b"c"), COMPACT, True),
+        (at(7, b"c"), DELETE, False),
+    ):
+        assert rules.is_same_batch(ours, memoryview(theirs), policy) == is_same
