@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker that cuts, truncates or stalls what the broker sends."""
+"""TCP proxies before a broker that cut, truncate, stall or change what the broker sends."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from typing import Self
 
 from tests.waits import HANG_S
 
 
-class BadProxy:
-    """Passes `limit` bytes of the broker, then does what `fault` says.
+class Proxy:
+    """Passes all connections to a broker until the end of its block."""
 
-    `cut` resets the connection, `truncate` ends it in order, `stall` keeps it open and silent.
-    """
-
-    def __init__(self, broker: str, fault: str, limit: int) -> None:
+    def __init__(self, broker: str) -> None:
         host, _, port = broker.rpartition(":")
         self._broker = (host, int(port))
-        self._fault = fault
-        self._limit = limit
         self._ended = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> BadProxy:
-        self._run(self._serve)
+    def __enter__(self) -> Self:
+        self._run(self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,24 +40,63 @@ class BadProxy:
         self._threads.append(thread)
         thread.start()
 
-    def _serve(self) -> None:
-        """Serve one client."""
+    def _accept(self) -> None:
         with contextlib.suppress(OSError):
-            client, _ = self._listener.accept()
-            with client, socket.create_connection(self._broker) as broker:
-                self._run(self._pass_requests, client, broker)
-                left = self._limit
-                while left and (data := broker.recv(min(left, 65536))):
-                    client.sendall(data)
-                    left -= len(data)
-                if self._fault == "stall":
-                    self._ended.wait(HANG_S)
-                if self._fault == "cut":
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                else:
-                    client.shutdown(socket.SHUT_RDWR)
+            while True:
+                client, _ = self._listener.accept()
+                self._run(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client, socket.create_connection(self._broker) as broker:
+            self._run(self._pass_requests, client, broker)
+            self._pass_answers(client, broker)
 
     def _pass_requests(self, client: socket.socket, broker: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 broker.sendall(data)
+            broker.shutdown(socket.SHUT_RDWR)
+
+    def _pass_answers(self, client: socket.socket, broker: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class BadProxy(Proxy):
+    """Passes `limit` bytes of the broker on each connection, then does what `fault` says.
+
+    `cut` resets the connection, `truncate` ends it in order, `stall` keeps it open and silent.
+    """
+
+    def __init__(self, broker: str, fault: str, limit: int) -> None:
+        super().__init__(broker)
+        self._fault = fault
+        self._limit = limit
+
+    def _pass_answers(self, client: socket.socket, broker: socket.socket) -> None:
+        left = self._limit
+        while left and (data := broker.recv(min(left, 65536))):
+            client.sendall(data)
+            left -= len(data)
+        if self._fault == "stall":
+            self._ended.wait(HANG_S)
+        if self._fault == "cut":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            client.shutdown(socket.SHUT_RDWR)
+
+
+class FlippingProxy(Proxy):
+    """Flips a bit in the middle of the first `count` pieces that have at least `size` bytes."""
+
+    def __init__(self, broker: str, size: int, count: int) -> None:
+        super().__init__(broker)
+        self._size = size
+        self.count = count
+
+    def _pass_answers(self, client: socket.socket, broker: socket.socket) -> None:
+        while data := bytearray(broker.recv(65536)):
+            if len(data) >= self._size and self.count:
+                self.count -= 1
+                data[len(data) // 2] ^= 1
+            client.sendall(data)
+        client.shutdown(socket.SHUT_RDWR)

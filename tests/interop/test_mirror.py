@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafka_client.addresses import parse_brokers
-from kafka_client.cluster import Cluster
+from kafka_client.addresses import HostPort, parse_brokers
+from kafka_client.cluster import Cluster, Metadata, TopicPartition
 from kafka_client.properties import ClientSettings
-from kafka_client.requests import EARLIEST, LATEST
+from kafka_client.requests import EARLIEST, LATEST, produce
+from kafkafs.mirror import housekeeping
+from kafkafs.mirror import mirror as module
 from kafkafs.mirror.mirror import Mirror, Options
 from kafkafs.mirror.topics import MirrorRefused
-from storage import Record, encode
+from storage import Record, encode, paths
 from storage.files import Files
 from storage.log.append import append_as_follower
+from storage.log.log import Log
 from storage.manager import LogManager
 from storage.record._batch import assign_offsets
 from storage.record.header import parse_header
-from storage.state import mirror_file
+from storage.state import checkpoint_file, mirror_file
+from storage.verify.verify import verify
+from tests.fork_server import KAFKAFS
 from tests.interop import clients
+from tests.interop.bad_proxy import FlippingProxy
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
+from tests.interop.kafka_tools import dump_log_segments
+from tests.waits import HANG_S, until
 
 T = 1_700_000_000_000
 
@@ -364,3 +377,220 @@ def test_a_running_mirror_follows_the_cluster(
     assert run.mirror.gaps == 0
     assert stored(tmp_path / "run-1-0") == stored(broker.partition("run-1"))
     assert stored(tmp_path / "run-2-0") == stored(broker.partition("run-2"))
+
+
+# -- compacted topics, and holes -------------------------------------------------------------------
+
+
+def clean(broker: Broker, topic: str, **settings: object) -> None:
+    """A topic with transactions and tombstones, that the broker has cleaned up to its last segment.
+
+    Its first batch lies above the log start.
+    """
+    clients.create_topic(broker, topic)
+    config = {"cleanup_policy": "compact", "segment_ms": 1, "min_cleanable_dirty_ratio": 0}
+    clients.set_topic(broker, topic, **config, **settings)
+    sender = Sender(broker, transactional_id=topic)
+    for commit in (True, False, True):
+        with sender.transaction(commit=commit):
+            sender.send(topic, records(b"tx", 3))
+    plain = Sender(broker)
+    for number in range(3):
+        plain.send(topic, [Record(0, T, 0, b"key %d" % key, b"v" * key) for key in range(4)])
+        plain.send(topic, [Record(0, T, 0, b"key 0", None), Record(0, T, 0, b"tx", b"%d" % number)])
+    ends = {(topic, 0): max(int(log.stem) for log in broker.partition(topic).glob("*.log"))}
+    checkpoint = str(broker.data / paths.CLEANER_OFFSETS)
+    until(lambda: ends.items() <= checkpoint_file.read_offsets(Files(), checkpoint).items())
+    assert parse_header(stored(broker.partition(topic))).base_offset > 0
+
+
+def dumped(data: Path, topics: Iterable[str]) -> list[str]:
+    """What Kafka's tool prints of logs and of aborted transactions, without places in files."""
+    logs = [log for topic in topics for log in sorted((data / f"{topic}-0").glob("*.log"))]
+    # The index of what is cleaned may name transactions without records.
+    aborted = sorted((data / "tx-0").glob("*.txnindex"))
+    printed, _ = dump_log_segments([*logs, *aborted], "--print-data-log")
+    lines = [re.sub(r" position: \d+", "", line) for line in printed.splitlines()]
+    return [line for line in lines if not line.startswith(("Dumping", "Log starting"))]
+
+
+def test_kafkas_tool_prints_the_same_of_both(broker: Broker, tmp_path: Path) -> None:
+    """Topics of all kinds, one of which the broker has cleaned: it is copied without a gap."""
+    clean(broker, "cleaned")
+    topics = ("orders", "tx", "started", "cleaned")
+    run = Run(broker, tmp_path, *topics)
+    assert (run().gaps, run.lines) == (0, [])
+    for topic in topics:
+        assert stored(tmp_path / f"{topic}-0") == stored(broker.partition(topic)), topic
+    ours = dumped(tmp_path, topics)
+    assert ours == dumped(broker.data, topics)
+    assert sum("firstOffset" in line for line in ours) == 1
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log("cleaned", 0).log_start_offset == 0
+
+
+def test_a_hole_in_a_topic_that_is_not_compacted_is_a_gap(broker: Broker, tmp_path: Path) -> None:
+    clean(broker, "holed")
+    clients.set_topic(broker, "holed", cleanup_policy="delete")
+    run = Run(broker, tmp_path, "holed")
+    with LogManager.open(str(broker.data), read_only=True) as manager:
+        wanted = list(offsets_without_records(manager.log("holed", 0)))
+    assert len(wanted) > 1
+    assert run().gaps == len(wanted)
+    assert named(tmp_path, "holed") == [("missing", *hole) for hole in wanted]
+    assert run().gaps == 0
+    assert stored(tmp_path / "holed-0") == stored(broker.partition("holed"))
+
+
+def offsets_without_records(log: Log) -> Iterator[tuple[int, int]]:
+    end, data = 0, stored(Path(log.directory))
+    while data:
+        header = parse_header(data)
+        if header.base_offset > end:
+            yield end, header.base_offset - 1
+        end, data = header.last_offset + 1, data[header.size :]
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def large(prefix: bytes, count: int, size: int) -> list[Record]:
+    return [Record(number, T, 0, prefix, bytes([number % 251]) * size) for number in range(count)]
+
+
+def test_records_that_were_damaged_on_the_way_are_read_again(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients.create_topic(broker, "flipped")
+    Sender(broker).send("flipped", large(b"f", 20, 1000))
+    refresh = Cluster.refresh
+    with FlippingProxy(broker.address, 10_000, 2) as proxy:
+
+        def through_proxy(cluster: Cluster, topics: Iterable[str] | None = None) -> Metadata:
+            found = refresh(cluster, topics)
+            found.brokers = {1: HostPort("127.0.0.1", proxy.port)}
+            return found
+
+        monkeypatch.setattr(Cluster, "refresh", through_proxy)
+        run = Run(broker, tmp_path, "flipped")
+        assert (run().gaps, run.mirror.waiting, run.lines) == (0, {}, [])
+        assert proxy.count == 0
+    assert stored(tmp_path / "flipped-0") == stored(broker.partition("flipped"))
+
+
+def test_a_mirror_that_is_killed_goes_on(broker: Broker, tmp_path: Path) -> None:
+    """At any time, also while it writes. In the last run the broker is killed."""
+    clients.create_topic(broker, "killed", 2)
+    sender = Sender(broker, transactional_id="killed", linger_ms=0)
+    for commit in (True, False) * 3:
+        with sender.transaction(commit=commit):
+            sender.send("killed", large(b"k", 400, 10_000))
+    directory, place = tmp_path / "killed-0", f"kafka://{broker.address}"
+    end = len(stored(broker.partition("killed")))
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in directory.glob("*.log"))
+
+    def reached(least: int) -> bool:
+        return size() >= least
+
+    wanted = sorted(random.Random(7).sample(range(1, end), 4))
+    for least in [0, *wanted]:
+        with subprocess.Popen([*KAFKAFS, "mirror", place, tmp_path, "killed"]) as process:
+            until(lambda: directory.exists())
+            until(partial(reached, least))
+            process.kill()
+    with subprocess.Popen([*KAFKAFS, "mirror", place, tmp_path, "killed"]) as process:
+        until(lambda: size() == end)
+        broker.kill()
+        broker.start()
+        Sender(broker).send("killed", records(b"after", 5))
+        until(lambda: size() > end)
+        process.terminate()
+    assert process.returncode == 0
+    assert Run(broker, tmp_path, "killed")().gaps == 0
+    assert stored(directory) == stored(broker.partition("killed"))
+    assert verify(str(tmp_path)).faults == []
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert len(manager.log("killed", 0).transactions.aborted()) == 3
+
+
+# -- changes while a mirror runs -------------------------------------------------------------------
+
+
+def watched(run: Run, steps: Callable[[], Iterator[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a mirror that looks at the metadata all the time, until the steps end.
+
+    They go on after each round of answers.
+    """
+    monkeypatch.setattr(module, "_LOOK_MS", 100)
+    monkeypatch.setattr(housekeeping, "_SWEEP_MS", 100)
+    rounds = steps()
+    begun = time.monotonic()
+
+    def stop() -> bool:
+        assert time.monotonic() < begun + HANG_S
+        return next(rounds, True) is True
+
+    run(stop)
+
+
+def test_partitions_and_topics_are_created_while_a_mirror_runs(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is copied from its beginning, also if the mirror began at the end."""
+    clients.create_topic(broker, "grown")
+    Sender(broker).send("grown", records(b"v", 5))
+    run = Run(broker, tmp_path, "grown*", start=LATEST)
+
+    def steps() -> Iterator[None]:
+        clients.add_partitions(broker, "grown", 3)
+        Sender(broker, partitioner="consistent").send("grown", records(b"v", 5))
+        with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
+            produce(cluster, TopicPartition("grown", 2), encode(records(b"third", 3)))
+        clients.create_topic(broker, "grown-new")
+        Sender(broker).send("grown-new", records(b"n", 4))
+        while not all((tmp_path / name).exists() for name in ("grown-2", "grown-new-0")):
+            yield
+        while run.mirror.left or run.mirror.copied_offsets < 12:
+            yield
+
+    watched(run, steps, monkeypatch)
+    assert (run.mirror.gaps, run.lines) == (0, [])
+    for name in ("grown-1", "grown-2", "grown-new-0"):
+        assert stored(tmp_path / name) == stored(broker.data / name), name
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert [manager.log("grown", number).log_start_offset for number in range(3)] == [5, 0, 0]
+        assert manager.log("grown", 2).log_end_offset == 3
+
+
+def test_a_topic_is_created_again_while_a_mirror_runs(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = mirrored(broker, tmp_path, "reborn", 5)
+    before = stored(tmp_path / "reborn-0")
+
+    def steps() -> Iterator[None]:
+        clients.delete_topic(broker, "reborn")
+        clients.create_topic(broker, "reborn")
+        Sender(broker).send("reborn", records(b"new", 7))
+        while run.mirror.copied_offsets < 7:
+            yield
+
+    watched(run, steps, monkeypatch)
+    assert stored(tmp_path / "reborn-0") == stored(broker.partition("reborn"))
+    (kept,) = tmp_path.glob("reborn.*-0")
+    assert stored(kept) == before
+
+
+def test_what_the_cluster_deletes_is_deleted_on_request_only(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored(broker, tmp_path, "trimmed", 5)
+    clients.delete_records(broker, "trimmed", 3)
+    Run(broker, tmp_path, "trimmed")()
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log("trimmed", 0).log_start_offset == 0
+    Run(broker, tmp_path, "trimmed", follow_deletes=True)()
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log("trimmed", 0).log_start_offset == 3
