@@ -15,6 +15,7 @@ from storage.adopt.staged import AdoptRequest, StagedName
 from storage.compaction.repack import repack_all
 from storage.errors import TaskCancelled
 from storage.log.append import abort_transaction
+from storage.state.gaps_file import Gap
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.interop import workload
@@ -67,6 +68,7 @@ def write_ours(data: Path) -> dict[str, list[Record]]:
             batches = [mixed(1 + n, T + 10 * n, seed=n) for n in range(30)]
             expected[topic] = write(log, batches)
         log = manager.create_topic("late", 1).partitions[0]
+        log.note_gap(Gap("missing", 0, 3, T))
         expected["late"] = write(log, [mixed(20, seed=n) for n in range(20)])
         log = manager.create_topic("append-time", 1).partitions[0]
         manager.change_topic_settings("append-time", {"message.timestamp.type": "LogAppendTime"})

@@ -7,6 +7,7 @@ from pathlib import Path
 from storage import Log, LogManager, paths
 from storage.files import Files
 from storage.state import checkpoint_file
+from storage.state.gaps_file import Gap
 from tests.storage.logs import NOW_MS, append, write_settings
 from tests.storage.old_logs import write_legacy
 from tests.storage.transactions import Client
@@ -35,6 +36,7 @@ def write_source(data: Path) -> None:
         for n in range(8):
             append(late, *(b"late %d.%d" % (n, m) * 4 for m in range(3)))
         late.raise_log_start(5)
+        late.note_gap(Gap("deleted", 0, 4, NOW_MS))
         emptied = manager.log("emptied", 0)
         append(emptied, b"gone", b"gone")
         emptied.raise_log_start(2)
