@@ -543,10 +543,9 @@ class Mirror:
         copy.reason = reason
 
     def _name(self, copy: _Copy, hole: Hole) -> None:
-        """Write a gap, unless it is known, durably."""
-        if any(gap[:3] == hole for gap in copy.log.gaps):
+        """Write a gap, durably, and report it unless it is known."""
+        if not copy.log.note_gap(Gap(*hole, self._manager.clock_ms())):
             return
-        copy.log.note_gap(Gap(*hole, self._manager.clock_ms()))
         self.gaps += 1
         self._report(f"{copy.partition}: {_WORDS[hole.kind].format(hole.first, hole.last)}")
 

@@ -73,10 +73,10 @@ def read(files: Files, directory: str) -> tuple[Gap, ...]:
         raise CorruptCheckpoint("not a list of gaps", path=path) from None
 
 
-def add(files: Files, directory: str, gap: Gap) -> None:
-    """Write a gap, unless one of its kind and offsets is there; durable. Errors: OSError.
+def add(files: Files, directory: str, gap: Gap) -> bool:
+    """Write a gap, unless one of its kind and offsets is there; return whether it is new. Durable.
 
-    A file that cannot be read is renamed.
+    A file that cannot be read is renamed. Errors: OSError.
     """
     assert _parsed(str(gap)) == gap
     try:
@@ -88,9 +88,10 @@ def add(files: Files, directory: str, gap: Gap) -> None:
     if any(each[:3] == gap[:3] for each in known):
         # A killed process may have written it.
         files.sync_directory(directory)
-        return
+        return False
     data = "".join(f"{each}\n" for each in (*known, gap)).encode()
     files.replace_atomically(os.path.join(directory, FILE_NAME), data)
+    return True
 
 
 def _parsed(line: str) -> Gap:
