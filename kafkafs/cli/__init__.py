@@ -87,7 +87,7 @@ _SECTIONS = (
         f"{__name__}.brokers",
         {
             "mirror": "Copy the topics of a cluster, and follow them.",
-            "detach": "Turn a broker's directory into a directory of kafkafs.",
+            "detach": "Turn a broker's directory or a mirror into a directory of kafkafs.",
             "handover": "Hand topics over to a stopped broker.",
             "convert": "Rewrite old message formats as v2.",
             "dump": "Print the files of a log, like Kafka's DumpLogSegments.",

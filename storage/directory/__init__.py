@@ -9,5 +9,6 @@ files, `root_owner` keeps those of the mount point. `contents` recognises a data
 is opened, and `top_level` decides whose entries count in a directory that others may write.
 
 `retain` carries out retention and deletes records; `reserve` reserves disk space for deletions and
-checkpoints; `make_room` frees some on a full disk; `detach` makes a broker's directory our own.
+checkpoints; `make_room` frees some on a full disk; `detach` makes a broker's directory our own;
+`mirror` refuses other writers of a mirror, and ends it.
 """

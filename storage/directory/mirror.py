@@ -46,6 +46,15 @@ def refuse_mirror(data_dir: str) -> None:
         check_writer(files, data_dir, mirrors=False)
 
 
+def mirrored_id(files: Files, data_dir: str, topic: str) -> str:
+    """Return the id that a topic has at the source of a mirror; empty: not known. Errors:
+    CorruptCheckpoint, OSError.
+    """
+    mirror = mirror_file.read(files, data_dir)
+    topic_id = "" if mirror is None else mirror.ids.get(topic, "")
+    return "" if topic_id == mirror_file.NO_ID else topic_id
+
+
 def end_mirror(files: Files, data_dir: str) -> None:
     """Make a mirror an ordinary directory; durable. Only this process uses `data_dir`. Errors:
     OSError.

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from storage import paths
 from storage.directory.data_directory import DataDirectory
+from storage.directory.mirror import mirrored_id
 from storage.directory.topics import Topic, TopicPartition
 from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
 from storage.files import Files
@@ -342,8 +343,9 @@ def add_log(directory: DataDirectory, log: Log) -> None:
 
 
 def _find_topic_id(directory: DataDirectory, log: Log, known: str) -> None:
-    """Give a log the id of its topic's other partitions. If there are none, use the id of the
-    broker's metadata log if the log's own file cannot be read, else a new one.
+    """Give a log the id of its topic's other partitions. If there are none, use the id that a
+    mirror's file has, that of the broker's metadata log if the log's own file cannot be read, or a
+    new one.
 
     Errors: CorruptCheckpoint if its own file cannot be read and there is no other source, until a
     `repair`.
@@ -351,6 +353,8 @@ def _find_topic_id(directory: DataDirectory, log: Log, known: str) -> None:
     files = directory.files
     path = os.path.join(log.directory, paths.PARTITION_METADATA)
     fault: CorruptCheckpoint | None = None
+    if directory.mirrors:
+        known = known or mirrored_id(files, directory.path, log.topic)
     try:
         checkpoint_file.read_partition_metadata(files, path)
     except CorruptCheckpoint as error:

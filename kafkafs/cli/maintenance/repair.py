@@ -123,6 +123,10 @@ def command(
     their log is in remote storage), but names them on standard error. If a partition cannot be
     opened, repair names this partition, and repairs the others.
 
+    In the mirror of a cluster, --salvage and --accept-loss do not work with --apply: the records
+    would differ from those of the cluster. `kafkafs mirror` copies lost records at the end of a log
+    again.
+
     --indexes checks every entry of the .index, .timeindex and .txnindex files, and rebuilds the
     files that differ from the logs. This finds more than a mount, which notices only missing files
     and obvious mistakes. --indexes also rebuilds producer snapshots that are missing or cannot be
@@ -140,6 +144,9 @@ def command(
     --indexes, status 3 has another meaning: there is nothing to check because all topics are
     tiered, or --apply did not rebuild the indexes of a damaged log.
     """
+    from storage.directory.mirror import is_mirror
+    from storage.files import Files
+
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:
             raise click.UsageError("--indexes can only be used alone or with --apply")
@@ -153,12 +160,15 @@ def command(
         told.append(line)
         out.say(line)
 
+    may_hide = wants_salvage or accept_loss
+    data_dir = directory_to_open(where) if applies else where.data_dir
     with opened(
-        directory_to_open(where) if applies else where.data_dir,
+        data_dir,
         verify=wanted.reads,
         keeps_faulty=True,
-        answers=_answers(log_starts, may_hide=wants_salvage or accept_loss),
+        answers=_answers(log_starts, may_hide=may_hide),
         read_only=not applies,
+        mirrors=applies and not may_hide and is_mirror(Files(data_dir), data_dir),
     ) as manager:
         if not (applies or wants_salvage):
             _check_alone(manager)

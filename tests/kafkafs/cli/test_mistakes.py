@@ -105,8 +105,7 @@ NOT_WHILE_MOUNTED = {
 CHANGE_LOGS = {
     *("append", "append --view batches", "create", "delete", "undelete", "groups reset"),
     *("compact", "prune", "config --broker-config x", "convert", "detach --undo"),
-    *("handover", "handover --dry-run", "repair --apply", "repair --purge --apply"),
-    *("spark compact", "spark import"),
+    *("handover", "handover --dry-run", "spark compact", "spark import"),
 }
 
 #: Those that accept the address of a cluster.
@@ -154,9 +153,9 @@ def refused(command: str, directory: str) -> str:
     return done.stderr.removeprefix(f"kafkafs: {directory}: ").removesuffix("\n")
 
 
-def logs(place: Place) -> dict[Path, tuple[int, int]]:
+def logs(data: Path) -> dict[Path, tuple[int, int]]:
     """The files of segments, which the daemon leaves alone, unlike the small files beside them."""
-    found = tree(place.data / "orders-0")
+    found = tree(data / "orders-0")
     return {path: state for path, state in found.items() if path.suffix in (".log", ".index")}
 
 
@@ -180,21 +179,21 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.mark.programs
 def test_in_a_mount_but_no_log(mounted: Place, command: str) -> None:
     """… the line says what to type."""
-    before = logs(mounted)
+    before = logs(mounted.data)
     a_range = () if command in ("cat", "grep") else ("orders/0@start",)
     for name in ("orders/.raw/0", ".kafkafs", *a_range):
         topic = "" if name.startswith(".") else "/orders"
         line = refused(command, f"{mounted.path}/{name}")
         assert line.startswith("not a topic or partition. Try: kafkafs ")
         assert line.endswith(f" {mounted.path}{topic}")
-    assert logs(mounted) == before
+    assert logs(mounted.data) == before
 
 
 @pytest.mark.parametrize("command", sorted(NOT_WHILE_MOUNTED))
 @pytest.mark.programs
 def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> None:
     """… is named, with what ends it."""
-    before = logs(mounted)
+    before = logs(mounted.data)
     words = TAKE_A_DIRECTORY[command](str(mounted.data))
     for given in (mounted.data, mounted.path):
         done = run(command, str(given), *words[1:])
@@ -205,7 +204,7 @@ def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> No
                 f"mounted at {mounted.path}. To unmount it: kafkafs umount {mounted.path}"
                 in done.stderr
             )
-    assert logs(mounted) == before
+    assert logs(mounted.data) == before
 
 
 @pytest.mark.parametrize(
@@ -244,7 +243,13 @@ def mirror(place: Place) -> Place:
     return place
 
 
-@pytest.mark.parametrize("command", sorted(TAKE_A_DIRECTORY.keys() - {"detach", "fetch", "words"}))
+@pytest.mark.parametrize(
+    "command",
+    sorted(
+        TAKE_A_DIRECTORY.keys()
+        - {"detach", "fetch", "words", "repair --apply", "repair --purge --apply"}
+    ),
+)
 @pytest.mark.programs
 def test_a_mirror(tmp_path: Path, command: str) -> None:
     """… is changed by no command; one line says what ends it."""
@@ -256,6 +261,20 @@ def test_a_mirror(tmp_path: Path, command: str) -> None:
     assert is_refused == (command in CHANGE_LOGS), done
     assert done.returncode == 3 or not is_refused
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("option", ["", "--purge", "--log-start=first", "--indexes"])
+def test_a_repair_of_a_mirror(tmp_path: Path, option: str) -> None:
+    """… brings no record back, and hides none."""
+    fill(tmp_path)
+    make_mirror(tmp_path)
+    before = logs(tmp_path)
+    for refused_option in ("--salvage", "--accept-loss"):
+        done = run("repair --apply", str(tmp_path), refused_option)
+        assert (done.exit_code, done.stderr) == (3, f"kafkafs: {mirrored_line(tmp_path)}\n")
+    done = run("repair --apply", str(tmp_path), *option.split())
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert logs(tmp_path) == before
 
 
 @pytest.mark.parametrize(

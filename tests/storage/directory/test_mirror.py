@@ -29,9 +29,9 @@ from tests.storage.segmented import DAY_MS, bases, run, segmented
 SOURCE = "kafka://one:9092"
 
 
-def make_mirror(directory: Path) -> None:
+def make_mirror(directory: Path, ids: dict[str, str] | None = None) -> None:
     with alone(str(directory)) as files:
-        mirror_file.write(files, str(directory), MirrorFile("C", SOURCE, ("*",)))
+        mirror_file.write(files, str(directory), MirrorFile("C", SOURCE, ("*",), ids or {}))
 
 
 def mirrored_line(directory: Path) -> str:
@@ -177,6 +177,22 @@ def test_named_restore_points_keep_their_records(tmp_path: Path) -> None:
         point_file.remove(files, path, "second")
         run(manager, NOW_MS + 9 * DAY_MS)
         assert bases(log) == [8]
+
+
+@pytest.mark.parametrize("content", [None, b"rubbish"])
+def test_a_lost_topic_id_is_that_of_the_mirror(tmp_path: Path, content: bytes | None) -> None:
+    """With another id, the mirror would copy the topic from the beginning."""
+    make_mirror(tmp_path, {"t": "AAECAwQFBgcICQoLDA0ODw", "u": "-"})
+    with opened(tmp_path, mirrors=True) as manager:
+        ids = {name: manager.create_mirrored_topic(name, None, 1, {}).id for name in ("t", "u")}
+    for name in ids:
+        metadata = tmp_path / f"{name}-0" / paths.PARTITION_METADATA
+        metadata.unlink()
+        if content is not None and name == "t":
+            metadata.write_bytes(content)
+    with opened(tmp_path, mirrors=True) as manager:
+        assert manager.topics["t"].id == "AAECAwQFBgcICQoLDA0ODw"
+        assert len(manager.topics["u"].id) == 22
 
 
 def test_the_lock_is_released_if_the_directory_became_a_mirror(
