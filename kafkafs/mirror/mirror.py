@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,13 +26,13 @@ from kafka_client.requests import (
     LATEST,
     Offset,
     TopicSettings,
-    describe_topic_configs,
     end_offsets_of_epochs,
     list_offsets,
 )
 from kafkafs.mirror import rules, topics
 from kafkafs.mirror.compare import has_batch_before
 from kafkafs.mirror.housekeeping import Housekeeping
+from kafkafs.mirror.lookups import Found, Lookups, settings_of
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
 from storage import paths
 from storage.directory.lock import alone
@@ -169,16 +169,18 @@ class Mirror:
         """
         self._report, self._progress = report, progress
         os.makedirs(self._path, exist_ok=True)
+        self._cluster.refresh()
         while not self._session(stop, until_caught_up=until_caught_up):
             pass
 
     def _session(self, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
         """Copy until the run ends, or a topic was created again; return whether the run ends."""
-        metadata = self._cluster.refresh()
+        metadata = self._cluster.metadata
         self._begin(metadata)
         with (
             LogManager.open(self._path, mirrors=True, progress=self._progress) as self._manager,
             self._consumer_of_session() as self._consumer,
+            Lookups(self._cluster) as lookups,
         ):
             self._copies.clear()
             self._policies.clear()
@@ -187,7 +189,7 @@ class Mirror:
             if until_caught_up:
                 self._set_targets()
             try:
-                return self._copy(stop, until_caught_up=until_caught_up)
+                return self._copy(lookups, stop, until_caught_up=until_caught_up)
             finally:
                 self._write_status()
 
@@ -196,7 +198,7 @@ class Mirror:
         has_ids = NO_ID not in self.status.ids.values()
         return Consumer(self._cluster, {}, retries=has_ids, **self._options.consumer)
 
-    def _copy(self, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
+    def _copy(self, lookups: Lookups, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
         manager, consumer = self._manager, self._consumer
         housekeeping = Housekeeping(manager)
         next_look = manager.monotonic_ms() + _LOOK_MS
@@ -211,13 +213,15 @@ class Mirror:
             for each in consumer.poll():
                 self._take(self._copies[each.partition], each)
             housekeeping.run()
-            if manager.monotonic_ms() >= next_settings:
-                next_settings = manager.monotonic_ms() + _SETTINGS_MS
-                self._read_policies(sorted(self.status.ids))
-            if manager.monotonic_ms() >= next_look:
-                next_look = manager.monotonic_ms() + _LOOK_MS
-                if self._look():
-                    return False
+            now_ms = manager.monotonic_ms()
+            if (found := lookups.take()) is not None and self._look(found):
+                return False
+            if now_ms >= next_look and not lookups.is_under_way:
+                next_look = now_ms + _LOOK_MS
+                names: list[str] = []
+                if now_ms >= next_settings:
+                    next_settings, names = now_ms + _SETTINGS_MS, sorted(self.status.ids)
+                lookups.begin(names)
         return True
 
     # -- topics ------------------------------------------------------------------------------------
@@ -282,7 +286,8 @@ class Mirror:
             is_name = not any(letter in name for letter in "*?[")
             if is_name and name not in found and name not in self.status.ids:
                 self._say_once(name, f"the cluster has no topic {name}, or it may not be read")
-        self._read_policies(sorted(found.keys() & self.status.ids.keys() - self._policies.keys()))
+        new = found.keys() & self.status.ids.keys() - self._policies.keys()
+        self._take_settings(settings_of(self._cluster, sorted(new)))
         made: set[str] = set()
         for name, number in sorted(self.status.partitions):
             each = TopicPartition(name, number)
@@ -356,17 +361,12 @@ class Mirror:
         policy = self._policies.get(copy.partition.topic, Policy())
         return has_batch_before(self._cluster, copy.partition, copy.log, offset, policy)
 
-    def _read_policies(self, names: list[str]) -> None:
-        """Read the settings of topics: some decide about gaps, and those that are set are noted."""
-        try:
-            found = describe_topic_configs(self._cluster, names)
-        except ClientError as error:
-            self._say_once("settings", f"the settings of the topics cannot be read: {error}")
-            return
-        self.faults.pop("settings", None)
-        self._policies |= {name: Policy.of(found.get(name)) for name in names}
+    def _take_settings(self, found: Mapping[str, TopicSettings | ClientError]) -> None:
+        """Take the settings of topics: some decide about gaps, and those that are set are noted."""
         for name, each in found.items():
-            if name in names and isinstance(each, TopicSettings):
+            if isinstance(each, TopicSettings) or name not in self._policies:
+                self._policies[name] = Policy.of(each)
+            if isinstance(each, TopicSettings) and name in self.status.ids:
                 self.status.settings[name] = each.set_here
 
     def _set_targets(self) -> None:
@@ -378,18 +378,20 @@ class Mirror:
             else:
                 self._wait(self._copies[each], str(offset))
 
-    def _look(self) -> bool:
+    def _look(self, found: Found | ClientError) -> bool:
         """Look at the metadata; return whether a topic was created again."""
-        try:
-            metadata = self._cluster.refresh()
-            self._check_cluster(metadata)
-            if topics.created_again(self.status, topics.wanted(metadata, self.status.topics)):
-                return True
-            self._add_starts(self._manager.files, metadata, is_first=False)
-            self._create(metadata)
+        if isinstance(found, ClientError):
+            self._say_once("cluster", str(found))
+        else:
             self.faults.pop("cluster", None)
-        except ClientError as error:
-            self._say_once("cluster", str(error))
+            self._cluster.metadata = found.metadata
+            self._check_cluster(found.metadata)
+            wanted = topics.wanted(found.metadata, self.status.topics)
+            if topics.created_again(self.status, wanted):
+                return True
+            self._take_settings(found.settings)
+            self._add_starts(self._manager.files, found.metadata, is_first=False)
+            self._create(found.metadata)
         for copy in self._copies.values():
             if copy.reason and topics.has_leader(self._cluster.metadata, copy.partition):
                 self._read_on(copy)

@@ -1,0 +1,73 @@
+"""Asks for the metadata and the settings of topics on a thread, so that a silent broker delays no
+record of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
+
+from kafka_client.cluster import Cluster, Metadata
+from kafka_client.connection import in_background
+from kafka_client.errors import ClientError
+from kafka_client.requests import TopicSettings, describe_topic_configs
+
+
+class Found(NamedTuple):
+    """The metadata of all topics, and the settings of some."""
+
+    metadata: Metadata
+    settings: Mapping[str, TopicSettings | ClientError]
+
+
+class Lookups:
+    """One lookup at a time, over connections of its own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster.for_thread()
+        self._future: Future[Found] | None = None
+
+    def __enter__(self) -> Lookups:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections, after the lookup that may be under way."""
+        if self._future is None:
+            self._cluster.close()
+        else:
+            self._future.add_done_callback(lambda _: self._cluster.close())
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._future is not None
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Ask for the metadata, and for the settings of the topics `names`."""
+        self._future = in_background(partial(_look_up, self._cluster, names))
+
+    def take(self) -> Found | ClientError | None:
+        """Return what was found, once; None before. Errors: those of `Connection`."""
+        if self._future is None or not self._future.done():
+            return None
+        future, self._future = self._future, None
+        try:
+            return future.result()
+        except ClientError as error:
+            return error
+
+
+def _look_up(cluster: Cluster, names: Sequence[str]) -> Found:
+    return Found(cluster.refresh(), settings_of(cluster, names))
+
+
+def settings_of(
+    cluster: Cluster, names: Sequence[str]
+) -> Mapping[str, TopicSettings | ClientError]:
+    """Return the settings of topics, or why they cannot be read."""
+    try:
+        found = describe_topic_configs(cluster, names)
+    except ClientError as error:
+        return dict.fromkeys(names, error)
+    return {name: found[name] for name in names if name in found}
