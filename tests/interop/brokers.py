@@ -256,6 +256,44 @@ class Broker:
             self._server = None
 
 
+class Member(Broker):
+    """A broker of a cluster whose controller is the first node."""
+
+    def __init__(self, base: Path, node: int, first: Broker | None) -> None:
+        super().__init__(base)
+        self.node = node
+        self._first = first
+
+    def format(self) -> None:
+        """As the first node, with a node id of its own."""
+        super().format()
+        path = self.data / "meta.properties"
+        lines = [line for line in path.read_text().splitlines() if "directory.id" not in line]
+        path.write_text("\n".join(lines).replace("node.id=1", f"node.id={self.node}") + "\n")
+
+    def _properties(self) -> dict[str, object]:
+        given = super()._properties()
+        replicated = {
+            "node.id": self.node,
+            "broker.session.timeout.ms": 5000,  # for a busy machine; the client waits for 10 s
+            "replica.lag.time.max.ms": 1000,
+            "replica.fetch.wait.max.ms": 100,
+            "controlled.shutdown.enable": "false",
+        }
+        if self._first is None:
+            return given | replicated
+        voters = self._first._properties()["controller.quorum.voters"]
+        return (
+            given
+            | replicated
+            | {
+                "process.roles": "broker",
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://{self.address}",
+            }
+        )
+
+
 class OldBroker:
     """A broker of Kafka's first generations, which writes formats v0 and v1, and its ZooKeeper."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from storage import Record
 from tests.interop import kafka_tools, old_workload
-from tests.interop.brokers import OldBroker
+from tests.interop.brokers import Member, OldBroker
 from tests.interop.kafka_tools import V0_POM, V1_POM
 
 
@@ -48,3 +48,16 @@ def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield Old(broker, base)
     finally:
         broker.kill()
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[list[Member]]:
+    first = Member(tmp_path / "1", 1, None)
+    members = [first, Member(tmp_path / "2", 2, first), Member(tmp_path / "3", 3, first)]
+    try:
+        for member in members:
+            member.start()
+        yield members
+    finally:
+        for member in members:
+            member.kill()

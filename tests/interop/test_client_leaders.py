@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from confluent_kafka.admin import NewTopic
 
@@ -17,64 +14,13 @@ from kafka_client.requests import LATEST, Offset, list_offsets, produce
 from storage import Record, encode
 from storage.record.batch import decode
 from tests.interop import clients
-from tests.interop.brokers import Broker
+from tests.interop.brokers import Member
 from tests.waits import HANG_S
 
 pytestmark = pytest.mark.soak
 
 MOVED = TopicPartition("moved", 0)
 COUNT = 100
-
-
-class Member(Broker):
-    """A broker of a cluster whose controller is the first node."""
-
-    def __init__(self, base: Path, node: int, first: Broker | None) -> None:
-        super().__init__(base)
-        self.node = node
-        self._first = first
-
-    def format(self) -> None:
-        """As the first node, with a node id of its own."""
-        super().format()
-        path = self.data / "meta.properties"
-        lines = [line for line in path.read_text().splitlines() if "directory.id" not in line]
-        path.write_text("\n".join(lines).replace("node.id=1", f"node.id={self.node}") + "\n")
-
-    def _properties(self) -> dict[str, object]:
-        given = super()._properties()
-        replicated = {
-            "node.id": self.node,
-            "broker.session.timeout.ms": 5000,  # for a busy machine; the client waits for 10 s
-            "replica.lag.time.max.ms": 1000,
-            "replica.fetch.wait.max.ms": 100,
-            "controlled.shutdown.enable": "false",
-        }
-        if self._first is None:
-            return given | replicated
-        voters = self._first._properties()["controller.quorum.voters"]
-        return (
-            given
-            | replicated
-            | {
-                "process.roles": "broker",
-                "controller.quorum.voters": voters,
-                "listeners": f"PLAINTEXT://{self.address}",
-            }
-        )
-
-
-@pytest.fixture
-def members(tmp_path: Path) -> Iterator[list[Member]]:
-    first = Member(tmp_path / "1", 1, None)
-    members = [first, Member(tmp_path / "2", 2, first), Member(tmp_path / "3", 3, first)]
-    try:
-        for member in members:
-            member.start()
-        yield members
-    finally:
-        for member in members:
-            member.kill()
 
 
 def batch(number: int) -> bytes:
