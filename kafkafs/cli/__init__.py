@@ -87,6 +87,7 @@ _SECTIONS = (
         f"{__name__}.brokers",
         {
             "mirror": "Copy the topics of a cluster, and follow them.",
+            "points": "List and name the restore points of a mirror.",
             "detach": "Turn a broker's directory or a mirror into a directory of kafkafs.",
             "handover": "Hand topics over to a stopped broker.",
             "convert": "Rewrite old message formats as v2.",

@@ -15,9 +15,12 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager
+from storage.files import Files
 from storage.groups.offset_records import Committed
+from storage.state import point_file
 from storage.state.gaps_file import FILE_NAME as GAPS
 from storage.state.gaps_file import Gap
+from storage.state.point_file import Point, Range
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.storage.logs import append
 
@@ -35,6 +38,7 @@ OF_A_DIRECTORY = (
     *("words data", "words data users", "words damaged", "words missing", "words --remove data"),
     *("convert --dry-run data", "convert data", "detach data", "detach --dry-run data"),
     *("handover --dry-run data data", "handover data missing"),
+    *("points data", "points data --keep kept", "points damaged", "points missing"),
     *("groups missing", "ls loop", "spark verify loop"),
     *("create data made", "create data orders", "delete --dry-run data orders"),
     *("delete data orders", "undelete data orders", "undelete data nothing"),
@@ -91,6 +95,9 @@ def directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         fill(tmp_path / name)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "damaged/orders-0" / GAPS).write_text("rubbish")
+    point = Point(0, "C", ids={"orders": "-"}, partitions={("orders", 0): Range(0, 3)})
+    point_file.write(Files(), str(tmp_path / "data"), point)
+    (tmp_path / "damaged/kafkafs.point.p").write_text("rubbish")
     path = next((tmp_path / "damaged/orders-0").glob("*.log"))
     path.write_bytes(path.read_bytes().replace(b"two", b"2wo"))
     monkeypatch.chdir(tmp_path)

@@ -51,6 +51,7 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "groups reset": lambda data: [data, "-g", "report", "--to", "earliest"],
     "handover": lambda data: [data, data],
     "handover --dry-run": lambda data: [data, data],
+    "points": lambda data: [data],
     "repair": lambda data: [data],
     "repair --apply": lambda data: [data],
     "repair --salvage": lambda data: [data],
@@ -89,7 +90,7 @@ WITHOUT_TOPICS = {"create", "spark import", "undelete"}
 TAKES_EMPTY = {
     name
     for name in TAKE_A_DIRECTORY
-    if name.split()[0] not in ("detach", "fetch", "handover")
+    if name.split()[0] not in ("detach", "fetch", "handover", "points")
     and name != "groups reset"
     # These would start Spark.
     and name not in ("spark compact", "spark import")

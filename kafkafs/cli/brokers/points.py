@@ -1,0 +1,177 @@
+"""`kafkafs points`: lists the restore points of a mirror, names and removes them."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import resolve_directory
+from kafkafs.cli.common.ending import end, fail
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.words import Logs
+from kafkafs.cli.topics.facts import mirror_of
+from kafkafs.quantities import Size, TimeMs, Value
+
+if TYPE_CHECKING:
+    from storage.files import Files
+    from storage.state.mirror_file import MirrorFile
+    from storage.state.point_file import Point
+
+_COLUMNS = ("point", "time", "state", "partitions", "groups", "records", "lag", "size")
+
+
+@click.command(
+    "points",
+    epilog=examples(
+        "kafkafs points backup",
+        "kafkafs points backup --keep before-upgrade",
+        "kafkafs points backup --keep monday 20260131T021500Z",
+        "kafkafs points backup --remove monday",
+    ),
+)
+@click.argument("data", metavar="DATA|MOUNT", type=Logs())
+@click.argument("point", metavar="[POINT]", required=False)
+@click.option(
+    "--keep",
+    metavar="NAME",
+    help=(
+        "Name POINT, by default the newest valid one without a name. The mirror keeps a named "
+        "point, and its retention keeps the records of the point."
+    ),
+)
+@click.option("--remove", metavar="POINT", help="Remove a point.")
+@output_options("`points`, after the change, and `notes`", times=True, sizes=True)
+def command(
+    data: str, point: str | None, keep: str | None, remove: str | None, out: Output
+) -> None:
+    """List the restore points of a mirror. The mirror may be running.
+
+    A restore point is a state that `kafkafs handover --at POINT` can give to a broker: all records
+    up to an offset in each partition, and what the consumer groups had committed. Its name is its
+    time in UTC, or a name that you have given.
+
+    The column `records` shows the number of records up to the point, and `lag` how many records the
+    mirror has copied since. `size` is the size of the segments that the point needs: retention
+    keeps them if the point has a name of yours. The state is `valid`, or one of these: `invalid`,
+    the copy was too late; `split`, a transaction is committed in a part of its partitions only;
+    `incomplete`, retention has deleted records since.
+    """
+    from storage.errors import StorageError
+    from storage.files import Files
+    from storage.state import point_file
+
+    if point is not None and keep is None:
+        raise click.UsageError("POINT requires --keep NAME")
+    where = resolve_directory((data,), needs="files")
+    files = Files(where.data_dir)
+    names = point_file.names(files, where.data_dir)
+    found: dict[str, Point] = {}
+    for name in names:
+        try:
+            found[name] = point_file.read(files, where.data_dir, name)
+        except FileNotFoundError:
+            pass  # it was thinned meanwhile
+        except (StorageError, OSError) as error:
+            out.report(error)
+    if keep is not None and point is None:
+        point = max(
+            (
+                name
+                for name, each in found.items()
+                if each.state == point_file.VALID and point_file.time_of(name) is not None
+            ),
+            default=None,
+        )
+        if point is None:
+            raise fail(f"{data}: there is no valid restore point without a name")
+    for name in filter(None, (point, remove)):
+        if name not in names:
+            raise fail(f"{data}: there is no restore point {name!r}")
+    if point is not None and keep is not None:
+        point_file.keep(files, where.data_dir, point, keep)
+        found[keep] = found.pop(point)
+    if remove is not None:
+        point_file.remove(files, where.data_dir, remove)
+        found.pop(remove, None)
+    segments = _Segments(files, where.data_dir)
+    mirror = mirror_of(where)
+    rows = [_row(name, each, segments, mirror) for name, each in found.items()]
+    out.listing("points", _COLUMNS, rows)
+    end(failed=out.has_failed)
+
+
+def _row(
+    name: str, point: Point, segments: _Segments, mirror: MirrorFile | None
+) -> dict[str, Value]:
+    lag: int | None = None
+    if mirror is not None:
+        copies = mirror.partitions
+        lag = sum(
+            max(0, copies[item].end - each.end)
+            for item, each in point.partitions.items()
+            if item in copies
+        )
+    state = point.state_text
+    for (topic, number), each in point.partitions.items():
+        if not segments.has(topic, number, each.start):
+            state = f"incomplete: records of {topic}:{number} were deleted"
+    return {
+        "point": name,
+        "time": TimeMs(point.time_ms),
+        "state": state,
+        "partitions": len(point.partitions),
+        "groups": len(point.groups),
+        "records": sum(each.end - each.start for each in point.partitions.values()),
+        "lag": lag,
+        "size": Size(
+            sum(
+                segments.size(topic, number, each.start, each.end)
+                for (topic, number), each in point.partitions.items()
+            )
+        ),
+    }
+
+
+class _Segments:
+    """The sizes of the `.log` files of partitions, by base offset."""
+
+    def __init__(self, files: Files, data_dir: str) -> None:
+        self._files = files
+        self._data_dir = data_dir
+        self._known: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
+
+    def has(self, topic: str, number: int, start: int) -> bool:
+        """Return whether the first segment begins at this offset or before."""
+        bases, _ = self._of(topic, number)
+        return bool(bases) and bases[0] <= start
+
+    def size(self, topic: str, number: int, start: int, end: int) -> int:
+        """Return the bytes of the segments that have these offsets."""
+        bases, sums = self._of(topic, number)
+        first, last = max(bisect_right(bases, start) - 1, 0), bisect_left(bases, end)
+        return sums[last] - sums[first] if first < last else 0
+
+    def _of(self, topic: str, number: int) -> tuple[list[int], list[int]]:
+        if (topic, number) not in self._known:
+            self._known[topic, number] = self._look(topic, number)
+        return self._known[topic, number]
+
+    def _look(self, topic: str, number: int) -> tuple[list[int], list[int]]:
+        from storage import paths
+
+        directory = os.path.join(self._data_dir, paths.partition_directory(topic, number))
+        sizes: dict[int, int] = {}
+        try:
+            for name, _ in self._files.scan(directory):
+                base = paths.base_offset_of(name) if name.endswith(paths.LOG) else None
+                if base is not None:
+                    sizes[base] = self._files.file_stat(os.path.join(directory, name)).st_size
+        except OSError:
+            return [], [0]
+        bases = sorted(sizes)
+        return bases, list(accumulate((sizes[base] for base in bases), initial=0))
