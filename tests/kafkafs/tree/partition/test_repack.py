@@ -27,6 +27,7 @@ from storage.log.log import Log
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
+from storage.waiting import at_once
 from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
 from tests.storage.logs import NOW_MS, NOW_NS
 from tests.storage.producers import Producer
@@ -435,11 +436,14 @@ class Beside:
         self.at = max(self.at, first)
         handle = self.handles["t/.follow/0"]
         try:
-            piece = read(handle, self.at, 100)
-        except SegmentGone:
-            # The FUSE layer looks, and repeats a read on a worker.
-            self.look()
-            piece = read(handle, self.at, 100)
+            piece = bytes(at_once(handle.read, self.at, 100))
+        except BlockingIOError:
+            try:
+                piece = in_thread(lambda: bytes(handle.read(self.at, 100)))
+            except SegmentGone:
+                # The FUSE layer looks, and repeats a read on a worker.
+                self.look()
+                piece = in_thread(lambda: bytes(handle.read(self.at, 100)))
         assert piece == text[self.at : self.at + len(piece)]
         self.at += len(piece)
 
