@@ -49,7 +49,7 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Change, InodeTable, Node
 from kafkafs.tree.open_files import OpenTable
-from storage.errors import NoThread, SegmentGone, reason_of
+from storage.errors import NoThread, SegmentGone, StorageError, reason_of
 from storage.log.append_queue import MustQueue
 from storage.log.log import Log
 from storage.task import Task
@@ -543,8 +543,9 @@ class Operations(pyfuse3.Operations):
             node = self._open_files.node(fh)
             if node is None or not self._mount.follows:
                 raise
-            # This thread, the owner's, takes over the files that replace them.
-            with contextlib.suppress(BlockingIOError):
+            # This thread, the owner's, takes over the files that replace them. The read has its
+            # own errors.
+            with contextlib.suppress(StorageError, OSError):
                 at_once(node.attributes)
             return await self._in_thread(read)
 

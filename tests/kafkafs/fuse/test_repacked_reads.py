@@ -12,8 +12,11 @@ import trio
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.line_index import SegmentLines
+from kafkafs.tree.files.view_file import ViewFile
+from kafkafs.tree.inodes import Attributes
 from storage import Record, encode
 from storage.compaction.repack import repack_all
+from storage.errors import CorruptRecord
 from storage.task import Task
 from tests.kafkafs.trees import Following, Tree, in_thread
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -21,8 +24,19 @@ from tests.storage.logs import NOW_MS, NOW_NS
 CONTEXT = pyfuse3.RequestContext()
 
 
+class Unsized(ViewFile):
+    """The log can be read up to a place before its end: nobody knows the size."""
+
+    __slots__ = ()
+
+    def attributes(self) -> Attributes:
+        self.partition.follow()
+        raise CorruptRecord("the end is damaged")
+
+
+@pytest.mark.parametrize("is_sized", [True, False])
 def test_a_read_that_waits_for_the_index_goes_on_in_the_new_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_sized: bool
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = tmp_path / "data"
@@ -41,9 +55,12 @@ def test_a_read_that_waits_for_the_index_goes_on_in_the_new_file(
     operations = Operations(tree.fs, Spinner(), lambda: None)
 
     async def ask() -> None:
-        inode = tree.file("t/0").inode
+        file = tree.file("t/0")
+        inode = file.inode
+        if not is_sized:
+            file.__class__ = Unsized
         opened = await operations.open(inode, os.O_RDONLY, CONTEXT)
-        extent = tree.file("t/0").text.timeline.extents[0]
+        extent = file.text.timeline.extents[0]
         assert isinstance(extent, SegmentLines)
         extent.evict()
         for _ in range(2):
