@@ -34,13 +34,14 @@ from kafkafs.mirror.compare import has_batch_before
 from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.lookups import Found, Lookups, settings_of
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
+from kafkafs.mirror.transactions import lost_marker
 from storage import paths
 from storage.directory.lock import alone
 from storage.directory.open import Progress
 from storage.directory.retain import delete_records
 from storage.errors import StorageError
 from storage.files import Files
-from storage.log.append import append_parts, holes, parse_as_follower
+from storage.log.append import append_as_follower, append_parts, holes, parse_as_follower
 from storage.log.log import Log
 from storage.manager import LogManager
 from storage.state import mirror_file
@@ -444,6 +445,8 @@ class Mirror:
             copy.reason = ""
         copy.attempts, copy.is_answered = 0, True
         if copy.position >= copy.source_end:
+            if self._abort_lost_transaction(copy, each.last_stable_offset):
+                return
             self._note_end(copy, self._manager.clock_ms())
             copy.is_at_end = True
             return
@@ -471,6 +474,22 @@ class Mirror:
             log.flush()
         self.copied_bytes += len(each.records)
         self.copied_offsets += log.log_end_offset - end
+        return True
+
+    def _abort_lost_transaction(self, copy: _Copy, source_stable: int) -> bool:
+        """Abort a transaction whose marker the source has no more; return whether there was one.
+
+        The records after the new marker are copied again.
+        """
+        log, now_ns = copy.log, time.time_ns()
+        lost = lost_marker(log, source_stable)
+        if lost is None:
+            return False
+        self._name(copy, Hole("aborted", lost.offset, lost.offset))
+        self._consumer.drop(copy.partition)
+        self._manager.truncate(log, lost.offset)
+        append_as_follower(log, lost.marker(now_ns // 1_000_000), now_ns)
+        self._read_on(copy)
         return True
 
     def _note_end(self, copy: _Copy, at_ms: int) -> None:

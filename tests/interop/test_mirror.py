@@ -45,7 +45,13 @@ T = 1_700_000_000_000
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """With topics of all kinds of batches."""
-    broker = Broker(tmp_path_factory.mktemp("mirror"), broker_session_timeout_ms=60_000)
+    broker = Broker(
+        tmp_path_factory.mktemp("mirror"),
+        broker_session_timeout_ms=60_000,
+        # A cleaner keeps the last batch of a producer that is known.
+        producer_id_expiration_ms=500,
+        producer_id_expiration_check_interval_ms=200,
+    )
     try:
         broker.start()
         topics: dict[str, dict[str, object]] = {
@@ -594,3 +600,58 @@ def test_what_the_cluster_deletes_is_deleted_on_request_only(
     Run(broker, tmp_path, "trimmed", follow_deletes=True)()
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert manager.log("trimmed", 0).log_start_offset == 3
+
+
+def test_a_transaction_whose_marker_was_compacted_away(broker: Broker, tmp_path: Path) -> None:
+    clients.create_topic(
+        broker,
+        "marker",
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.001,
+        internal_segment_bytes=4000,
+        delete_retention_ms=0,
+    )
+    plain, sender = Sender(broker), Sender(broker, transactional_id="marker")
+    plain.send("marker", keyed("a", "b"))
+    sender.producer.begin_transaction()
+    sender.send("marker", keyed("a"))
+    run = Run(broker, tmp_path, "marker")
+    run()
+    before = stored(tmp_path / "marker-0")
+    sender.producer.commit_transaction(HANG_S)
+    directory = broker.partition("marker")
+
+    def has_marker() -> bool:
+        plain.send("marker", keyed("a", "b", size=1500))
+        return any(has_producer(path.read_bytes()) for path in directory.glob("*.log"))
+
+    until(lambda: not has_marker())
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log("marker", 0).last_stable_offset == 2
+    assert run().gaps >= 1
+    assert ("aborted", 3, 3) in named(tmp_path, "marker")
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        log = manager.log("marker", 0)
+        assert log.last_stable_offset == log.log_end_offset == clients.offsets(broker, "marker")[1]
+        ours = [record.offset for record in log.records()]
+    # The record of the transaction is not shown. The broker may clean on.
+    theirs = [record.offset for record in clients.consume(broker, "marker")]
+    assert ours[:2] == [0, 1]
+    assert ours[2] > 3
+    assert ours[-len(theirs) :] == theirs
+    assert stored(tmp_path / "marker-0").startswith(before)
+    assert run().gaps == 0
+
+
+def keyed(*keys: str, size: int = 1) -> list[Record]:
+    return [Record(0, T, 0, key.encode(), random.randbytes(size)) for key in keys]
+
+
+def has_producer(log: bytes) -> bool:
+    """Whether a batch has a producer."""
+    while log:
+        header = parse_header(log)
+        if header.producer_id >= 0:
+            return True
+        log = log[header.size :]
+    return False
