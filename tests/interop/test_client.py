@@ -561,8 +561,8 @@ def test_a_gap_and_a_partition_that_cannot_be_copied_are_exit_statuses(
     Sender(broker).send("gone", records(b"g", 10))
     words = [*KAFKAFS, "mirror", "--once", f"kafka://{broker.address}", str(tmp_path), "gone"]
 
-    def once() -> tuple[int, str]:
-        done = subprocess.run(words, capture_output=True, text=True)
+    def once(*others: str) -> tuple[int, str]:
+        done = subprocess.run([*words, *others], capture_output=True, text=True)
         return done.returncode, done.stderr
 
     assert once() == (0, "")
@@ -574,6 +574,10 @@ def test_a_gap_and_a_partition_that_cannot_be_copied_are_exit_statuses(
         "kafkafs: gone:0: offsets 10 to 14 were deleted in the cluster before they were copied\n",
     )
     assert once() == (0, "")
+    assert once("none") == (
+        3,
+        "kafkafs: the cluster has no topic none, or it may not be read\n",
+    )
     admin = clients.admin(broker)
     for deleted in admin.delete_topics(["gone"]).values():
         deleted.result()

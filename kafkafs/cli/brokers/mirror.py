@@ -100,6 +100,15 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> int
     help="Skip batches that are damaged in the cluster, and name the gaps.",
 )
 @click.option(
+    "--rack",
+    metavar="ID",
+    default="",
+    help=(
+        "The rack of this machine. mirror then reads from a replica in this rack, if the brokers "
+        "allow it (replica.selector.class)."
+    ),
+)
+@click.option(
     "--mount",
     metavar="MOUNT",
     type=DIRECTORY,
@@ -120,6 +129,7 @@ def command(
     start: int,
     follow_deletes: bool,
     accept_loss: bool,
+    rack: str,
     mount: str | None,
     metrics: str | None,
     client: Client,
@@ -139,12 +149,12 @@ def command(
     mirror prints the gap, and stores it in DATA.
 
     SIGINT, SIGTERM or SIGHUP end mirror in order. With --once, exit status 1 means that this run
-    has found a gap, and 3 that a partition could not be copied.
+    has found a gap, and 3 that a topic or partition could not be copied.
     """
     from kafkafs.mirror.mirror import Mirror, Options
 
     source = f"kafka://{','.join(map(str, brokers))}"
-    options = Options(source, topics, start, follow_deletes, accept_loss)
+    options = Options(source, topics, start, follow_deletes, accept_loss, {"rack_id": rack})
     path = _data_dir(data, create=mount is not None)
     with ExitStack() as stack:
         ended = stack.enter_context(_signals())
@@ -160,7 +170,7 @@ def command(
     if once:
         if ended:
             cancelled()
-        end(found=mirror.gaps > 0, failed=bool(mirror.waiting))
+        end(found=mirror.gaps > 0, failed=bool(mirror.waiting or mirror.faults))
 
 
 def _data_dir(text: str, *, create: bool) -> str:
@@ -275,7 +285,8 @@ class _Shown:
         partitions = counted(len(self._mirror.status.partitions), "partition")
         behind = f"{counted(self._mirror.left, 'record')} behind"
         waiting = len(self._mirror.waiting)
-        return f"{partitions}, {behind}" + (f", {waiting} waiting" if waiting else "")
+        state = f"{partitions}, {behind}" + (f", {waiting} waiting" if waiting else "")
+        return "; ".join([state, *list(self._mirror.faults.values())[:1]])
 
 
 def _write_metrics(path: str, mirror: Mirror) -> None:
