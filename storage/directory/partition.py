@@ -14,6 +14,7 @@ list of partitions (`topics`), new partitions (`data_directory`).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import time
@@ -34,6 +35,7 @@ from storage.recovery.partition import LogLoader, Recovered
 from storage.recovery.promises import PartitionFiles, Promises
 from storage.recovery.segment import header_at
 from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
 from storage.state import checkpoint_file, history, manifest_file
 from storage.state.deletion_file import Deletion
 
@@ -396,12 +398,14 @@ def _load_epochs(
 ) -> list[tuple[int, int]]:
     """Return the leader epochs from `start` to `end`, as in `LeaderEpochFileCache`.
 
-    If the file cannot be read, they come from all batches.
+    If the file cannot be read, they come from all batches; in a writable log also if it is missing.
     """
     path = os.path.join(path, paths.LEADER_EPOCH_CHECKPOINT)
     seen = recovered.epochs
     try:
         recorded: list[tuple[int, int]] | None = checkpoint_file.read_epochs(directory.files, path)
+        if writable and not recorded and not directory.files.exists(path):
+            seen = _epochs_of(recovered)
     except CorruptCheckpoint as error:
         recorded, seen = None, _epochs_of(recovered)
         directory.checkpoints.set_aside(path, error, stays=not writable)
@@ -421,12 +425,36 @@ def _load_epochs(
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
-    """Return (epoch, offset of its first batch), ascending, of all batches."""
+    """Return (epoch, offset of its first batch), ascending, of all batches.
+
+    Epochs rise from batch to batch, so that most segments are read only at their beginnings. If the
+    last batch is one of v0 or v1, no earlier epoch counts (`LeaderEpochs.assign`).
+    """
     epochs: list[tuple[int, int]] = []
-    for segment in recovered.segments:
+    segments = [segment for segment in recovered.segments if segment.size]
+    if segments and _last_epoch(segments[-1], None) == -1:
+        return []
+    for segment, following in itertools.zip_longest(segments, segments[1:]):
+        last = _last_epoch(segment, following)
         with contextlib.suppress(CorruptRecord):  # up to the first damage
             for _, header in SegmentReader(segment).batches():
                 if header.leader_epoch > (epochs[-1][0] if epochs else -1):
                     epochs.append((header.leader_epoch, header.base_offset))
+                if header.leader_epoch == last:
+                    break
         segment.close_descriptors()
     return epochs
+
+
+def _last_epoch(segment: Segment, following: Segment | None) -> int | None:
+    """Return the leader epoch with which the `following` segment begins; without one, that with
+    which the segment ends. None: not known.
+    """
+    with contextlib.suppress(CorruptRecord):
+        if following is None:
+            found = SegmentReader(segment).last_batch()
+        else:
+            found = next(SegmentReader(following).batches(), None)
+        if found is not None:
+            return found[1].leader_epoch
+    return None

@@ -468,7 +468,8 @@ def test_compressed_batches(tmp_path: Path, codec: int, clean: bool) -> None:
         }
 
 
-def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path, is_missing: bool) -> None:
     fill(tmp_path, count=6, per_segment=3)
     for base in (0, 3):
         path = tmp_path / "t-0" / f"{base:020d}.log"
@@ -479,6 +480,11 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None
             data[at + 12 : at + 16] = (header.base_offset // 2 * 5).to_bytes(4, "big")
             at += header.size
         path.write_bytes(data)
+    checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    if is_missing:
+        # After a clean stop, a start reads no batches.
+        with opened(tmp_path):
+            checkpoint.unlink()
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert log.epochs.entries == [(0, 0), (5, 2), (10, 4)]
@@ -489,7 +495,6 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None
             10,
             10,
         ]
-    checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
     assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
 
 
