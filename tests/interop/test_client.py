@@ -490,7 +490,7 @@ def received(notices: socket.socket) -> list[bytes]:
 def test_a_signal_ends_a_mirror_in_order(
     broker: Broker, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Its mount ends, too, and the service manager is told the state."""
+    """Its mount ends, too, and the service manager gets the state."""
     clients.create_topic(broker, f"ended-{number.name}", 2)
     place, topic = f"kafka://{broker.address}", f"ended-{number.name}"
     data, mount, metrics = tmp_path / "data", tmp_path / "mnt", tmp_path / "metrics.prom"
@@ -552,6 +552,14 @@ def test_a_mirror_continues_after_a_kill(broker: Broker, tmp_path: Path) -> None
             assert os.path.ismount(mount) == (ends != 0)
     assert run("cat", str(data), "killed") == "a\na\n"
     assert run("verify", str(data)).startswith("1 partition with 2 records")
+
+
+def test_a_mirror_of_the_topic_of_groups_shows_them(broker: Broker, tmp_path: Path) -> None:
+    clients.commit(broker, "mirrored", "orders", 90)
+    place = f"kafka://{broker.address}"
+    run("mirror", "--once", place, str(tmp_path), "orders", "__consumer_offsets")
+    (row,) = json.loads(run("groups", str(tmp_path), "mirrored", "--json"))["result"]["offsets"]
+    assert (row["offset"], row["high_watermark"], row["lag"]) == (90, 100, 10)
 
 
 def test_a_gap_and_a_partition_that_cannot_be_copied_are_exit_statuses(

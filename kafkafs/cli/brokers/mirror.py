@@ -103,6 +103,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> int
     "--rack",
     metavar="ID",
     default="",
+    show_default=False,
     help=(
         "The rack of this machine. mirror then reads from a replica in this rack, if the brokers "
         "allow it (replica.selector.class)."
@@ -137,12 +138,12 @@ def command(
     """Copy topics of a cluster into the data directory DATA, and copy new records as they arrive.
 
     TOPIC is a name or a pattern: 'orders-*'. Without TOPIC, mirror copies all topics except Kafka's
-    own. The copies have the same bytes as the batches in the cluster, and the same offsets and
-    topic ids. DATA must be a mirror of the same cluster, or empty. If DATA is missing, mirror
-    creates it.
+    own. To copy consumer groups, name their topic: '*' __consumer_offsets. The copies have the same
+    bytes as the batches in the cluster, and the same offsets and topic ids. DATA must be a mirror
+    of the same cluster, or empty. If DATA is missing, mirror creates it.
 
-    While DATA is a mirror, all other commands only read it. To end the mirror: kafkafs detach DATA.
-    mirror needs no permission to write in the cluster, and joins no consumer group.
+    While DATA is a mirror, no other command changes its records. To end the mirror: kafkafs detach
+    DATA. mirror needs no permission to write in the cluster, and joins no consumer group.
 
     mirror continues after an outage of the cluster, and a later run continues where the last one
     ended. If records are missing, because the cluster deleted them before mirror could copy them,
