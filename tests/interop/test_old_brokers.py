@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from kafka_client.addresses import parse_brokers
+from kafka_client.cluster import Cluster
+from kafka_client.properties import ClientSettings
+from kafkafs.mirror.mirror import Mirror, Options
 from storage import LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.convert.convert import convert
@@ -247,6 +251,30 @@ def test_it_is_compacted_as_by_a_broker_of_today(old: Old, tmp_path: Path) -> No
         assert kept(data / f"{topic}-0") == cleaned[topic], topic
         assert {header.magic for header in stored(data / f"{topic}-0")} == {2}
     assert verify(str(data)).faults == []
+
+
+def test_a_mirror_has_them_as_they_are(old: Old, tmp_path: Path) -> None:
+    """From a broker of today, which has them from the old one."""
+    broker, data = Broker(tmp_path / "broker"), tmp_path / "mirror"
+    try:
+        hand_over(old, broker)
+        with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
+            lines: list[str] = []
+            mirror = Mirror(cluster, str(data), Options("kafka://"))
+            mirror.run(True, lambda: False, lines.append)
+    finally:
+        broker.kill()
+    assert mirror.waiting == {}
+    # It is not a compacted topic any more.
+    assert {line.partition(":")[0] for line in lines} == {"compacted"}
+    for topic in old.topics:
+        assert stored_bytes(data / f"{topic}-0") == stored_bytes(broker.partition(topic)), topic
+        assert {header.magic for header in stored(data / f"{topic}-0")} > {2}
+    assert verify(str(data)).faults == []
+
+
+def stored_bytes(partition: Path) -> bytes:
+    return b"".join(log.read_bytes() for log in sorted(partition.glob("*.log")))
 
 
 def hand_over(old: Old, broker: Broker) -> None:
