@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -261,17 +262,21 @@ class Schedule:
         found = task.on_log_thread(partition)
         # First it reads the history, once.
         found.nonce()
+        counters = log.counters
+        was = replace(counters)
         try:
-            done = repack_all(log, self._manager.clock_ms(), task)
+            repack_all(log, self._manager.clock_ms(), task)
         finally:
             # Housekeeping saves which segments need no repacking.
             found.note_change()
-        if done:
-            segments = f"{len(done)} {plural(len(done), 'segment')}"
-            before, after = map(sum, zip(*done, strict=True))
-            self._mount.events(
-                f"{log.topic}/{log.partition}: repacked {segments}: {before} bytes became {after}"
-            )
+            # Also if a later one had no room.
+            if count := counters.segments_repacked - was.segments_repacked:
+                before = counters.repacked_bytes_before - was.repacked_bytes_before
+                after = counters.repacked_bytes_after - was.repacked_bytes_after
+                self._mount.events(
+                    f"{log.topic}/{log.partition}: repacked {count} {plural(count, 'segment')}: "
+                    f"{before} bytes became {after}"
+                )
         task.on_log_thread(partial(self._note_repacked, log))
 
     def _note_repacked(self, log: Log) -> None:

@@ -323,6 +323,28 @@ class Refusing(Files):
         return super().open(path, flags, mode)
 
 
+def test_a_segment_without_room_does_not_stop_the_repacking_of_others(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.topic("a", kafkafs_repack="zstd")
+        for _ in range(2):
+            for _ in range(20):
+                append(log, b"the same words in each line", timestamp_ms=world.now_ms())
+            log.roll(world.now_ms())
+        before = [segment.size for segment in log.segments]
+        await world.pass_s(31)
+        await comes(lambda: world.manager.duties.failing["repacking"] == 1)
+        after = [segment.size for segment in log.segments]
+        assert before[0] == after[0]
+        assert f"a/0: repacked 1 segment: {before[1]} bytes became {after[1]}" in world.said
+        files.is_broken = False
+        await world.pass_s(301)
+        assert log.segments[0].size < before[0]
+        assert world.manager.duties.failing["repacking"] == 0
+
+    files = Refusing(errno.ENOSPC, f"{0:020}.log.cleaned")
+    in_world(tmp_path / "data", test, files)
+
+
 @pytest.mark.parametrize(
     ("duty", "part", "setting", "off"),
     [
