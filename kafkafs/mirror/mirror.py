@@ -467,8 +467,8 @@ class Mirror:
             if isinstance(decision, Wait):
                 self._wait(copy, decision.reason)
                 return False
-            for hole in decision.gaps:
-                self._name(copy, hole)
+            if decision.gaps:
+                self._name(copy, *decision.gaps)
         append_parts(log, parts, time.time_ns())
         if log.durability.flush_due:
             log.flush()
@@ -563,12 +563,12 @@ class Mirror:
             self._report(f"{copy.partition}: waits: {reason}")
         copy.reason = reason
 
-    def _name(self, copy: _Copy, hole: Hole) -> None:
-        """Write a gap, durably, and report it unless it is known."""
-        if not copy.log.note_gap(Gap(*hole, self._manager.clock_ms())):
-            return
-        self.gaps += 1
-        self._report(f"{copy.partition}: {_WORDS[hole.kind].format(hole.first, hole.last)}")
+    def _name(self, copy: _Copy, *holes: Hole) -> None:
+        """Write gaps, durably, and report those that are new."""
+        now_ms = self._manager.clock_ms()
+        for gap in copy.log.note_gaps(*(Gap(*hole, now_ms) for hole in holes)):
+            self.gaps += 1
+            self._report(f"{copy.partition}: {_WORDS[gap.kind].format(gap.first, gap.last)}")
 
     def _say_once(self, of: str, line: str) -> None:
         if self.faults.get(of) != line:

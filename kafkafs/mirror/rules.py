@@ -95,6 +95,9 @@ def on_records(
     gaps of our log; `source_start`: the log start of the leader.
     """
     named: list[Hole] = []
+    holes = list(holes)
+    # A topic that was compacted may have a gap before each batch.
+    known = [gap for gap in known if gap.last >= holes[0][0]] if holes else []
     for first, last in holes:
         first = _unnamed(first, last, known)
         if first < min(source_start, last + 1):

@@ -218,14 +218,14 @@ class Log(LogState):
         except CorruptCheckpoint:
             return (Gap(gaps_file.UNREADABLE, -1, -1, -1),)
 
-    def note_gap(self, gap: Gap) -> bool:
-        """Add a gap, durably, unless one of its kind and offsets is there; return whether it is
-        new.
+    def note_gaps(self, *gaps: Gap) -> list[Gap]:
+        """Add gaps, durably, except those of a kind and offsets that are there; return the new
+        ones.
 
         Errors: those of `check_writable`, OSError.
         """
         self.check_writable()
-        return gaps_file.add(self.files, self.directory, gap)
+        return gaps_file.add(self.files, self.directory, gaps)
 
     # -- appending ----------------------------------------------------------------------------
 

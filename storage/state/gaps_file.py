@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from storage import paths
@@ -73,25 +74,27 @@ def read(files: Files, directory: str) -> tuple[Gap, ...]:
         raise CorruptCheckpoint("not a list of gaps", path=path) from None
 
 
-def add(files: Files, directory: str, gap: Gap) -> bool:
-    """Write a gap, unless one of its kind and offsets is there; return whether it is new. Durable.
+def add(files: Files, directory: str, gaps: Iterable[Gap]) -> list[Gap]:
+    """Write gaps, except those of a kind and offsets that are there; return the new ones. Durable.
 
     A file that cannot be read is renamed. Errors: OSError.
     """
-    assert _parsed(str(gap)) == gap
     try:
         known = read(files, directory)
     except CorruptCheckpoint as error:
         kept_as = set_aside(files, os.path.join(directory, FILE_NAME))
         _log.warning("%s: its gaps are not listed any more; kept as %s", error, kept_as)
         known = ()
-    if any(each[:3] == gap[:3] for each in known):
-        # A killed process may have written it.
+    there = {gap[:3] for gap in known}
+    new = [gap for gap in gaps if gap[:3] not in there]
+    if not new:
+        # A killed process may have written them.
         files.sync_directory(directory)
-        return False
-    data = "".join(f"{each}\n" for each in (*known, gap)).encode()
+        return []
+    assert all(_parsed(str(gap)) == gap for gap in new)
+    data = "".join(f"{gap}\n" for gap in (*known, *new)).encode()
     files.replace_atomically(os.path.join(directory, FILE_NAME), data)
-    return True
+    return new
 
 
 def _parsed(line: str) -> Gap:

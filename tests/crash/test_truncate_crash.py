@@ -118,7 +118,7 @@ class Truncation:
         self.flushed = self.acknowledged
         manager.checkpoint()
         self.append(log, OLD[12:])
-        log.note_gap(self.gap)
+        log.note_gaps(self.gap)
         self.phase = "truncating"
         manager.truncate(log, self.offset)
         self.phase, self.acknowledged, self.flushed = "truncated", 0, 0
@@ -181,7 +181,7 @@ class Truncation:
             if phase != "truncated":
                 if log.log_end_offset < self.offset:
                     put(log, OLD[len(before) :])
-                log.note_gap(self.gap)
+                log.note_gaps(self.gap)
                 manager.truncate(log, self.offset)
             put(log, self.new[len(self.with_head(batches_of(stored(log)))) - len(self.stays) :])
             expected = [*self.stays, *self.new]
@@ -229,7 +229,7 @@ class Beginning:
         log = manager.create_mirrored_topic("t", ID, 3, {}).partitions[0]
         self.phase = 1
         manager.checkpoint()
-        log.note_gap(self.BEFORE)
+        log.note_gaps(self.BEFORE)
         manager.start_at(log, self.START)
         self.phase = 2
         if self.closes:
@@ -240,7 +240,7 @@ class Beginning:
         self.phase = 3
         log.flush()
         self.phase = 4
-        log.note_gap(self.BETWEEN)
+        log.note_gaps(self.BETWEEN)
         self.phase = 5
         append_as_follower(log, self.NEXT, NOW_NS)
         manager.close()
@@ -261,14 +261,14 @@ class Beginning:
             assert noted >= (log.log_end_offset > 0) + (phase >= 5)
             if not log.log_end_offset:
                 assert phase < 2
-                log.note_gap(self.BEFORE)
+                log.note_gaps(self.BEFORE)
                 manager.start_at(log, self.START)
             assert log.log_start_offset == self.START
             batches = [self.FIRST, self.NEXT]
             there = batches_of(stored(log))
             assert there == batches[: len(there)]
             assert len(there) >= (phase >= 4) + (phase == 3 and not found.lost) * 1
-            log.note_gap(self.BETWEEN)
+            log.note_gaps(self.BETWEEN)
             put(log, batches[len(there) :])
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)

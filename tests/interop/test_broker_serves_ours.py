@@ -68,7 +68,7 @@ def write_ours(data: Path) -> dict[str, list[Record]]:
             batches = [mixed(1 + n, T + 10 * n, seed=n) for n in range(30)]
             expected[topic] = write(log, batches)
         log = manager.create_topic("late", 1).partitions[0]
-        log.note_gap(Gap("missing", 0, 3, T))
+        log.note_gaps(Gap("missing", 0, 3, T))
         expected["late"] = write(log, [mixed(20, seed=n) for n in range(20)])
         log = manager.create_topic("append-time", 1).partitions[0]
         manager.change_topic_settings("append-time", {"message.timestamp.type": "LogAppendTime"})

@@ -36,7 +36,7 @@ def write_source(data: Path) -> None:
         for n in range(8):
             append(late, *(b"late %d.%d" % (n, m) * 4 for m in range(3)))
         late.raise_log_start(5)
-        late.note_gap(Gap("deleted", 0, 4, NOW_MS))
+        late.note_gaps(Gap("deleted", 0, 4, NOW_MS))
         emptied = manager.log("emptied", 0)
         append(emptied, b"gone", b"gone")
         emptied.raise_log_start(2)

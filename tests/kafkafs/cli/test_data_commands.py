@@ -235,7 +235,7 @@ def test_verify_says_whole_and_names_what_is_left_over(data: Path) -> None:
 
 def test_gaps_of_a_mirror_are_listed(data: Path) -> None:
     with LogManager.open(str(data)) as manager:
-        manager.log("orders", 0).note_gap(Gap("deleted", 3, 9, 1_700_000_000_000))
+        manager.log("orders", 0).note_gaps(Gap("deleted", 3, 9, 1_700_000_000_000))
     path = data / "orders-0" / GAPS
     done = kafkafs("verify", "--epoch", data)
     assert done.returncode == 0

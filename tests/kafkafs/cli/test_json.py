@@ -83,7 +83,7 @@ def fill(data: Path) -> None:
         log = manager.create_topic("orders", 2).partitions[0]
         append(log, b"one", b"two")
         append(log, b"three")
-        log.note_gap(Gap("missing", 3, 9, 0))
+        log.note_gaps(Gap("missing", 3, 9, 0))
         manager.create_topic("users", 1, settings={"cleanup.policy": "compact"})
         manager.groups.commit("g", "orders", {0: Committed(1)})
 

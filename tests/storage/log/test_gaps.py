@@ -23,7 +23,7 @@ def a_mirrored(manager: LogManager) -> Log:
     log = manager.create_topic("t", 1).partitions[0]
     for offset, gap in ((0, None), (10, FIRST), (20, SECOND)):
         if gap is not None:
-            log.note_gap(gap)
+            log.note_gaps(gap)
             log.roll(NOW_MS)
         append_as_follower(log, at(batch([b"%d" % offset, b"x"]), offset), NOW_NS)
     return log
@@ -37,11 +37,11 @@ def test_another_process_sees_each_gap_once_it_is_written(tmp_path: Path) -> Non
             theirs = other.log("t", 0)
             for count in range(3):
                 assert log.gaps == theirs.gaps == (FIRST, SECOND)[:count]
-                log.note_gap((FIRST, SECOND)[count % 2])
+                log.note_gaps((FIRST, SECOND)[count % 2])
             with pytest.raises(ReadOnlyLog):
-                theirs.note_gap(FIRST)
+                theirs.note_gaps(FIRST)
     with pytest.raises(LogClosed):
-        log.note_gap(FIRST)
+        log.note_gaps(FIRST)
 
 
 def test_truncation_and_retention_keep_them(tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_a_file_that_cannot_be_read_hides_no_record(tmp_path: Path, content: byt
         log = manager.log("t", 0)
         assert len(values(log)) == 6
         append(log, b"more")
-        log.note_gap(SECOND)
+        log.note_gaps(SECOND)
         assert log.gaps == (SECOND,)
         assert (tmp_path / "t-0" / f"{FILE_NAME}{paths.BAD}").exists()

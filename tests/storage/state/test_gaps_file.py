@@ -21,10 +21,9 @@ def test_written_and_read(tmp_path: Path) -> None:
     assert gaps_file.read(files, str(tmp_path)) == ()
     gaps = [Gap(kind, n, n, 5) for n, kind in enumerate(KINDS)]
     gaps += [Gap("deleted", 0, MAX_OFFSET, MAX_OFFSET), Gap("missing", 0, MAX_OFFSET, 0)]
-    for gap in gaps:
-        assert gaps_file.add(files, str(tmp_path), gap)
-    for gap in gaps:
-        assert not gaps_file.add(files, str(tmp_path), gap._replace(time_ms=7))
+    assert gaps_file.add(files, str(tmp_path), gaps[:1]) == gaps[:1]
+    assert gaps_file.add(files, str(tmp_path), gaps) == gaps[1:]
+    assert gaps_file.add(files, str(tmp_path), [gap._replace(time_ms=7) for gap in gaps]) == []
     assert gaps_file.read(files, str(tmp_path)) == tuple(gaps)
     assert os.listdir(tmp_path) == [FILE_NAME]
     assert (tmp_path / FILE_NAME).read_text().startswith("deleted 0 0 5\nmissing 1 1 5\n")
@@ -43,7 +42,7 @@ def test_one_that_a_killed_process_has_written_is_made_durable(tmp_path: Path) -
 
     (tmp_path / FILE_NAME).write_text("deleted 1 2 3\n")
     recorded = Recorded()
-    assert not gaps_file.add(recorded, str(tmp_path), Gap("deleted", 1, 2, 4))
+    assert gaps_file.add(recorded, str(tmp_path), [Gap("deleted", 1, 2, 4)]) == []
     assert recorded.synced == [str(tmp_path)]
 
 
@@ -68,7 +67,7 @@ def test_what_is_no_list_of_gaps(tmp_path: Path, content: bytes | None) -> None:
     with pytest.raises(CorruptCheckpoint, match="not a list of gaps"):
         gaps_file.read(files, str(tmp_path))
     gap = Gap("missing", 4, 5, 6)
-    gaps_file.add(files, str(tmp_path), gap)
+    assert gaps_file.add(files, str(tmp_path), [gap]) == [gap]
     assert gaps_file.read(files, str(tmp_path)) == (gap,)
     bad = tmp_path / f"{FILE_NAME}.bad"
     assert bad.is_dir() if content is None else bad.read_bytes() == content

@@ -119,8 +119,8 @@ def test_gaps_of_a_mirror(tmp_path: Path) -> None:
         tree.mkdir("t")
         tree.mkdir("whole")
         for offset in (5, 15):
-            tree.log().note_gap(Gap("missing", offset, offset + 4, 0))
-        tree.log().note_gap(Gap("deleted", 0, 4, 0))
+            tree.log().note_gaps(Gap("missing", offset, offset + 4, 0))
+        tree.log().note_gaps(Gap("deleted", 0, 4, 0))
         found = shown(tree)
     gaps = {name: value for name, value in found.items() if name[0] == "kafkafs_partition_gaps"}
     assert gaps == {

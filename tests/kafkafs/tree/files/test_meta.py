@@ -60,7 +60,7 @@ def test_offsets(tree: Tree) -> None:
 def test_gaps_of_a_mirror(tree: Tree) -> None:
     before = text(tree, "offsets")
     for gap in (Gap("deleted", 0, 9, NOW_MS), Gap("missing", 12, 12, NOW_MS + 1)):
-        tree.log().note_gap(gap)
+        tree.log().note_gaps(gap)
     lines = f"gap deleted 0 9 {NOW_MS}\ngap missing 12 12 {NOW_MS + 1}\n"
     assert text(tree, "offsets") == before + lines
     Path(tree.log().directory, GAPS).write_text("rubbish")
