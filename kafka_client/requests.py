@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from kafka_client.cluster import PAUSE_S, Cluster, Names, TopicPartition, may_pass, results
+from kafka_client.cluster import (
+    PAUSE_S,
+    UNKNOWN_TOPIC,
+    Cluster,
+    Names,
+    TopicPartition,
+    may_pass,
+    results,
+)
 from kafka_client.connection import ANY, TIMEOUT_S, Connection
 from kafka_client.errors import (
     COORDINATOR_ERRORS,
@@ -34,6 +42,14 @@ _UNKNOWN: Final = frozenset({-1, 7, 20})
 # The last versions in which these requests name topics. Later ones have ids.
 _NAMES_IN_OFFSETS: Final = 9
 _NAMES_IN_PRODUCE: Final = 12
+# The first version of OffsetFetch for many groups, and the number of groups in a request.
+_MANY_GROUPS: Final = 8
+_GROUPS_EACH: Final = 100
+# The error of a topic that may not be described, the code of the right to read, and what a broker
+# that does not know the rights says.
+_DENIED: Final = 29
+_READ: Final = 3
+_NOT_SAID: Final = -(1 << 31)
 
 
 T = TypeVar("T")
@@ -184,12 +200,22 @@ def _text(data: bytes) -> str:
 def list_groups(cluster: Cluster) -> dict[str, str]:
     """Ask all brokers, and return the groups' states by their names. Errors: ClientError."""
     found: dict[str, str] = {}
-    for address in cluster.refresh(()).brokers.values():
-        answer = cluster.connection(address).request("ListGroups", {})
-        if answer["errorCode"]:
-            raise BrokerError(answer["errorCode"], f"broker {address}")
-        found |= {_text(each["groupId"]): _text(each["groupState"]) for each in answer["groups"]}
+    for connection in _all_brokers(cluster):
+        found |= {name: _text(each["groupState"]) for name, each in _groups_at(connection).items()}
     return found
+
+
+def _all_brokers(cluster: Cluster) -> Iterator[Connection]:
+    for address in cluster.refresh(()).brokers.values():
+        yield cluster.connection(address)
+
+
+def _groups_at(connection: Connection) -> dict[str, Struct]:
+    """Return the groups that a broker coordinates."""
+    answer = connection.request("ListGroups", {})
+    if answer["errorCode"]:
+        raise BrokerError(answer["errorCode"], f"broker {connection.address}")
+    return {_text(each["groupId"]): each for each in answer["groups"]}
 
 
 def _only(connection: Connection, name: str, data: Struct, group: str, last: int = ANY) -> Struct:
@@ -215,17 +241,14 @@ class Committed(NamedTuple):
     metadata: str
 
 
-def fetch_committed(cluster: Cluster, group: str) -> dict[TopicPartition, Committed | ClientError]:
+CommittedOffsets = dict[TopicPartition, Committed | ClientError]
+
+
+def fetch_committed(cluster: Cluster, group: str) -> CommittedOffsets:
     """Return all committed offsets of a group; offsets of pending transactions are waited for.
 
     Errors: ClientError.
     """
-    data = {
-        "groupId": group,
-        "topics": None,
-        "groups": [{"groupId": group, "topics": None}],
-        "requireStable": True,
-    }
     asked = {"key": group, "keyType": _GROUP, "coordinatorKeys": [group]}
 
     def attempt() -> Struct:
@@ -235,8 +258,50 @@ def fetch_committed(cluster: Cluster, group: str) -> dict[TopicPartition, Commit
         address = cluster.metadata.brokers.get(found["nodeId"])
         if address is None:
             raise BrokerUnreachable(f"the coordinator of group {group} is not available")
+        data = {**_offsets_of([group]), "requireStable": True}
         return _only(cluster.connection(address), "OffsetFetch", data, group, _NAMES_IN_OFFSETS)
 
+    return _committed(_repeated(attempt)["topics"])
+
+
+def fetch_all_committed(cluster: Cluster) -> dict[str, CommittedOffsets | ClientError]:
+    """Return the committed offsets of all groups, many in a request where the brokers can do that.
+
+    Offsets of pending transactions do not count yet. Share groups have none. Errors: ClientError.
+    """
+    found: dict[str, CommittedOffsets | ClientError] = {}
+    for connection in _all_brokers(cluster):
+        groups = _groups_at(connection)
+        names = [name for name, each in groups.items() if each["groupType"].lower() != b"share"]
+        size = _GROUPS_EACH if connection.last_version("OffsetFetch") >= _MANY_GROUPS else 1
+        for part in (names[at : at + size] for at in range(0, len(names), size)):
+            found |= _committed_at(connection, part)
+    return found
+
+
+def _committed_at(
+    connection: Connection, groups: Sequence[str]
+) -> dict[str, CommittedOffsets | ClientError]:
+    """Ask the coordinator of groups; before version 8, of one group."""
+    answer = connection.request("OffsetFetch", _offsets_of(groups), _NAMES_IN_OFFSETS)
+    parts = answer.get("groups") or [{**answer, "groupId": groups[0].encode()}]
+    found: dict[str, CommittedOffsets | ClientError] = {}
+    for each in parts:
+        code, name = each["errorCode"], _text(each["groupId"])
+        offsets = dict(results(connection, each, Names()))
+        found[name] = BrokerError(code, f"group {name}") if code else _committed(offsets)
+    if found.keys() != set(groups):
+        raise connection.violation("its answer to OffsetFetch has other groups")
+    return found
+
+
+def _offsets_of(groups: Sequence[str]) -> Struct:
+    """Return a request for all offsets of groups; before version 8, it is about the first one."""
+    many = [{"groupId": group, "topics": None} for group in groups]
+    return {"groupId": groups[0], "topics": None, "groups": many}
+
+
+def _committed(found: Mapping[TopicPartition, Struct]) -> CommittedOffsets:
     return {
         each: BrokerError(fields["errorCode"], str(each))
         if fields["errorCode"]
@@ -245,5 +310,28 @@ def fetch_committed(cluster: Cluster, group: str) -> dict[TopicPartition, Commit
             fields["committedLeaderEpoch"],
             _text(fields["metadata"] or b""),
         )
-        for each, fields in _repeated(attempt)["topics"].items()
+        for each, fields in found.items()
     }
+
+
+# -- rights ----------------------------------------------------------------------------------------
+
+
+def may_read(cluster: Cluster, topic: str) -> bool | None:
+    """Return whether this client may read a topic; None: it does not exist. A broker before 2.3
+    does not say, and counts as allowing it. Errors: ClientError.
+    """
+    data = {
+        "topics": [{"name": topic}],
+        "allowAutoTopicCreation": False,
+        "includeTopicAuthorizedOperations": True,
+    }
+    connection = cluster.any_connection()
+    topics = connection.request("Metadata", data)["topics"]
+    if len(topics) != 1:
+        raise connection.violation("its answer to Metadata has other topics")
+    found = topics[0]
+    if found["errorCode"] == UNKNOWN_TOPIC:
+        return None
+    allowed = found["topicAuthorizedOperations"]
+    return found["errorCode"] != _DENIED and (allowed == _NOT_SAID or bool(allowed >> _READ & 1))

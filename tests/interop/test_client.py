@@ -33,9 +33,11 @@ from kafka_client.requests import (
     TopicSettings,
     describe_topic_configs,
     end_offsets_of_epochs,
+    fetch_all_committed,
     fetch_committed,
     list_groups,
     list_offsets,
+    may_read,
     produce,
 )
 from storage import Record, encode
@@ -246,6 +248,11 @@ def test_settings_of_topics(cluster: Cluster) -> None:
     assert isinstance(found["gone"], BrokerError)
 
 
+def test_the_right_to_read(cluster: Cluster) -> None:
+    assert may_read(cluster, "orders") is True
+    assert may_read(cluster, "gone") is None
+
+
 def test_offsets_of_groups_are_read(broker: Broker, cluster: Cluster) -> None:
     clients.commit(broker, "ours", "orders", 33)
     clients.commit(broker, "ours", "tx", 1)
@@ -258,6 +265,7 @@ def test_offsets_of_groups_are_read(broker: Broker, cluster: Cluster) -> None:
         ORDERS: 33,
         TopicPartition("tx", 0): 1,
     }
+    assert fetch_all_committed(cluster)["ours"] == found
     assert list_groups(cluster)["ours"] == "Empty"
 
 

@@ -30,6 +30,7 @@ from kafka_client.requests import (
     LATEST,
     Committed,
     Offset,
+    fetch_all_committed,
     fetch_committed,
     list_offsets,
     produce,
@@ -235,8 +236,15 @@ def test_an_answer_about_other_groups_is_refused(pair: Pair, cluster: Cluster) -
     pair.answer("FindCoordinator", coordinator, coordinator)
     cluster.refresh(["t"])
     pair.answer("OffsetFetch", *[lambda *_: {"groups": [{}, {}]}] * 2)
-    with pytest.raises(ProtocolViolation, match="its answer to OffsetFetch has other groups"):
+    refused = pytest.raises(ProtocolViolation, match="its answer to OffsetFetch has other groups")
+    with refused:
         fetch_committed(cluster, "g")
+    listed = [{"groupId": name, "groupState": "Empty", "groupType": "classic"} for name in "gh"]
+    pair.answer("Metadata", *[lambda *_: {**pair.metadata(), "topics": []}] * 2)
+    pair.answer("ListGroups", *[lambda *_: {"groups": listed}] * 2)
+    pair.answer("OffsetFetch", *[lambda *_: {"groups": [{"groupId": "g", "topics": []}]}] * 2)
+    with refused:
+        fetch_all_committed(cluster)
 
 
 # -- produce ---------------------------------------------------------------------------------------

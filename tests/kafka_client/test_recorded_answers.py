@@ -27,6 +27,7 @@ from kafka_client.requests import (
     TopicSettings,
     describe_topic_configs,
     end_offsets_of_epochs,
+    fetch_all_committed,
     fetch_committed,
     list_groups,
     list_offsets,
@@ -91,4 +92,5 @@ def test_a_broker_of_this_release(path: Path) -> None:
         assert isinstance(found, TopicSettings)
         assert found.set_here == {"retention.ms": "1000000000000"}
         assert fetch_committed(cluster, "g") == {ORDERS: Committed(3, -1, "m")}
+        assert fetch_all_committed(cluster) == {"g": {ORDERS: Committed(3, -1, "m")}}
         assert list_groups(cluster) == {"g": "" if path.stem == "2.4.1" else "Empty"}
