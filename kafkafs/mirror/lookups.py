@@ -1,5 +1,5 @@
-"""Asks for the metadata and the settings of topics on a thread, so that a silent broker delays no
-record of the others.
+"""Asks for the metadata, the settings of topics and groups on a thread, so that a silent broker
+delays no record of the others.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from kafka_client.cluster import Cluster, Metadata
 from kafka_client.connection import in_background
 from kafka_client.errors import ClientError
 from kafka_client.requests import TopicSettings, describe_topic_configs
+from kafkafs.mirror import groups
+from kafkafs.mirror.groups import GroupFacts
 
 
 class Found(NamedTuple):
-    """The metadata of all topics, and the settings of some."""
+    """The metadata of all topics, the settings of some, and the groups if they were asked for."""
 
     metadata: Metadata
     settings: Mapping[str, TopicSettings | ClientError]
+    groups: GroupFacts | None
 
 
 class Lookups:
@@ -43,9 +46,9 @@ class Lookups:
     def is_under_way(self) -> bool:
         return self._future is not None
 
-    def begin(self, names: Sequence[str]) -> None:
-        """Ask for the metadata, and for the settings of the topics `names`."""
-        self._future = in_background(partial(_look_up, self._cluster, names))
+    def begin(self, names: Sequence[str], *, with_groups: bool) -> None:
+        """Ask for the metadata, for the settings of the topics `names`, and for the groups."""
+        self._future = in_background(partial(_look_up, self._cluster, names, with_groups))
 
     def take(self) -> Found | ClientError | None:
         """Return what was found, once; None before. Errors: those of `Connection`."""
@@ -58,8 +61,9 @@ class Lookups:
             return error
 
 
-def _look_up(cluster: Cluster, names: Sequence[str]) -> Found:
-    return Found(cluster.refresh(), settings_of(cluster, names))
+def _look_up(cluster: Cluster, names: Sequence[str], with_groups: bool) -> Found:
+    of_groups = groups.ask(cluster) if with_groups else None
+    return Found(cluster.refresh(), settings_of(cluster, names), of_groups)
 
 
 def settings_of(

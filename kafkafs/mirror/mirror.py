@@ -29,8 +29,9 @@ from kafka_client.requests import (
     end_offsets_of_epochs,
     list_offsets,
 )
-from kafkafs.mirror import rules, topics
+from kafkafs.mirror import groups, rules, topics
 from kafkafs.mirror.compare import has_batch_before
+from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.lookups import Found, Lookups, settings_of
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
@@ -49,16 +50,14 @@ from storage.state.gaps_file import Gap
 from storage.state.mirror_file import NO_ID, UNKNOWN, MirroredPartition, MirrorFile
 from storage.task import Task
 
-# Between two requests for the metadata, and between two for the settings of the topics.
+# Between two requests for the metadata, for the settings of the topics, and for the offsets of
+# groups.
 _LOOK_MS: Final = 10_000
 _SETTINGS_MS: Final = 60_000
+_GROUPS_MS: Final = 30_000
 # How often a refused position is asked for again.
 _ATTEMPTS: Final = 3
 _ANOTHER: Final = "the cluster has other records at our last offset: is it another topic?"
-# In a mirror, groups have their offsets in the topic as a broker does.
-_SETTINGS: Final = {
-    paths.CONSUMER_OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer"}
-}
 _WORDS: Final = {
     "deleted": "offsets {} to {} were deleted in the cluster before they were copied",
     "missing": "the cluster has no records at the offsets {} to {}",
@@ -119,8 +118,9 @@ class Mirror:
     """A mirror of a cluster. `run` copies; between its calls of `stop` the facts can be read.
 
     `status`: as written to `kafkafs.mirror`. `gaps`: the number of gaps that this run has named.
-    `copied_bytes`, `copied_offsets`: of this run. `faults`: a line for each topic and partition
-    that cannot be copied, and if the cluster cannot be reached.
+    `copied_bytes`, `copied_offsets`: of this run. These and `left` do not count the topic of
+    committed offsets. `faults`: a line for each topic and partition that cannot be copied, and if
+    the cluster cannot be reached.
     """
 
     status: MirrorFile
@@ -138,6 +138,8 @@ class Mirror:
         self._policies: dict[str, Policy] = {}
         self.faults: dict[str, str] = {}
         self._began_ms = 0
+        # Whether the topic of committed offsets is copied; None: the cluster does not have it yet.
+        self._copies_groups: bool | None = None
 
     @property
     def waiting(self) -> dict[tuple[str, int], str]:
@@ -147,7 +149,11 @@ class Mirror:
     @property
     def left(self) -> int:
         """The number of offsets that the cluster has and the copies have not."""
-        return sum(max(copy.source_end - copy.position, 0) for copy in self._copies.values())
+        return sum(
+            max(copy.source_end - copy.position, 0)
+            for each, copy in self._copies.items()
+            if each.topic != paths.CONSUMER_OFFSETS
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -177,7 +183,7 @@ class Mirror:
     def _session(self, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
         """Copy until the run ends, or a topic was created again; return whether the run ends."""
         metadata = self._cluster.metadata
-        self._begin(metadata)
+        of_groups = self._begin(metadata)
         with (
             LogManager.open(self._path, mirrors=True, progress=self._progress) as self._manager,
             self._consumer_of_session() as self._consumer,
@@ -187,6 +193,8 @@ class Mirror:
             self._policies.clear()
             self._began_ms = self._manager.clock_ms()
             self._create(metadata)
+            if of_groups is not None:
+                self._take_groups(of_groups)
             if until_caught_up:
                 self._set_targets()
             try:
@@ -204,6 +212,7 @@ class Mirror:
         housekeeping = Housekeeping(manager)
         next_look = manager.monotonic_ms() + _LOOK_MS
         next_settings = manager.monotonic_ms() + _SETTINGS_MS
+        next_groups = manager.monotonic_ms() + _GROUPS_MS
         while not stop():
             if until_caught_up and all(
                 copy.reason or (copy.is_answered and copy.position >= copy.target)
@@ -222,13 +231,18 @@ class Mirror:
                 names: list[str] = []
                 if now_ms >= next_settings:
                     next_settings, names = now_ms + _SETTINGS_MS, sorted(self.status.ids)
-                lookups.begin(names)
+                with_groups = self._copies_groups is not True and now_ms >= next_groups
+                if with_groups:
+                    next_groups = now_ms + _GROUPS_MS
+                lookups.begin(names, with_groups=with_groups)
         return True
 
     # -- topics ------------------------------------------------------------------------------------
 
-    def _begin(self, metadata: Metadata) -> None:
-        """Read or begin `kafkafs.mirror`, with the starts of all copies."""
+    def _begin(self, metadata: Metadata) -> GroupFacts | None:
+        """Read or begin `kafkafs.mirror`, with the starts of all copies. Return what the cluster
+        says about groups, unless it was not asked, as their topic is copied.
+        """
         given = mirror_file.read(Files(self._path), self._path)
         cluster_id = metadata.cluster_id or NO_ID
         with alone(self._path, mirrors=given is not None) as files:
@@ -239,13 +253,21 @@ class Mirror:
             is_first = not given.topics
             self._check_cluster(metadata)
             given.source, given.topics = self._options.source, self._options.patterns
-            found = topics.wanted(metadata, given.topics)
+            of_groups = None
+            if self._copies_groups is None:
+                is_copied = paths.CONSUMER_OFFSETS in {*given.ids, *given.topics}
+                self._copies_groups = is_copied or None
+            if not self._copies_groups:
+                of_groups = groups.ask(self._cluster)
+                self._choose_source_of_groups(files, of_groups)
+            found = topics.wanted(metadata, self._patterns)
             for name in topics.created_again(given, found):
                 kept = topics.set_aside(files, self._path, given, name)
                 self._report(
                     f"{name}: the topic was created again; the copy of the old one is {kept}"
                 )
             self._add_starts(files, metadata, is_first=is_first)
+        return of_groups
 
     def _check_cluster(self, metadata: Metadata) -> None:
         if self.status.cluster != (metadata.cluster_id or NO_ID):
@@ -253,21 +275,60 @@ class Mirror:
             reason += f", but {self._options.source} is cluster {metadata.cluster_id}"
             raise topics.MirrorRefused(reason, path=self._path)
 
+    @property
+    def _patterns(self) -> tuple[str, ...]:
+        """The patterns of all topics that are copied."""
+        offsets = (paths.CONSUMER_OFFSETS,) if self._copies_groups else ()
+        return (*self.status.topics, *offsets)
+
+    def _choose_source_of_groups(self, files: Files, found: GroupFacts) -> None:
+        """Decide whether the topic of committed offsets is copied, unless that is known. Errors:
+        OSError.
+        """
+        if self._copies_groups is not None:
+            return
+        name = paths.CONSUMER_OFFSETS
+        is_here = name in paths.partitions_in(files.scan(self._path))
+        self._copies_groups = False if is_here else found.may_read
+        if self._copies_groups is False:
+            reason = "may not read the topic"
+            if found.may_read:
+                reason = "did before. To copy the topic, which may be read now, begin a new mirror"
+            self._report(
+                f"{name}: this mirror asks for the offsets of groups every 30 s, as it {reason}"
+            )
+
+    def _take_groups(self, found: GroupFacts) -> None:
+        """Commit the offsets that groups have in the cluster, unless their topic is copied."""
+        if self._copies_groups is not False:
+            return
+        failed = str(found.offsets)
+        if not isinstance(found.offsets, ClientError):
+            reasons = groups.commit_all(self._manager, found.offsets)
+            failed = "; ".join(f"{name!r}: {reason}" for name, reason in reasons.items())
+        if failed:
+            self._say_once("groups", f"the offsets of groups cannot be read: {failed}")
+        else:
+            self.faults.pop("groups", None)
+
     def _add_starts(self, files: Files, metadata: Metadata, *, is_first: bool) -> None:
         """Write the starts of copies that do not exist yet. They begin with the partition, except
         at first. A partition without a leader follows later, unless its start is relative to now.
         """
         start = self._options.start if is_first else EARLIEST
-        found = topics.wanted(metadata, self.status.topics)
+        found = topics.wanted(metadata, self._patterns)
         new = [
             TopicPartition(name, number)
             for name, topic in found.items()
             for number in sorted(topic.partitions)
             if (name, number) not in self.status.partitions
         ]
-        if start == EARLIEST:
-            new = [each for each in new if topics.has_leader(metadata, each)]
-        offsets = topics.start_offsets(self._cluster, new, start) if new else {}
+        starts = {
+            each: EARLIEST if each.topic == paths.CONSUMER_OFFSETS else start
+            for each in new
+            if start != EARLIEST or topics.has_leader(metadata, each)
+        }
+        offsets = topics.start_offsets(self._cluster, starts) if starts else {}
         for each, offset in offsets.items():
             if not isinstance(offset, int):
                 if start != EARLIEST:
@@ -282,7 +343,7 @@ class Mirror:
 
     def _create(self, metadata: Metadata) -> None:
         """Create the topics and partitions that are missing here, and read from all."""
-        found = topics.wanted(metadata, self.status.topics)
+        found = topics.wanted(metadata, self._patterns)
         for name in self.status.topics:
             is_name = not any(letter in name for letter in "*?[")
             if is_name and name not in found and name not in self.status.ids:
@@ -292,19 +353,18 @@ class Mirror:
         made: set[str] = set()
         for name, number in sorted(self.status.partitions):
             each = TopicPartition(name, number)
-            if each in self._copies or not topics.is_wanted(name, self.status.topics):
+            if each in self._copies or not topics.is_wanted(name, self._patterns):
                 continue
             try:
                 if name not in made and name in found:
                     known = self._manager.topics.get(name)
                     topic_id = known.id if known is not None else self.status.ids[name]
                     count = max(found[name].partitions) + 1
-                    self._manager.create_mirrored_topic(
-                        name,
-                        None if topic_id == NO_ID else topic_id,
-                        count,
-                        _SETTINGS.get(name, {}),
-                    )
+                    settings = {}
+                    if name == paths.CONSUMER_OFFSETS:
+                        settings = self._manager.offsets_topic_settings
+                    given_id = None if topic_id == NO_ID else topic_id
+                    self._manager.create_mirrored_topic(name, given_id, count, settings)
                     made.add(name)
                 self._open(each)
                 self.faults.pop(str(each), None)
@@ -387,12 +447,16 @@ class Mirror:
             self.faults.pop("cluster", None)
             self._cluster.metadata = found.metadata
             self._check_cluster(found.metadata)
-            wanted = topics.wanted(found.metadata, self.status.topics)
+            if found.groups is not None:
+                self._choose_source_of_groups(self._manager.files, found.groups)
+            wanted = topics.wanted(found.metadata, self._patterns)
             if topics.created_again(self.status, wanted):
                 return True
             self._take_settings(found.settings)
             self._add_starts(self._manager.files, found.metadata, is_first=False)
             self._create(found.metadata)
+            if found.groups is not None:
+                self._take_groups(found.groups)
         for copy in self._copies.values():
             if copy.reason and topics.has_leader(self._cluster.metadata, copy.partition):
                 self._read_on(copy)
@@ -472,8 +536,9 @@ class Mirror:
         append_parts(log, parts, time.time_ns())
         if log.durability.flush_due:
             log.flush()
-        self.copied_bytes += len(each.records)
-        self.copied_offsets += log.log_end_offset - end
+        if log.topic != paths.CONSUMER_OFFSETS:
+            self.copied_bytes += len(each.records)
+            self.copied_offsets += log.log_end_offset - end
         return True
 
     def _abort_lost_transaction(self, copy: _Copy, source_stable: int) -> bool:

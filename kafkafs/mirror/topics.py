@@ -64,10 +64,10 @@ def has_leader(metadata: Metadata, partition: TopicPartition) -> bool:
 
 
 def start_offsets(
-    cluster: Cluster, partitions: Iterable[TopicPartition], start: int
+    cluster: Cluster, starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | ClientError]:
     """Return where the copies of partitions begin: EARLIEST, LATEST, or a time in ms."""
-    found = list_offsets(cluster, dict.fromkeys(partitions, start))
+    found = list_offsets(cluster, starts)
     # No record is as young as that.
     late = [each for each, offset in found.items() if isinstance(offset, Offset) and offset[0] < 0]
     if late:

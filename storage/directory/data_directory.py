@@ -241,18 +241,22 @@ class DataDirectory:
         """Create `__consumer_offsets` as a broker does, or its missing partitions. Errors: see
         `create_topic`.
         """
-        broker = self.settings.broker
-        partitions = broker.offsets_topic_num_partitions
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(broker.offsets_topic_segment_bytes),
-        }
+        partitions = self.settings.broker.offsets_topic_num_partitions
+        settings = self.offsets_topic_settings
         topic = self.topics.get(paths.CONSUMER_OFFSETS)
         if topic is None:
             self._create_topic(paths.CONSUMER_OFFSETS, partitions, None, settings)
             return
         self._create_missing(topic, partitions, settings)
+
+    @property
+    def offsets_topic_settings(self) -> dict[str, str]:
+        """The settings with which `__consumer_offsets` is created, also in a mirror."""
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self.settings.broker.offsets_topic_segment_bytes),
+        }
 
     def _create_missing(self, topic: Topic, partitions: int, settings: Mapping[str, str]) -> None:
         """Create the missing ones of a topic's first partitions, durably; `settings`: if partition

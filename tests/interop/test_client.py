@@ -559,7 +559,7 @@ def test_a_mirror_continues_after_a_kill(broker: Broker, tmp_path: Path) -> None
             assert process.wait(HANG_S) == ends
             assert os.path.ismount(mount) == (ends != 0)
     assert run("cat", str(data), "killed") == "a\na\n"
-    assert run("verify", str(data)).startswith("1 partition with 2 records")
+    assert run("verify", str(data), "killed").startswith("1 partition with 2 records")
 
 
 def test_a_mirror_of_the_topic_of_groups_shows_them(broker: Broker, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from kafkafs.cli.common.words import DIRECTORY, FILE
 from kafkafs.progress import on_stderr
 from kafkafs.quantities import human_size
 from kafkafs.service_manager import PROGRESS_S, opening_told, tell
+from storage.paths import CONSUMER_OFFSETS
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -138,12 +139,16 @@ def command(
     """Copy topics of a cluster into the data directory DATA, and copy new records as they arrive.
 
     TOPIC is a name or a pattern: 'orders-*'. Without TOPIC, mirror copies all topics except Kafka's
-    own. To copy consumer groups, name their topic: '*' __consumer_offsets. The copies have the same
-    bytes as the batches in the cluster, and the same offsets and topic ids. DATA must be a mirror
-    of the same cluster, or empty. If DATA is missing, mirror creates it.
+    own. The copies have the same bytes as the batches in the cluster, and the same offsets and
+    topic ids. DATA must be a mirror of the same cluster, or empty. If DATA is missing, mirror
+    creates it.
 
     While DATA is a mirror, no other command changes its records. To end the mirror: kafkafs detach
     DATA. mirror needs no permission to write in the cluster, and joins no consumer group.
+
+    mirror also copies the committed offsets of consumer groups. For this, it copies the topic
+    __consumer_offsets. If it may not read this topic, it asks for the offsets of all groups every
+    30 s.
 
     mirror continues after an outage of the cluster, and a later run continues where the last one
     ended. If records are missing, because the cluster deleted them before mirror could copy them,
@@ -283,7 +288,8 @@ class _Shown:
             warn(f"{path}: {error.strerror}")
 
     def _state(self) -> str:
-        partitions = counted(len(self._mirror.status.partitions), "partition")
+        topics = [topic for topic, _ in self._mirror.status.partitions]
+        partitions = counted(len(topics) - topics.count(CONSUMER_OFFSETS), "partition")
         behind = f"{counted(self._mirror.left, 'record')} behind"
         waiting = len(self._mirror.waiting)
         state = f"{partitions}, {behind}" + (f", {waiting} waiting" if waiting else "")

@@ -1,0 +1,74 @@
+"""Mirrors the committed offsets of groups.
+
+If the client may read `__consumer_offsets`, the mirror copies that topic like any other, from its
+start on. Else the mirror asks for the offsets of all groups every 30 seconds, and commits those
+that have changed in a topic `__consumer_offsets` of its own. The answers have no times of commits,
+so the commits here have the times of the answers. Groups and offsets that the cluster deletes stay:
+a group that may not be described any more looks as if it were deleted.
+
+A directory never changes from one way to the other, as both write the same topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kafka_client import requests
+from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.errors import ClientError
+from kafka_client.requests import CommittedOffsets
+from storage import paths
+from storage.groups.offset_records import Committed
+from storage.manager import LogManager
+
+
+class GroupFacts(NamedTuple):
+    """What a cluster says about groups. `may_read`: see `requests.may_read` about their topic;
+    `offsets`: of all groups.
+    """
+
+    may_read: bool | None
+    offsets: Mapping[str, CommittedOffsets | ClientError] | ClientError
+
+
+def ask(cluster: Cluster) -> GroupFacts:
+    """Ask a cluster. Errors: ClientError."""
+    may_read = requests.may_read(cluster, paths.CONSUMER_OFFSETS)
+    try:
+        return GroupFacts(may_read, requests.fetch_all_committed(cluster))
+    except ClientError as error:
+        return GroupFacts(may_read, error)
+
+
+def commit_all(
+    manager: LogManager, found: Mapping[str, CommittedOffsets | ClientError]
+) -> dict[str, str]:
+    """Commit the changed offsets of groups in partitions that are here; return why the offsets of
+    groups could not be read.
+    """
+    failed = {}
+    for name, offsets in found.items():
+        if isinstance(offsets, ClientError):
+            failed[name] = str(offsets)
+            continue
+        with manager.duties.attempt("copying of committed offsets", name):
+            _commit(manager, name, offsets)
+    return failed
+
+
+def _commit(
+    manager: LogManager, name: str, found: Mapping[TopicPartition, requests.Committed | ClientError]
+) -> None:
+    """Commit those of a group's offsets that differ from ours. Errors: those of `Groups.commit`."""
+    group = manager.groups.find(name)
+    changed: dict[str, dict[int, Committed]] = {}
+    for each, offset in found.items():
+        topic = manager.topics.get(each.topic)
+        if topic is None or each.partition not in topic.partitions:
+            continue
+        known = None if group is None else group.committed.get(each)
+        if not isinstance(offset, ClientError) and (known is None or known[:3] != offset):
+            changed.setdefault(each.topic, {})[each.partition] = Committed(*offset)
+    for topic_name, offsets in changed.items():
+        manager.groups.commit(name, topic_name, offsets)

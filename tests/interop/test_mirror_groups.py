@@ -1,0 +1,128 @@
+"""The committed offsets of groups are mirrored: with their topic, or by requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kafka_client.requests import LATEST
+from storage.files import Files
+from storage.manager import LogManager
+from storage.state import mirror_file
+from tests.interop import clients
+from tests.interop.brokers import Broker
+from tests.interop.clients import Sender
+from tests.interop.test_mirror import Run, records, stored
+from tests.waits import HANG_S
+
+OFFSETS = "__consumer_offsets"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With two topics. Who may do something with a topic matters once it has an ACL."""
+    broker = Broker(
+        tmp_path_factory.mktemp("mirror"),
+        offsets_topic_num_partitions=2,
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        allow_everyone_if_no_acl_found="true",
+    )
+    try:
+        broker.start()
+        clients.create_topics(broker, {"orders": {}, "tx": {}})
+        Sender(broker).send("orders", records(b"v", 100))
+        yield broker
+    finally:
+        broker.kill()
+
+
+def committed(data: Path) -> dict[str, dict[tuple[str, int], int]]:
+    """The offsets of all groups."""
+    with LogManager.open(str(data), read_only=True) as manager:
+        found = {name: manager.groups.find(name) for name in manager.groups.names()}
+        return {
+            name: {item: each.position for item, each in group.committed.items()}
+            for name, group in found.items()
+            if group is not None
+        }
+
+
+def test_the_offsets_of_groups_are_copied_with_their_topic(broker: Broker, tmp_path: Path) -> None:
+    """From its first record on, also if the other topics begin at their ends."""
+    clients.commit(broker, "topic-1", "orders", 33)
+    clients.commit(broker, "topic-2", "orders", 44)
+    clients.commit(broker, "topic-2", "orders", 45)
+    run = Run(broker, tmp_path, "orders", start=LATEST)
+    assert (run().gaps, run.lines, run.mirror.waiting) == (0, [], {})
+    found = committed(tmp_path)
+    assert (found["topic-1"], found["topic-2"]) == ({("orders", 0): 33}, {("orders", 0): 45})
+    for number in range(2):
+        assert stored(tmp_path / f"{OFFSETS}-{number}") == stored(broker.partition(OFFSETS, number))
+    status = mirror_file.read(Files(), str(tmp_path))
+    assert status is not None
+    assert (status.topics, set(status.ids)) == (("orders",), {"orders", OFFSETS})
+
+
+@contextlib.contextmanager
+def unreadable(broker: Broker) -> Iterator[None]:
+    """The topic of committed offsets can only be described."""
+    acl = (
+        *(ResourceType.TOPIC, OFFSETS, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"),
+        *(AclOperation.DESCRIBE, AclPermissionType.ALLOW),
+    )
+    client = clients.admin(broker)
+    for made in client.create_acls([AclBinding(*acl)]).values():
+        made.result(HANG_S)
+    try:
+        yield
+    finally:
+        for gone in client.delete_acls([AclBindingFilter(*acl)]).values():
+            gone.result(HANG_S)
+
+
+def test_offsets_whose_topic_may_not_be_read(broker: Broker, tmp_path: Path) -> None:
+    """A mirror that has once begun in either way goes on in it."""
+    clients.commit(broker, "denied", "orders", 33)
+    clients.commit(broker, "denied", "tx", 3)
+    readable = Run(broker, tmp_path / "readable", "orders")
+    readable()
+    run = Run(broker, tmp_path / "denied", "orders")
+    with unreadable(broker):
+        assert (run().gaps, run.mirror.waiting, run.mirror.faults) == (0, {}, {})
+        assert run.lines == [
+            f"{OFFSETS}: this mirror asks for the offsets of groups every 30 s, as it may not read "
+            "the topic"
+        ]
+        assert committed(run.data)["denied"] == {("orders", 0): 33}
+        clients.commit(broker, "denied", "orders", 50)
+        before = len(readable.lines)
+        readable()
+        assert set(readable.mirror.waiting) == {(OFFSETS, 0), (OFFSETS, 1)}
+        assert "TOPIC_AUTHORIZATION_FAILED" in readable.lines[before]
+        assert committed(readable.data)["denied"] == {("orders", 0): 33}
+    run()
+    assert run.lines[1:] == [
+        f"{OFFSETS}: this mirror asks for the offsets of groups every 30 s, as it did before. To "
+        "copy the topic, which may be read now, begin a new mirror"
+    ]
+    assert committed(run.data)["denied"] == {("orders", 0): 50}
+    ends = offsets_ends(run.data)
+    assert (run().waiting, offsets_ends(run.data)) == ({}, ends)
+    readable()
+    assert committed(readable.data)["denied"] == {("orders", 0): 50}
+
+
+def offsets_ends(data: Path) -> list[int]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        return [log.log_end_offset for log in manager.groups.logs]
