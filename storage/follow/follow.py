@@ -136,8 +136,9 @@ class LogFollower:
             raise
         except (OSError, StorageError):
             # A segment of the head cannot be read.
-            with contextlib.suppress(FileNotFoundError, SegmentGone, FileReplaced):
-                self._look_at_tail()
+            for look in self._look_at_rolls, self._look_at_tail:
+                with contextlib.suppress(FileNotFoundError, SegmentGone, FileReplaced):
+                    look()
             self._keep_readable()
             raise
         self._look_at_tail()
@@ -170,6 +171,24 @@ class LogFollower:
         if is_done and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
         return is_done
+
+    def _look_at_rolls(self) -> None:
+        """Begin the segments that the writer has begun. All others of the log stay as they are."""
+        log, not_taken = self.log, self._not_taken
+        if self._has_unread:
+            return
+        try:
+            found = self._load(log.segments[0].base_offset)
+        finally:
+            # Nothing was loaded.
+            self._not_taken = not_taken
+        if not self._is_kept(log.active, found):
+            return
+        active = log.active.base_offset
+        later = [each for each in found.values() if each.base_offset > active]
+        for each in later:
+            if not each.lost and not self._roll(each):
+                return
 
     def _keep_readable(self) -> None:
         """Open the segments that the writer has renamed, before it removes them: the log still has

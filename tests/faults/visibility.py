@@ -137,6 +137,14 @@ FAULTS = [
         ("tests/kafkafs/fuse/test_repacked_reads.py",),
     ),
     Fault(
+        "unreadable-repacked-segment-hides-later-ones",
+        "storage/follow/follow.py",
+        "            for look in self._look_at_rolls, self._look_at_tail:\n",
+        "            for look in (self._look_at_tail,):\n",
+        "One bad sector in an old segment, and a mount shows nothing after the next roll.",
+        (TREE_REPACK,),
+    ),
+    Fault(
         "truncation-hides-segments-that-were-repacked",
         "storage/follow/follow.py",
         "            # Before the truncation: their text stays where it is.\n"

@@ -547,6 +547,47 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
     beside.check()
 
 
+class BadFile(Files):
+    """No read of the file with this inode number succeeds."""
+
+    inode = -1
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        if os.fstat(fd).st_ino == self.inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().preadv(fd, buffer, position)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_mount_beside_follows_a_log_although_a_repacked_segment_cannot_be_read(
+    beside: Beside, bad: int
+) -> None:
+    files = BadFile()
+    beside.tree.stop()
+    beside.tree = Tree(beside.data, FOLLOWING, files)
+    for _ in range(2):
+        beside.roll()
+        beside.append()
+    handle = beside.tree.open("t/.follow/0")
+    shown = b"".join(beside.lines)
+    assert read(handle) == shown
+    beside.repack()
+    files.inode = os.stat(beside.writer.log().segments[bad].log_path).st_ino
+    partition = beside.tree.fs.partitions.of(beside.tree.log())
+    for _ in range(3):
+        for step in beside.append, partition.look, beside.append, beside.roll, beside.append:
+            step()
+        partition.look()
+        text = b"".join(beside.lines)
+        assert read(handle, len(shown)) == text[len(shown) :]
+    assert read(handle, 0, len(shown)) == shown
+    beside.repack()
+    files.inode = -1
+    partition.look()
+    handle.release()
+    beside.check()
+
+
 @pytest.mark.parametrize("failing", range(-1, 8))
 def test_a_mount_beside_gives_up_a_change_that_a_read_error_prevents(
     beside: Beside, failing: int
