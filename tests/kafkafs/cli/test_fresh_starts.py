@@ -42,6 +42,7 @@ LINES = [
     ("handover --dry-run data mnt", "mnt: "),
     ("detach --dry-run data", "not the directory of a broker\n"),
     ("mirror --once kafka://127.0.0.1:1 backup", "broker 127.0.0.1:1: Connection refused\n"),
+    ("points data", "point  time  state"),
     ("spark stats --dry-run data", "partitions 1\n"),
     ("delete data orders", "deleted orders"),
     ("undelete data orders", "restored orders\n"),
