@@ -4,7 +4,7 @@ date.
 `mirror` has the loop on one thread: it reads from the leaders, appends, and does the periodic work
 of the directory. `rules` decide by facts of an answer and of our log, and touch nothing. `topics`
 chooses the topics, and begins or renames their copies. `groups` copies the committed offsets of
-groups if their topic may not be read.
+groups if their topic may not be read. `compaction` compacts the topic of these offsets.
 
 The log end is the position: after a kill the copy continues there. No offset is left out silently:
 a gap is named durably before the records after it are appended. Nothing that was copied is deleted,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from kafka_client.requests import (
     list_offsets,
 )
 from kafkafs.mirror import groups, rules, topics
+from kafkafs.mirror.compaction import Compaction
 from kafkafs.mirror.compare import has_batch_before
 from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
@@ -188,6 +190,7 @@ class Mirror:
             LogManager.open(self._path, mirrors=True, progress=self._progress) as self._manager,
             self._consumer_of_session() as self._consumer,
             Lookups(self._cluster) as lookups,
+            closing(Compaction(self._manager)) as compaction,
         ):
             self._copies.clear()
             self._policies.clear()
@@ -198,7 +201,7 @@ class Mirror:
             if until_caught_up:
                 self._set_targets()
             try:
-                return self._copy(lookups, stop, until_caught_up=until_caught_up)
+                return self._copy(lookups, compaction, stop, until_caught_up=until_caught_up)
             finally:
                 self._write_status()
 
@@ -207,22 +210,31 @@ class Mirror:
         has_ids = NO_ID not in self.status.ids.values()
         return Consumer(self._cluster, {}, retries=has_ids, **self._options.consumer)
 
-    def _copy(self, lookups: Lookups, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
+    def _copy(
+        self,
+        lookups: Lookups,
+        compaction: Compaction,
+        stop: Callable[[], bool],
+        *,
+        until_caught_up: bool,
+    ) -> bool:
         manager, consumer = self._manager, self._consumer
         housekeeping = Housekeeping(manager)
         next_look = manager.monotonic_ms() + _LOOK_MS
         next_settings = manager.monotonic_ms() + _SETTINGS_MS
         next_groups = manager.monotonic_ms() + _GROUPS_MS
         while not stop():
-            if until_caught_up and all(
+            is_caught_up = until_caught_up and all(
                 copy.reason or (copy.is_answered and copy.position >= copy.target)
                 for copy in self._copies.values()
-            ):
+            )
+            if is_caught_up and not compaction.begin():
                 self._follow_deletes()
                 break
             for each in consumer.poll():
                 self._take(self._copies[each.partition], each)
             housekeeping.run()
+            compaction.run()
             now_ms = manager.monotonic_ms()
             if (found := lookups.take()) is not None and self._look(found):
                 return False

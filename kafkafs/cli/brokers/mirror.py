@@ -147,8 +147,8 @@ def command(
     DATA. mirror needs no permission to write in the cluster, and joins no consumer group.
 
     mirror also copies the committed offsets of consumer groups. For this, it copies the topic
-    __consumer_offsets. If it may not read this topic, it asks for the offsets of all groups every
-    30 s.
+    __consumer_offsets, and compacts this copy. If it may not read this topic, it asks for the
+    offsets of all groups every 30 s.
 
     mirror continues after an outage of the cluster, and a later run continues where the last one
     ended. If records are missing, because the cluster deleted them before mirror could copy them,
