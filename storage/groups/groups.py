@@ -37,6 +37,7 @@ from storage.groups.offset_records import (
     check_name,
     commit_key,
     commit_value,
+    encode_batches,
     kind_of,
     name_bytes,
     name_text,
@@ -49,8 +50,6 @@ from storage.groups.tombstones import group_tombstones
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.plural import counted
-from storage.record.batch import Record, encode
-from storage.record.header import HEADER_SIZE
 from storage.segment.segment import Segment
 from storage.settings.messages import MessageError
 from storage.task import Task
@@ -63,8 +62,6 @@ _TOPIC = paths.CONSUMER_OFFSETS
 _AT_ONCE_BYTES = 64 * 1024
 # Groups, or offsets of one group, that it decodes.
 _AT_ONCE = 100
-# Bytes of a record beside its key and its value at most: attributes, lengths, deltas, no headers.
-_RECORD_OVERHEAD = 23
 _TRIES = 3
 # Offsets that are deleted per call on the log thread.
 _TAKEN_BACK_AT_ONCE = 500
@@ -364,16 +361,8 @@ class Groups(LogListener[Log]):
     def _append(self, log: Log, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Append records in one batch if max.message.bytes allows it, else in several."""
         now_ms = self._directory.clock_ms()
-        batches, batch, size = bytearray(), list[Record](), HEADER_SIZE
-        for key, value in records:
-            record_size = len(key) + len(value or b"") + _RECORD_OVERHEAD
-            if batch and size + record_size > log.config.max_message_bytes:
-                batches += encode(batch)
-                batch, size = [], HEADER_SIZE
-            batch.append(Record(len(batch), now_ms, 0, key, value))
-            size += record_size
-        if batch:
-            batches += encode(batch)
+        batches = encode_batches(records, now_ms, log.config.max_message_bytes)
+        if batches:
             log.append(batches, now_ns=now_ms * 1_000_000)
 
     # -- after a crash -------------------------------------------------------------------------

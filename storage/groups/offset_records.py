@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from storage.errors import InvalidRecord
+from storage.record.batch import Record, encode
+from storage.record.header import HEADER_SIZE
 from storage.settings.message_schemas import OFFSETS
 from storage.settings.messages import CoordinatorReader
 
@@ -25,6 +28,8 @@ _VALUE_VERSION: Final = 4
 _TOPIC_ID_TAG: Final = 0
 _NO_ID: Final = bytes(16)
 _NO_EXPIRY: Final = -1
+# Bytes of a record beside its key and its value at most: attributes, lengths, deltas, no headers.
+_RECORD_OVERHEAD: Final = 23
 
 LONGEST_NAME: Final = 0x7FFF
 """The longest name of a group, in bytes."""
@@ -167,6 +172,26 @@ def commit_value(committed: Committed) -> bytes:
             tagged,
         )
     )
+
+
+def encode_batches(
+    records: Iterable[tuple[bytes, bytes | None]], now_ms: int, max_bytes: int
+) -> bytearray:
+    """Return records with offsets from 0 on: one batch if it has at most `max_bytes`, else several.
+
+    A batch of one record may be larger.
+    """
+    batches, batch, size, offset = bytearray(), list[Record](), HEADER_SIZE, 0
+    for key, value in records:
+        record_size = len(key) + len(value or b"") + _RECORD_OVERHEAD
+        if batch and size + record_size > max_bytes:
+            batches += encode(batch)
+            batch, size = [], HEADER_SIZE
+        batch.append(Record(offset, now_ms, 0, key, value))
+        offset, size = offset + 1, size + record_size
+    if batch:
+        batches += encode(batch)
+    return batches
 
 
 def check_metadata(metadata: str) -> None:

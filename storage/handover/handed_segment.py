@@ -1,4 +1,4 @@
-"""Puts one sealed segment into a broker's directory: reads its log whole, and rebuilds its indexes.
+"""Puts one segment into a broker's directory: reads its log, and rebuilds its indexes.
 
 Every batch is checked (size, CRC, ascending offsets), so that a broker gets whole batches only. A
 cluster assigns leader epochs: those above 0 become 0, so that no follower or consumer meets an
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from storage import paths
@@ -18,13 +18,23 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.handover.topic_ids import replace_ids
 from storage.index import txn_index
+from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC, MAGIC_POSITION, size_at
 from storage.segment.segment import Segment
 from storage.segment.walk import feed, sealed_times
+from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.task import Task
 
 _EPOCH = slice(12, 16)
+
+
+class Part(NamedTuple):
+    """The head of a segment that is handed over: its first `size` bytes, up to the offset `end`."""
+
+    segment: Segment
+    size: int
+    end: int
 
 
 class Receiver(NamedTuple):
@@ -59,28 +69,29 @@ class Receiver(NamedTuple):
 
 
 def hand_segment(
-    segment: Segment,
+    part: Part,
     receiver: Receiver,
     interval: int,
     *,
     may_link: bool,
     task: Task,
     ids: Mapping[bytes, bytes],
+    producers: ProducerState,
 ) -> tuple[bool, int | None]:
     """Put a segment's log and indexes there, durable except their names.
 
     `interval`: index.interval.bytes. `may_link`: link the log, which is not written any more,
     instead of copying it, unless it has to change or has another owner. `ids`: ids of topics in the
-    log, and their replacements; in most logs none.
+    log, and their replacements; in most logs none. `producers` get the batches of the segment.
 
     Return whether both sides share the log's file now, and the offset of the first batch with a
     leader epoch, or None. Errors: CorruptRecord, HandoverRefused, TaskCancelled, OSError.
     """
-    files = receiver.files
+    files, segment = receiver.files, part.segment
     path = receiver.path(segment.base_offset, paths.LOG)
     rebuild = None
-    if may_link and not ids and _is_linkable(files, segment, receiver):
-        rebuild = _read(files, segment, interval, task, None, ids)
+    if may_link and not ids and _is_linkable(files, part, receiver):
+        rebuild = _read(files, part, interval, task, None, ids)
         if _has_other_epochs(rebuild):
             rebuild = None
         else:
@@ -88,22 +99,40 @@ def hand_segment(
     linked = rebuild is not None
     if rebuild is None:
         with receiver.created(path) as fd:
-            rebuild = _read(files, segment, interval, task, fd, ids)
+            rebuild = _read(files, part, interval, task, fd, ids)
         # Retention uses it for records without timestamps.
         files.utime_ns(path, segment.mtime_ns)
-    receiver.put(receiver.path(segment.base_offset, paths.INDEX), rebuild.offset_entries)
-    times = sealed_times(rebuild)
-    receiver.put(receiver.path(segment.base_offset, paths.TIMEINDEX), times)
-    if segment.aborted:
-        aborted = txn_index.encode(segment.aborted)
-        receiver.put(receiver.path(segment.base_offset, paths.TXNINDEX), aborted)
+    aborted = [entry for entry in segment.aborted if entry.last_offset < part.end]
+    _put_indexes(receiver, rebuild, aborted)
+    for fields in rebuild.producers:
+        producers.apply(ProducerBatch(*fields))
     epochs = rebuild.epochs
     return linked, epochs[0][1] if epochs else None
 
 
-def _is_linkable(files: Files, segment: Segment, receiver: Receiver) -> bool:
-    stat = files.file_stat(segment.log_path)
-    return stat.st_uid == receiver.uid and stat.st_size == segment.size
+def put_segment(
+    receiver: Receiver, batches: bytearray, base: int, interval: int, producers: ProducerState
+) -> None:
+    """Put a segment with these new batches there, durable except the names of its files."""
+    rebuild = Rebuild(base, interval)
+    rebuild.feed(batches, len(batches), 0)
+    assert rebuild.fault is None
+    receiver.put(receiver.path(base, paths.LOG), batches)
+    entries = (producers.apply(ProducerBatch(*fields)) for fields in rebuild.producers)
+    _put_indexes(receiver, rebuild, [entry for entry in entries if entry is not None])
+
+
+def _put_indexes(receiver: Receiver, rebuild: Rebuild, aborted: Sequence[TxnEntry]) -> None:
+    base = rebuild.base_offset
+    receiver.put(receiver.path(base, paths.INDEX), rebuild.offset_entries)
+    receiver.put(receiver.path(base, paths.TIMEINDEX), sealed_times(rebuild))
+    if aborted:
+        receiver.put(receiver.path(base, paths.TXNINDEX), txn_index.encode(aborted))
+
+
+def _is_linkable(files: Files, part: Part, receiver: Receiver) -> bool:
+    stat = files.file_stat(part.segment.log_path)
+    return stat.st_uid == receiver.uid and stat.st_size == part.size
 
 
 def _has_other_epochs(rebuild: Rebuild) -> bool:
@@ -112,16 +141,17 @@ def _has_other_epochs(rebuild: Rebuild) -> bool:
 
 def _read(
     files: Files,
-    segment: Segment,
+    part: Part,
     interval: int,
     task: Task,
     target: int | None,
     ids: Mapping[bytes, bytes],
 ) -> Rebuild:
     """Walk a log, and write it to `target` as the broker gets it."""
+    segment = part.segment
     rebuild = Rebuild(segment.base_offset, interval)
     with files.held_open(segment.log_path) as fd:
-        for chunk, taken, start in feed(files, fd, segment.size, rebuild):
+        for chunk, taken, start in feed(files, fd, part.size, rebuild):
             if target is not None and taken:
                 if _has_other_epochs(rebuild):
                     _clear_epochs(chunk, taken)
@@ -130,9 +160,9 @@ def _read(
                 files.pwrite(target, chunk[:taken], start)
             task.advance(taken)
     reason = rebuild.fault
-    if reason is None and rebuild.position != segment.size:
+    if reason is None and rebuild.position != part.size:
         reason = "a batch is truncated"
-    if reason is None and rebuild.next_offset > segment.next_offset:
+    if reason is None and rebuild.next_offset > part.end:
         reason = f"it ends at offset {rebuild.next_offset}, but the next segment begins earlier"
     if reason is not None:
         raise CorruptRecord(reason, path=segment.log_path, position=rebuild.position)

@@ -25,6 +25,10 @@ so a handover can be repeated.
 A handover that fails empties the partitions itself. It only reads the source, except to recover a
 directory that was not closed cleanly, and to abort transactions on request.
 
+A restore point of a mirror (`state/point_file`) can be handed over instead of the present state.
+Each log then ends at the offset of the point, followed by ABORT markers for transactions that ended
+later. The topics have the settings of the point, and `__consumer_offsets` its committed offsets.
+
 Not here: creating topics, and the broker's settings, which only a running broker accepts.
 """
 
@@ -37,23 +41,30 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from storage import paths
-from storage.directory.mirror import refuse_mirror
+from storage.directory.mirror import is_mirror, refuse_mirror
 from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
 from storage.groups.offset_records import id_bytes
-from storage.handover.handed_segment import Receiver, hand_segment
+from storage.handover.at_point import abort_markers, faults, group_batches, parts_of
+from storage.handover.handed_segment import Part, Receiver, hand_segment, put_segment
 from storage.log.append import abort_transaction
 from storage.log.log import Log
 from storage.manager import LogManager
 from storage.plural import counted
+from storage.record.header import parse_header, size_at
 from storage.settings.config import REMOTE_STORAGE
 from storage.settings.settings import Settings
-from storage.state import checkpoint_file
-from storage.state.producer_state import EMPTY_SNAPSHOT
+from storage.state import checkpoint_file, point_file
+from storage.state.mirror_file import NO_ID
+from storage.state.point_file import Point
+from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerState
 from storage.state.tiered import TieredTopics
 from storage.task import Task
 
 _DECIDING = frozenset({"cleanup.policy", "retention.bytes", "retention.ms"})
+
+# Of partitions of groups (`index.interval.bytes`).
+_INDEX_INTERVAL = 4096
 
 _Item = tuple[str, int]
 
@@ -105,6 +116,8 @@ def hand_over(
     broker: str,
     topics: Collection[str] = (),
     *,
+    at: str | None = None,
+    force: bool = False,
     abort: bool = False,
     link: bool = False,
     dry_run: bool = False,
@@ -114,6 +127,7 @@ def hand_over(
 ) -> HandoverOutcome:
     """Hand these topics of the data directory `data`, or all of its own, over to a broker's.
 
+    `at`: hand over the state of the restore point of this name; `force`: also if it is not valid.
     `abort`: abort open transactions, which are refused otherwise. `link`: where possible, both
     sides share the file of a log that is not written any more. `dry_run` changes nothing, takes no
     lock, and returns the refusals instead of raising them. Errors: HandoverRefused, LogLocked,
@@ -122,14 +136,23 @@ def hand_over(
     empties partitions that could not be emptied.
     """
     data, broker = os.path.realpath(data), os.path.realpath(broker)
+    source_files = files or Files(data)
+    point = None
+    if at is not None:
+        try:
+            point = point_file.read(source_files, data, at)
+        except FileNotFoundError:
+            raise HandoverRefused(f"there is no restore point {at!r}", path=data) from None
     handover = _Handover(
         data,
         broker,
         topics,
+        point,
+        force,
         abort,
         link,
         files or Files(broker),
-        files or Files(data),
+        source_files,
         task or Task(),
         clock_ns,
     )
@@ -153,8 +176,17 @@ def broker_settings(settings: Settings, topic: str) -> dict[str, str]:
     }
 
 
-def _item(log: Log) -> _Item:
-    return log.topic, log.partition
+def _end_of(batches: bytearray) -> int:
+    """Return the offset after the last one of these batches."""
+    at = end = 0
+    while at < len(batches):
+        end = parse_header(batches, at).last_offset + 1
+        at += size_at(batches, at)
+    return end
+
+
+def _handed_group(number: int, batches: bytearray) -> Handed:
+    return Handed(paths.CONSUMER_OFFSETS, number, 0, _end_of(batches), 1, len(batches))
 
 
 @dataclass(slots=True)
@@ -162,6 +194,8 @@ class _Handover:
     data: str
     broker: str
     topics: Collection[str]
+    point: Point | None
+    force: bool
     abort: bool
     link: bool
     files: Files
@@ -169,6 +203,12 @@ class _Handover:
     task: Task
     clock_ns: Callable[[], int]
     outcome: HandoverOutcome = field(default_factory=HandoverOutcome)
+    parts: dict[_Item, list[Part]] = field(default_factory=dict)
+    """The parts of each partition that are handed over."""
+    names: dict[str, str] = field(default_factory=dict)
+    """The names in the source of topics of the point that were created again in the cluster."""
+    groups: dict[int, bytearray] = field(default_factory=dict)
+    """The batches of the partitions of `__consumer_offsets` for the point."""
 
     @property
     def unfinished(self) -> str:
@@ -191,13 +231,12 @@ class _Handover:
         begun = self._plan_on_disk()
         with self._source() as source:
             for log in self._choose(source, begun):
-                size = sum(segment.size for segment in log.segments)
-                bounds = log.log_start_offset, log.log_end_offset
-                count = len(log.segments)
-                self.outcome.handed.append(Handed(*_item(log), *bounds, count, size))
+                self.outcome.handed.append(self._handed(log, self._end(log)))
                 for producer_id in self._open_transactions(log):
                     if self.abort:
-                        self.outcome.aborted.append((*_item(log), producer_id))
+                        self.outcome.aborted.append((*self._item(log), producer_id))
+            for number, batches in self.groups.items():
+                self.outcome.handed.append(_handed_group(number, batches))
         return self.outcome
 
     def run(self) -> HandoverOutcome:
@@ -226,8 +265,9 @@ class _Handover:
                 return not open_ones
 
     def _settle(self) -> None:
-        """Recover the source, and abort the topics' open transactions."""
-        with LogManager.open(self.data, files=self.source_files) as manager:
+        """Recover the source, and abort the topics' open transactions; none in a mirror."""
+        mirrors = not self.abort and is_mirror(self.source_files, self.data)
+        with LogManager.open(self.data, files=self.source_files, mirrors=mirrors) as manager:
             for log in manager.logs() if self.abort else ():
                 for producer in log.producers if self._is_wanted(log.topic) else ():
                     if producer.in_transaction:
@@ -273,7 +313,75 @@ class _Handover:
             yield source
 
     def _is_wanted(self, topic: str) -> bool:
+        if self.point is not None:
+            return topic != paths.CONSUMER_OFFSETS
         return topic in self.topics if self.topics else topic not in paths.INTERNAL_TOPICS
+
+    # -- the state to hand over -----------------------------------------------------------------
+
+    def _item(self, log: Log) -> _Item:
+        """Return the partition of a log at the broker."""
+        return self.names.get(log.topic, log.topic), log.partition
+
+    def _end(self, log: Log) -> int:
+        point = self.point
+        return log.log_end_offset if point is None else point.partitions[self._item(log)].end
+
+    def _start(self, log: Log) -> int:
+        return min(log.log_start_offset, self._end(log))
+
+    def _handed(self, log: Log, end: int, linked: int = 0) -> Handed:
+        parts = self.parts[self._item(log)]
+        size = sum(part.size for part in parts)
+        return Handed(*self._item(log), self._start(log), end, len(parts), size, linked)
+
+    def _topics(self, source: LogManager) -> dict[str, dict[int, Log]]:
+        """Return the logs to hand over, by topic of the broker; adds refusals."""
+        if self.point is None:
+            names = dict.fromkeys(self.topics or sorted(source.topics))
+            return {name: dict(source.topic(name).partitions) for name in names}
+        point, refuse = self.point, self.outcome.refusals.append
+        if point.state != point_file.VALID and not self.force:
+            refuse(f"the restore point is {point.state_text}. To hand it over: --force")
+        if not is_mirror(self.source_files, self.data) and not self.force:
+            refuse("this is no mirror any more: its logs may have changed. To go on: --force")
+        ids = self._ids_in(self.data)
+        found: dict[str, dict[int, Log]] = {}
+        for name in dict.fromkeys(self.topics or sorted(point.ids)):
+            if name in paths.INTERNAL_TOPICS:
+                continue
+            topic_id = point.ids.get(name)
+            if topic_id is None:
+                refuse(f"the restore point has no topic {name}")
+                continue
+            # A mirror renames a topic that is created again in the cluster.
+            for kept in (name, f"{name}.{topic_id}"):
+                if kept in source.topics and topic_id in (NO_ID, ids.get(kept)):
+                    self.names[kept] = name
+                    logs = source.topic(kept).partitions
+                    numbers = [number for topic, number in point.partitions if topic == name]
+                    found[name] = {number: logs[number] for number in numbers if number in logs}
+                    break
+            if len(found.get(name, ())) < sum(topic == name for topic, _ in point.partitions):
+                refuse(f"{name} with the id {topic_id}, of the restore point, is not complete here")
+        return found
+
+    def _add_parts(self, log: Log) -> None:
+        """Note what is handed over of a log; adds refusals."""
+        if self.point is None:
+            parts = [Part(each, each.size, each.next_offset) for each in log.segments]
+        else:
+            try:
+                parts = parts_of(log, self._end(log))
+            except HandoverRefused as error:
+                self.outcome.refusals.append(str(error))
+                parts = []
+            if not self.force:
+                kept = self.point.partitions[self._item(log)]
+                self.outcome.refusals += (
+                    f"{fault}. To hand it over: --force" for fault in faults(self.point, log, kept)
+                )
+        self.parts[self._item(log)] = parts
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -289,18 +397,22 @@ class _Handover:
         names = [name for name, is_directory in self.files.scan(self.data) if is_directory]
         parsed = map(paths.parse_partition_directory, names)
         there = {each[0] for each in parsed if each}
-        outcome.left_out = [] if self.topics else sorted(there & paths.INTERNAL_TOPICS)
+        if not self.topics and self.point is None:
+            outcome.left_out = sorted(there & paths.INTERNAL_TOPICS)
         theirs = self._brokers_partitions()
         chosen: list[Log] = []
-        for name in dict.fromkeys(self.topics or sorted(source.topics)):
-            topic = source.topic(name)
-            why_unknown = source.settings.why_no_deletion(name)
-            if line := source.tiered.line(name):
+        for name, logs in self._topics(source).items():
+            ours = next(iter(logs.values())).topic if logs else name
+            why_unknown = source.settings.why_no_deletion(ours)
+            if line := source.tiered.line(ours):
                 outcome.refusals.append(line)
             elif why_unknown is not None:
                 outcome.refusals.append(f"{name}: {why_unknown}")
             else:
-                outcome.settings[name] = broker_settings(source.settings, name)
+                outcome.settings[name] = broker_settings(source.settings, ours)
+                if self.point is not None:
+                    outcome.settings[name] |= self.point.settings.get(name, {})
+                    outcome.settings[name].pop(REMOTE_STORAGE, None)
             if why := theirs_tiered.why(name):
                 outcome.refusals.append(
                     f"{name} is a tiered topic at the broker ({why}): create it there without "
@@ -308,20 +420,42 @@ class _Handover:
                 )
             numbers = theirs.get(name, set())
             if not numbers:
-                outcome.missing[name] = len(topic.partitions)
+                outcome.missing[name] = len(logs)
                 outcome.refusals.append(
                     f"the broker has no topic {name} in this directory: create it at the broker"
                 )
-            elif numbers != set(topic.partitions):
+            elif numbers != set(logs):
                 outcome.refusals.append(
-                    f"{name} has {counted(len(topic.partitions), 'partition')}, but "
+                    f"{name} has {counted(len(logs), 'partition')}, but "
                     f"{len(numbers)} at the broker"
                 )
-            else:
-                for _, log in sorted(topic.partitions.items()):
-                    if self._is_new(source, log, is_begun=_item(log) in begun):
-                        chosen.append(log)
+            for _, log in sorted(logs.items()) if numbers == set(logs) else ():
+                self._add_parts(log)
+                if self._is_new(source, log, begun):
+                    chosen.append(log)
+        if self.point is not None:
+            self._choose_groups(self.point, theirs.get(paths.CONSUMER_OFFSETS, set()), begun)
         return chosen
+
+    def _choose_groups(self, point: Point, numbers: set[int], begun: Collection[_Item]) -> None:
+        """Note the batches of committed offsets, for the partitions `numbers`; adds refusals."""
+        name = paths.CONSUMER_OFFSETS
+        if name not in self.topics if self.topics else not point.groups:
+            return
+        if numbers != set(range(len(numbers))) or not numbers:
+            self.outcome.refusals.append(
+                f"the broker has not all partitions of {name} in this directory. A broker creates "
+                "them when the first consumer group reads"
+            )
+            return
+        ids = self._ids_in(self.broker)
+        topics = {topic: ids[topic] for topic, _ in self.parts if topic in ids}
+        made = group_batches(point, topics, len(numbers), self.clock_ns() // 1_000_000)
+        self.groups = {
+            number: batches
+            for number, batches in made.items()
+            if self._is_empty((name, number), {0: len(batches)}, _end_of(batches), begun)
+        }
 
     def _place(self, topic: str, partition: int) -> str:
         return os.path.join(self.broker, paths.partition_directory(topic, partition))
@@ -334,10 +468,9 @@ class _Handover:
                 found.setdefault(parsed[0], set()).add(parsed[1])
         return found
 
-    def _is_new(self, source: LogManager, log: Log, *, is_begun: bool) -> bool:
+    def _is_new(self, source: LogManager, log: Log, begun: Collection[_Item]) -> bool:
         """Return whether the partition is to be handed over; adds refusals."""
         refuse = self.outcome.refusals.append
-        directory = self._place(*_item(log))
         name = f"{log.topic}:{log.partition}"
         if not log.active.holds_batches:
             refuse(
@@ -349,15 +482,27 @@ class _Handover:
                 refuse(f"{fault}; run kafkafs repair --apply first")
         for loss in log.losses:
             refuse(f"{name} is incomplete: {loss}")
+        item = self._item(log)
+        sizes = {part.segment.base_offset: part.size for part in self.parts[item]}
+        return self._is_empty(item, sizes, self._end(log), begun)
+
+    def _is_empty(
+        self, item: _Item, sizes: Mapping[int, int], end: int, begun: Collection[_Item]
+    ) -> bool:
+        """Return whether a partition at the broker has to get logs of these sizes; adds refusals.
+
+        `begun`: partitions that an interrupted run has filled in part.
+        """
+        refuse = self.outcome.refusals.append
+        directory, name = self._place(*item), f"{item[0]}:{item[1]}"
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         if checkpoint_file.read_partition_metadata(self.files, metadata) is None:
             refuse(f"{name} has no {paths.PARTITION_METADATA} at the broker")
         theirs = self._logs_in(directory)
-        if is_begun or (not any(theirs) and not any(theirs.values())):
+        if item in begun or (not any(theirs) and not any(theirs.values())):
             return True
-        ours = {segment.base_offset: segment.size for segment in log.segments}
-        if theirs == {log.log_end_offset: 0, **ours}:
-            self.outcome.finished.append(_item(log))
+        if theirs == {end: 0, **sizes}:
+            self.outcome.finished.append(item)
             return False
         refuse(f"{name} is not empty at the broker: delete and recreate the topic there")
         return True
@@ -372,6 +517,8 @@ class _Handover:
 
     def _open_transactions(self, log: Log) -> list[int]:
         """Return the producers with an open transaction; refuse it if it may not be aborted."""
+        if self.point is not None:
+            return []
         found = [producer.producer_id for producer in log.producers if producer.in_transaction]
         for producer_id in () if self.abort else found:
             self.outcome.refusals.append(
@@ -387,27 +534,32 @@ class _Handover:
         return checkpoint_file.read_offsets(self.files, self.plan_path)
 
     def _carry_out(self, chosen: Collection[Log]) -> None:
-        if not chosen:
+        plan = {self._item(log): self._end(log) for log in chosen}
+        plan |= {
+            (paths.CONSUMER_OFFSETS, number): _end_of(each) for number, each in self.groups.items()
+        }
+        if not plan:
             return
-        plan = {_item(log): log.log_end_offset for log in chosen}
         try:
             self.files.mkdir(self.unfinished)
             self._receiver(self.broker).own(self.unfinished)
             self.files.sync_directory(self.broker)
             self._write_offsets(self.plan_path, plan)
-            total = sum(segment.size for log in chosen for segment in log.segments)
+            total = sum(part.size for log in chosen for part in self.parts[self._item(log)])
             self.task.begin("handing over", total)
             for log in chosen:
                 self.outcome.handed.append(self._fill(log))
-            self._change(paths.RECOVERY_POINTS, plan)
+            for number, batches in self.groups.items():
+                self.outcome.handed.append(self._fill_groups(number, batches))
+            ends = {(each.topic, each.partition): each.log_end for each in self.outcome.handed}
+            self._change(paths.RECOVERY_POINTS, ends)
             self._change(paths.HIGH_WATERMARKS, dict.fromkeys(plan))
             self._change(paths.CLEANER_OFFSETS, dict.fromkeys(plan))
-            starts = {
-                _item(log): log.log_start_offset
-                if log.log_start_offset > log.segments[0].base_offset
-                else None
-                for log in chosen
-            }
+            starts: dict[_Item, int | None] = dict.fromkeys(plan)
+            for log in chosen:
+                parts = self.parts[self._item(log)]
+                if parts and self._start(log) > parts[0].segment.base_offset:
+                    starts[self._item(log)] = self._start(log)
             self._change(paths.LOG_STARTS, starts)
             self._let_start()
         except (OSError, StorageError):
@@ -448,37 +600,62 @@ class _Handover:
 
     def _fill(self, log: Log) -> Handed:
         """Put a partition's files into the broker's directory of it, durably."""
-        directory = self._place(*_item(log))
+        item = self._item(log)
+        directory = self._place(*item)
         receiver = self._receiver(directory)
         self._empty(directory)
         linked = 0
         first_epochs: list[int] = []
+        producers = ProducerState()
+        interval = log.config.index_interval_bytes
         ids = self._ids() if log.topic == paths.CONSUMER_OFFSETS else {}
-        for segment in log.segments:
+        for part in self.parts[item]:
             is_linked, first_epoch = hand_segment(
-                segment,
+                part,
                 receiver,
-                log.config.index_interval_bytes,
-                may_link=self.link and segment is not log.segments[-1],
+                interval,
+                may_link=self.link and part.segment is not log.segments[-1],
                 task=self.task,
                 ids=ids,
+                producers=producers,
             )
-            linked += segment.size if is_linked else 0
+            linked += part.size if is_linked else 0
             if first_epoch is not None:
                 first_epochs.append(first_epoch)
-        end = log.log_end_offset
-        if log.segments[-1].base_offset < end:
+        end = self._end(log)
+        if self.point is not None and producers.first_undecided_offset is not None:
+            markers = abort_markers(producers, end, self.clock_ns() // 1_000_000)
+            self.outcome.aborted += (
+                (*item, each.producer_id) for each in producers if each.in_transaction
+            )
+            put_segment(receiver, markers, end, interval, producers)
+            end = _end_of(markers)
+        is_open = self.point is None and log.segments[-1].base_offset == end
+        first = [(0, max(first_epochs[0], self._start(log)))] if first_epochs else []
+        self._complete(receiver, end, first, is_open=is_open)
+        return self._handed(log, end, linked)
+
+    def _fill_groups(self, number: int, batches: bytearray) -> Handed:
+        """Put committed offsets into a partition of the broker's `__consumer_offsets`, durably."""
+        directory = self._place(paths.CONSUMER_OFFSETS, number)
+        receiver = self._receiver(directory)
+        self._empty(directory)
+        put_segment(receiver, batches, 0, _INDEX_INTERVAL, ProducerState())
+        self._complete(receiver, _end_of(batches), [(0, 0)])
+        return _handed_group(number, batches)
+
+    def _complete(
+        self, receiver: Receiver, end: int, epochs: list[tuple[int, int]], *, is_open: bool = False
+    ) -> None:
+        """Put the empty last segment into a partition, unless it `is_open`, and the other files."""
+        if not is_open:
             for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
                 receiver.put(receiver.path(end, kind), b"")
         receiver.put(receiver.path(end, paths.SNAPSHOT), EMPTY_SNAPSHOT)
-        epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
-        first = [(0, max(first_epochs[0], log.log_start_offset))] if first_epochs else []
+        path = os.path.join(receiver.directory, paths.LEADER_EPOCH_CHECKPOINT)
         # The last file: syncing its name makes all names of the directory durable.
-        checkpoint_file.write_epochs(self.files, epochs, first)
-        receiver.own(epochs)
-        size = sum(segment.size for segment in log.segments)
-        bounds = log.log_start_offset, end
-        return Handed(*_item(log), *bounds, len(log.segments), size, linked)
+        checkpoint_file.write_epochs(self.files, path, epochs)
+        receiver.own(path)
 
     def _ids(self) -> dict[bytes, bytes]:
         """Return our ids of topics, each with the broker's id of the same name."""

@@ -26,6 +26,7 @@ _SERVER = "--bootstrap-server localhost:9092"
     epilog=examples(
         "kafkafs handover --dry-run data /var/lib/kafka",
         "kafkafs handover data /var/lib/kafka orders",
+        "kafkafs handover --at before-upgrade backup /var/lib/kafka",
     ),
 )
 @click.argument("data", metavar="DATA|MOUNT", type=Logs())
@@ -40,6 +41,15 @@ _SERVER = "--bootstrap-server localhost:9092"
     ),
 )
 @click.option(
+    "--at",
+    metavar="POINT",
+    help=(
+        "Hand over the state of a restore point of a mirror, with the committed offsets of "
+        "consumer groups. `kafkafs points` lists the points."
+    ),
+)
+@click.option("--force", is_flag=True, help="Also hand over a restore point that is not valid.")
+@click.option(
     "--link/--copy",
     default=False,
     help="Make hard links to the files that never change (--link), or copy these files (--copy).",
@@ -51,6 +61,8 @@ def command(
     broker_dir: str,
     topics: Sequence[str],
     dry_run: bool,
+    at: str | None,
+    force: bool,
     link: bool,
     abort: bool,
     out: Output,
@@ -74,12 +86,21 @@ def command(
     handover refuses topics with open transactions. --abort ends these transactions: it writes ABORT
     markers into DATA. Without --abort, handover does not change DATA.
 
+    With --at, each partition ends at the offset of the restore point, and a transaction that ended
+    later is aborted at the broker. handover does not change DATA. Without TOPIC, handover copies
+    all topics of the point, and writes the groups into the broker's __consumer_offsets, which must
+    have all its partitions and no groups. With TOPIC, name __consumer_offsets, too.
+
     If an error occurs, or after Ctrl-C, handover undoes its changes. If handover is killed, the
     next run undoes the changes and starts again. Until that run, no broker starts on BROKER_DIR.
     """
     from kafkafs.cli.common.progress import long_work
     from storage.handover.handover import hand_over
 
+    if at is None and force:
+        raise click.UsageError("--force requires --at")
+    if at is not None and abort:
+        raise click.UsageError("--abort is not for --at, which never leaves open transactions")
     logs = resolve((data, *topics))
     if any(partition is not None for _, partition in logs.places):
         raise click.UsageError("handover takes topics, not single partitions")
@@ -88,7 +109,15 @@ def command(
     names = [topic for topic, _ in logs.places]
     with long_work() as task:
         outcome = hand_over(
-            data_dir, broker_dir, names, abort=abort, link=link, dry_run=dry_run, task=task
+            data_dir,
+            broker_dir,
+            names,
+            at=at,
+            force=force,
+            abort=abort,
+            link=link,
+            dry_run=dry_run,
+            task=task,
         )
     lines = list(_report(outcome, would=dry_run))
     for line in lines:

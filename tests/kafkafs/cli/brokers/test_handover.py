@@ -12,6 +12,7 @@ from storage.paths import LOCK
 from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.directory.test_taking_over import described
 from tests.storage.handed import TOPICS, clock_ms, leave_open, shown, write_broker, write_source
+from tests.storage.handover.test_restore_points import NAME, copy_on, take_point
 from tests.storage.old_logs import content
 
 pytestmark = pytest.mark.programs
@@ -84,6 +85,25 @@ def test_transactions_and_links(tmp_path: Path) -> None:
     assert "of them hard-linked" in done.stdout
     (first, *_) = sorted((data / "plain-0").glob("*.log"))
     assert first.samefile(broker / "plain-0" / first.name)
+
+
+def test_a_restore_point(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    take_point(data, state="split", settings={"sent": {"cleanup.policy": "compact"}})
+    copy_on(data)
+    write_broker(broker)
+    done = kafkafs("handover", data, broker, "--at", NAME)
+    assert done.returncode == 3
+    assert "the restore point is split. To hand it over: --force" in done.stderr
+    done = kafkafs("handover", data, broker, "--at", NAME, "--force")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "plain:0: offsets 0 to 6," in done.stdout
+    (sent,) = (line for line in done.stdout.splitlines() if "--entity-name sent " in line)
+    assert "cleanup.policy=compact," in sent
+    assert "retention.ms=-1" in sent
+    for option in (["--force"], ["--at", NAME, "--abort"]):
+        assert kafkafs("handover", data, broker, *option).returncode == 2
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:

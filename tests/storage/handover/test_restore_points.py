@@ -1,0 +1,303 @@
+"""A handover of a restore point: the broker is given the state of that moment, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager, paths
+from storage.errors import HandoverRefused, MirroredDirectory
+from storage.files import Files
+from storage.handover.handover import HandoverOutcome, hand_over
+from storage.state import mirror_file, point_file
+from storage.state.gaps_file import Gap
+from storage.state.mirror_file import MirrorFile
+from storage.state.point_file import Point, Position, Range
+from storage.verify.verify import verify
+from tests.storage.handed import TOPICS, clock_ms, go_on, shown, write_broker, write_source
+from tests.storage.logs import NOW_MS, NOW_NS, append, values
+from tests.storage.old_logs import content
+from tests.storage.transactions import Client
+
+Places = tuple[Path, Path]
+NAME = point_file.name_at(NOW_MS)
+
+
+def open_mirror(data: Path) -> LogManager:
+    return LogManager.open(str(data), mirrors=True, clock_ms=clock_ms)
+
+
+def take_point(data: Path, **more: object) -> Point:
+    """Make the directory a mirror, and take a point of its present state."""
+    point = Point(NOW_MS, "C")
+    with LogManager.open(str(data), read_only=True, clock_ms=clock_ms) as manager:
+        for log in manager.logs():
+            point.ids[log.topic] = manager.topic(log.topic).id or "-"
+            item = log.topic, log.partition
+            point.partitions[item] = Range(log.log_start_offset, log.last_stable_offset)
+    for name, value in more.items():
+        setattr(point, name, value)
+    point_file.write(Files(), str(data), point)
+    mirror_file.write(Files(), str(data), MirrorFile("C", "kafka://one:9092", ("*",)))
+    return point
+
+
+def copy_on(data: Path) -> None:
+    """Later records, in the segments of the point and in new ones."""
+    with open_mirror(data) as manager:
+        for log in manager.logs():
+            for n in range(6):
+                append(log, b"later %d" % n * 10, timestamp_ms=NOW_MS - n)
+        log = manager.log("sent", 0)
+        for n in range(4):
+            client = Client(log, 70 + n)
+            client.send(b"later %d" % n)
+            client.end(n % 2)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """A mirror with a point and later records, and the broker's directory."""
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    take_point(data)
+    shutil.copytree(data, tmp_path / "then")
+    copy_on(data)
+    write_broker(broker)
+    return data, broker
+
+
+def hand(places: Places, *topics: str, **options: object) -> HandoverOutcome:
+    options.setdefault("at", NAME)
+    options.setdefault("clock_ns", lambda: NOW_NS)
+    return hand_over(str(places[0]), str(places[1]), topics, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_broker_is_given_the_state_of_the_point(
+    places: Places, link: bool, is_clean: bool
+) -> None:
+    data, broker = places
+    if not is_clean:
+        (data / paths.CLEAN_SHUTDOWN).unlink()
+        hand(places, dry_run=True)
+    before = content(data)
+    outcome = hand(places, link=link)
+    if is_clean:
+        assert content(data) == before
+    assert shown(broker) == shown(data.parent / "then")
+    assert any(each.linked_size for each in outcome.handed) == link
+    assert verify(str(broker)).faults == []
+    again = hand(places)
+    assert (again.handed, len(again.finished)) == ([], sum(TOPICS.values()))
+    go_on(broker)
+
+
+def test_each_end(tmp_path: Path) -> None:
+    """… of a batch, also with gaps, and in an empty log."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data), clock_ms=clock_ms) as manager:
+        log = manager.create_topic("t", 1, settings={"internal.segment.bytes": "200"}).partitions[0]
+        for n in range(7):
+            append(log, b"%d" % n * 30, b"more")
+        ends = range(0, log.log_end_offset + 1, 2)
+    point = take_point(data)
+    for end in ends:
+        broker = tmp_path / f"broker-{end}"
+        write_broker(broker, {"t": 1})
+        point.partitions["t", 0] = Range(0, end)
+        point_file.write(Files(), str(data), point)
+        (handed,) = hand((data, broker)).handed
+        assert (handed.log_start, handed.log_end) == (0, end)
+        with LogManager.open(str(broker), clock_ms=clock_ms) as manager:
+            log = manager.log("t", 0)
+            assert (log.log_start_offset, log.log_end_offset) == (0, end)
+            assert len(values(log)) == end
+            append(log, b"new")
+        assert verify(str(broker)).faults == []
+
+
+def test_a_transaction_that_ended_above_the_point_is_aborted(tmp_path: Path) -> None:
+    """It is decided, so that records below the point are visible, but not all of it is below."""
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    with LogManager.open(str(data), clock_ms=clock_ms) as manager:
+        log = manager.log("sent", 0)
+        start = log.log_end_offset
+        torn, opened, ended = (Client(log, number) for number in (50, 51, 52))
+        ended.send(b"ended")
+        torn.send(b"torn")
+        ended.commit()
+        opened.send(b"open")
+        torn.send(b"torn, too")
+        torn.commit()
+        assert log.last_stable_offset == start + 3
+    take_point(data)
+    write_broker(broker)
+    outcome = hand((data, broker))
+    assert outcome.aborted == [("sent", 0, 50)]
+    assert {each.log_end for each in outcome.handed if each.topic == "sent"} == {start + 4}
+    with LogManager.open(str(broker), read_only=True, clock_ms=clock_ms) as manager:
+        log = manager.log("sent", 0)
+        assert log.last_stable_offset == log.log_end_offset == start + 4
+        committed = log.records(isolation="read_committed")
+        assert [each.value for each in committed if each.offset >= start] == [b"ended"]
+        stored = log.records(isolation="read_uncommitted")
+        assert [each.value for each in stored if each.offset >= start] == [b"ended", b"torn"]
+    assert verify(str(broker)).faults == []
+    go_on(broker)
+
+
+def test_groups(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    groups = {
+        f"g{number}": {
+            ("plain", 0): Position(number % 5, 7, "some\udcff"),
+            # A consumer had read uncommitted records.
+            ("plain", 1): Position(99),
+            ("sent", 0): Position(1),
+            ("elsewhere", 0): Position(1),
+        }
+        for number in range(30)
+    }
+    take_point(data, groups={**groups, "other": {("sent", 0): Position(3)}})
+    write_broker(broker, {**TOPICS, paths.CONSUMER_OFFSETS: 3})
+    before = content(broker)
+    outcome = hand((data, broker), "plain", paths.CONSUMER_OFFSETS, dry_run=True)
+    assert outcome.refusals == []
+    assert content(broker) == before
+    done = hand((data, broker), "plain", paths.CONSUMER_OFFSETS)
+    assert done.handed == outcome.handed
+    again = hand((data, broker), "plain", paths.CONSUMER_OFFSETS)
+    assert (again.handed, len(again.finished)) == ([], len(done.handed))
+    assert verify(str(broker)).faults == []
+    with LogManager.open(str(broker), read_only=True) as manager:
+        assert manager.groups.names() == sorted(groups)
+        topic_id = manager.topic("plain").id
+        for name, positions in groups.items():
+            group = manager.groups.find(name)
+            assert group is not None
+            assert {
+                item: (each.position, each.leader_epoch, each.metadata, each.time_ms, each.topic_id)
+                for item, each in group.committed.items()
+            } == {
+                ("plain", 0): (positions["plain", 0].offset, -1, "some\udcff", NOW_MS, topic_id),
+                ("plain", 1): (6, -1, "", NOW_MS, topic_id),
+            }
+    refused((data, broker), f"{paths.CONSUMER_OFFSETS}:", paths.CONSUMER_OFFSETS, "sent")
+
+
+def test_a_topic_that_was_created_again(places: Places) -> None:
+    data, broker = places
+    with open_mirror(data) as manager:
+        ids = {name: manager.topic(name).id for name in ("plain", "sent")}
+    for number in range(2):
+        (data / f"plain-{number}").rename(data / f"plain.{ids['plain']}-{number}")
+    with open_mirror(data) as manager:
+        append(manager.create_mirrored_topic("plain", None, 2, {}).partitions[0], b"another topic")
+    hand(places)
+    assert shown(broker) == shown(data.parent / "then")
+    (data / "sent-0").rename(data / "renamed-0")
+    refused(places, f"sent with the id {ids['sent']}, of the restore point, is not complete here")
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def refused(places: Places, reason: str, *topics: str, **options: object) -> None:
+    before = content(places[0]), content(places[1])
+    assert any(reason in each for each in hand(places, *topics, dry_run=True, **options).refusals)
+    with pytest.raises(HandoverRefused) as caught:
+        hand(places, *topics, **options)
+    assert reason in str(caught.value)
+    assert (content(places[0]), content(places[1])) == before
+
+
+def rewrite(change: Callable[[Point], object]) -> Callable[[Path], None]:
+    def run(data: Path) -> None:
+        point = point_file.read(Files(), str(data), NAME)
+        change(point)
+        point_file.write(Files(), str(data), point)
+
+    return run
+
+
+def end_mirror(data: Path) -> None:
+    (data / paths.MIRROR).unlink()
+
+
+def raise_start(data: Path) -> None:
+    with open_mirror(data) as manager:
+        manager.log("plain", 0).raise_log_start(1)
+
+
+def diverge(data: Path) -> None:
+    with open_mirror(data) as manager:
+        manager.log("plain", 0).note_gaps(Gap("diverged", 3, 5, NOW_MS + 1))
+
+
+def at(topic: str, end: int) -> Callable[[Path], None]:
+    return rewrite(lambda point: point.partitions.update({(topic, 0): Range(0, end)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "may_force"),
+    [
+        (rewrite(lambda point: setattr(point, "state", "split")), "is split", True),
+        (rewrite(lambda point: setattr(point, "state", "invalid")), "is invalid", True),
+        (end_mirror, "this is no mirror any more", True),
+        (raise_start, "plain:0: offsets 0 to 0 were deleted since", True),
+        (diverge, "plain:0: the cluster has lost records from offset 3 on since", True),
+        (at("plain", 99), "before the restore point: 99", False),
+        (at("started-late", 7), "offset 7, the end of the restore point, lies within", False),
+        (rewrite(lambda point: point.ids.update(plain="other")), "plain with the id other", False),
+        (
+            rewrite(lambda point: point.partitions.update({("plain", 2): Range(0, 0)})),
+            "is not complete here",
+            False,
+        ),
+        (
+            rewrite(lambda point: point.groups.update(g={("plain", 0): Position(0)})),
+            f"the broker has not all partitions of {paths.CONSUMER_OFFSETS}",
+            False,
+        ),
+    ],
+)
+def test_a_point_that_is_not_whole(
+    places: Places, change: Callable[[Path], None], reason: str, may_force: bool
+) -> None:
+    change(places[0])
+    refused(places, reason)
+    if may_force:
+        assert hand(places, force=True).handed
+        go_on(places[1])
+    else:
+        refused(places, reason, force=True)
+
+
+def test_mistakes(places: Places) -> None:
+    refused(places, "the restore point has no topic none", "none")
+    with pytest.raises(HandoverRefused, match="there is no restore point 'none'"):
+        hand(places, at="none")
+
+
+def test_a_mirror_that_was_killed_is_recovered_and_nothing_in_it_is_aborted(
+    tmp_path: Path,
+) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    take_point(data)
+    write_broker(broker)
+    (data / paths.CLEAN_SHUTDOWN).unlink()
+    before = content(data)
+    with pytest.raises(MirroredDirectory):
+        hand((data, broker), at=None, abort=True)
+    assert content(data) == before
+    hand((data, broker), at=None)
+    assert shown(broker) == shown(data)
