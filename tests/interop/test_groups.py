@@ -152,7 +152,9 @@ def takes(member: Consumer, count: int) -> None:
     member.commit(asynchronous=False)
 
 
-def console(broker: Broker, group: str, topic: str, count: int, protocol: str) -> list[str]:
+def console(
+    broker: Broker, group: str, topic: str, count: int, protocol: str, *more: str
+) -> list[str]:
     """Kafka's own consumer reads so many records and leaves; what it has read."""
     done = subprocess.run(
         java_command(
@@ -160,6 +162,7 @@ def console(broker: Broker, group: str, topic: str, count: int, protocol: str) -
             *("--bootstrap-server", broker.address, "--topic", topic, "--group", group),
             *("--max-messages", str(count), "--from-beginning"),
             *("--command-property", f"group.protocol={protocol}"),
+            *more,
         ),
         capture_output=True,
         text=True,

@@ -1,0 +1,138 @@
+"""A handover of a restore point: Kafka's own consumers continue at a new broker, with nothing lost
+and nothing twice.
+
+The source has moved on since: records, committed offsets, and the end of a transaction that the
+point divides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from storage import Record
+from storage.files import Files
+from storage.state import point_file
+from storage.state.mirror_file import NO_ID
+from storage.state.point_file import Point, Position, Range
+from storage.verify.verify import verify
+from tests.interop.brokers import Broker
+from tests.interop.clients import SECONDS, Sender, create_topics, offsets
+from tests.interop.kafka_tools import complaints, dump_log_segments
+from tests.interop.kafka_tools import records as dumped
+from tests.interop.test_groups import OFFSETS, console, described
+from tests.interop.test_mirror import Run
+from tests.mount.mounting import kafkafs
+
+pytestmark = pytest.mark.soak
+
+TOPICS: dict[str, dict[str, object]] = {"orders": {"retention.ms": -1, "segment.bytes": 1048576}}
+#: What groups of both protocols read before the point.
+READ = {"classic": 7, "consumer": 30}
+COMMITTED = ("--isolation-level", "read_committed")
+
+
+def records(name: str, count: int) -> list[Record]:
+    now_ms = int(time.time() * 1000)
+    return [Record(n, now_ms, 0, None, f"{name} {n}".encode()) for n in range(count)]
+
+
+def take_point(source: Broker, data: Path) -> str:
+    """As a mirror does: the groups first, then the ends."""
+    point = Point(int(time.time() * 1000), "C", ids={"orders": NO_ID})
+    for (group, topic, number), (position, _, _) in described(source).items():
+        point.groups.setdefault(group, {})[topic, number] = Position(position, 0)
+    start, _ = offsets(source, "orders")
+    _, end = offsets(source, "orders", committed=True)
+    point.partitions["orders", 0] = Range(start, end)
+    return point_file.write(Files(), str(data), point)
+
+
+def fill(source: Broker) -> list[str]:
+    """Write records; return the values that consumers get."""
+    create_topics(source, TOPICS)
+    Sender(source).send("orders", records("plain", 25))
+    transactional = Sender(source, transactional_id="t")
+    for commit in (True, False, True):
+        with transactional.transaction(commit=commit):
+            transactional.send("orders", records("committed" if commit else "aborted", 10))
+    return [f"plain {n}" for n in range(25)] + [f"committed {n}" for n in range(10)] * 2
+
+
+def divide(source: Broker) -> Sender:
+    """Commit a transaction that surrounds the last stable offset, since another one is open, whose
+    producer is returned.
+    """
+    torn, opened = (Sender(source, transactional_id=name) for name in ("torn", "opened"))
+    for each in (torn, opened):
+        each.producer.begin_transaction()
+        each.send("orders", records("never", 2))
+    torn.send("orders", records("never", 2))
+    torn.producer.commit_transaction(SECONDS)
+    return opened
+
+
+def read_on(broker: Broker, counts: Mapping[str, int]) -> dict[str, list[str]]:
+    """Let the groups read so many records."""
+    return {
+        protocol: console(broker, f"of-{protocol}", "orders", count, protocol, *COMMITTED)
+        for protocol, count in counts.items()
+    }
+
+
+def check_files(data: Path, count: int) -> None:
+    """Kafka's tool finds nothing wrong, and so many records."""
+    files = [
+        path
+        for topic in ("orders", OFFSETS)
+        for path in sorted(data.glob(f"{topic}-*/*.log"))
+        if path.stat().st_size
+    ]
+    printed, errors = dump_log_segments(files, "--print-data-log", "--deep-iteration")
+    assert complaints(errors) == []
+    assert sum(1 for _ in dumped(printed)) == count
+    assert verify(str(data)).faults == []
+
+
+def test_groups_continue_from_a_restore_point(tmp_path: Path) -> None:
+    source = Broker(tmp_path / "source", offsets_topic_num_partitions=2)
+    target = Broker(tmp_path / "target", offsets_topic_num_partitions=3)
+    data = tmp_path / "data"
+    try:
+        source.start()
+        expected = fill(source)
+        read = read_on(source, READ)
+        opened = divide(source)
+        run = Run(source, data, "orders")
+        run()
+        name = take_point(source, data)
+        assert kafkafs("points", data, "--keep", "safe").returncode == 0
+        opened.producer.commit_transaction(SECONDS)
+        Sender(source).send("orders", records("later", 20))
+        read_on(source, dict.fromkeys(READ, 4))
+        run()
+        source.kill()
+        target.start()
+        create_topics(target, TOPICS)
+        create_topics(target, {OFFSETS: {"cleanup.policy": "compact"}}, 3)
+        target.stop()
+        assert kafkafs("handover", "--at", name, data, target.data).returncode == 3
+        done = kafkafs("handover", "--at", "safe", data, target.data)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count("the transaction of producer") == 1
+        check_files(target.data, 25 + 30 + 2 + len(READ))
+        target.start()
+        left = read_on(target, {group: len(expected) - count for group, count in READ.items()})
+        assert {group: read[group] + left[group] for group in READ} == {
+            group: expected for group in READ
+        }
+        Sender(target).send("orders", records("new", 1))
+        assert read_on(target, dict.fromkeys(READ, 1)) == {group: ["new 0"] for group in READ}
+        target.stop()
+        assert verify(str(target.data)).faults == []
+    finally:
+        source.kill()
+        target.kill()
