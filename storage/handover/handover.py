@@ -63,7 +63,11 @@ from storage.task import Task
 
 _DECIDING = frozenset({"cleanup.policy", "retention.bytes", "retention.ms"})
 
-# Of partitions of groups (`index.interval.bytes`).
+_NO_TOPIC = "the broker has no topic {} in this directory: create it at the broker"
+# Of `__consumer_offsets`: the partitions and settings that a broker gives it by default, and its
+# `index.interval.bytes`.
+_GROUP_PARTITIONS = 50
+_GROUP_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 _INDEX_INTERVAL = 4096
 
 _Item = tuple[str, int]
@@ -421,9 +425,7 @@ class _Handover:
             numbers = theirs.get(name, set())
             if not numbers:
                 outcome.missing[name] = len(logs)
-                outcome.refusals.append(
-                    f"the broker has no topic {name} in this directory: create it at the broker"
-                )
+                outcome.refusals.append(_NO_TOPIC.format(name))
             elif numbers != set(logs):
                 outcome.refusals.append(
                     f"{name} has {counted(len(logs), 'partition')}, but "
@@ -442,11 +444,14 @@ class _Handover:
         name = paths.CONSUMER_OFFSETS
         if name not in self.topics if self.topics else not point.groups:
             return
-        if numbers != set(range(len(numbers))) or not numbers:
-            self.outcome.refusals.append(
-                f"the broker has not all partitions of {name} in this directory. A broker creates "
-                "them when the first consumer group reads"
-            )
+        if not numbers:
+            self.outcome.missing[name] = _GROUP_PARTITIONS
+            self.outcome.settings[name] = dict(_GROUP_SETTINGS)
+            self.outcome.refusals.append(_NO_TOPIC.format(name))
+            return
+        if numbers != set(range(len(numbers))):
+            reason = f"the broker has only some partitions of {name} in this directory"
+            self.outcome.refusals.append(reason)
             return
         ids = self._ids_in(self.broker)
         topics = {topic: ids[topic] for topic, _ in self.parts if topic in ids}

@@ -30,7 +30,7 @@ from tests.mount.mounting import kafkafs
 pytestmark = pytest.mark.soak
 
 TOPICS: dict[str, dict[str, object]] = {"orders": {"retention.ms": -1, "segment.bytes": 1048576}}
-#: What groups of both protocols read before the point.
+#: By protocol of the group: the number of records that it reads before the point.
 READ = {"classic": 7, "consumer": 30}
 COMMITTED = ("--isolation-level", "read_committed")
 
@@ -76,7 +76,7 @@ def divide(source: Broker) -> Sender:
 
 
 def read_on(broker: Broker, counts: Mapping[str, int]) -> dict[str, list[str]]:
-    """Let the groups read so many records."""
+    """Return the values that the groups read next; `counts`: by protocol."""
     return {
         protocol: console(broker, f"of-{protocol}", "orders", count, protocol, *COMMITTED)
         for protocol, count in counts.items()
@@ -84,7 +84,7 @@ def read_on(broker: Broker, counts: Mapping[str, int]) -> dict[str, list[str]]:
 
 
 def check_files(data: Path, count: int) -> None:
-    """Kafka's tool finds nothing wrong, and so many records."""
+    """Check with Kafka's tool; `count`: of all records."""
     files = [
         path
         for topic in ("orders", OFFSETS)
@@ -126,11 +126,11 @@ def test_groups_continue_from_a_restore_point(tmp_path: Path) -> None:
         check_files(target.data, 25 + 30 + 2 + len(READ))
         target.start()
         left = read_on(target, {group: len(expected) - count for group, count in READ.items()})
-        assert {group: read[group] + left[group] for group in READ} == {
-            group: expected for group in READ
-        }
+        for group in READ:
+            assert read[group] + left[group] == expected
         Sender(target).send("orders", records("new", 1))
-        assert read_on(target, dict.fromkeys(READ, 1)) == {group: ["new 0"] for group in READ}
+        for found in read_on(target, dict.fromkeys(READ, 1)).values():
+            assert found == ["new 0"]
         target.stop()
         assert verify(str(target.data)).faults == []
     finally:

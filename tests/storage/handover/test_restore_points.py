@@ -264,7 +264,7 @@ def at(topic: str, end: int) -> Callable[[Path], None]:
         ),
         (
             rewrite(lambda point: point.groups.update(g={("plain", 0): Position(0)})),
-            f"the broker has not all partitions of {paths.CONSUMER_OFFSETS}",
+            f"the broker has no topic {paths.CONSUMER_OFFSETS}",
             False,
         ),
     ],
@@ -279,6 +279,20 @@ def test_a_point_that_is_not_whole(
         go_on(places[1])
     else:
         refused(places, reason, force=True)
+
+
+def test_the_topic_of_groups_at_the_broker(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    take_point(data, groups={"g": {("sent", 0): Position(1)}})
+    write_broker(broker)
+    outcome = hand((data, broker), dry_run=True)
+    assert outcome.missing == {paths.CONSUMER_OFFSETS: 50}
+    assert outcome.settings[paths.CONSUMER_OFFSETS]["cleanup.policy"] == "compact"
+    shutil.rmtree(broker)
+    write_broker(broker, {**TOPICS, paths.CONSUMER_OFFSETS: 2})
+    shutil.rmtree(broker / f"{paths.CONSUMER_OFFSETS}-0")
+    refused((data, broker), f"the broker has only some partitions of {paths.CONSUMER_OFFSETS}")
 
 
 def test_mistakes(places: Places) -> None:
