@@ -18,9 +18,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kafka_client.cluster import Cluster, Metadata, TopicPartition
+from kafka_client.cluster import (
+    LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC,
+    Cluster,
+    Metadata,
+    TopicPartition,
+)
 from kafka_client.consume import Consumer
-from kafka_client.errors import ClientError
+from kafka_client.errors import BrokerError, ClientError
 from kafka_client.fetch import NO_EPOCH, NO_TOPIC_ID, Fetched, Position
 from kafka_client.requests import (
     EARLIEST,
@@ -279,6 +285,11 @@ class Mirror:
                     f"{name}: the topic was created again; the copy of the old one is {kept}"
                 )
             self._add_starts(files, metadata, is_first=is_first)
+        for name, topic in found.items():
+            for each in (TopicPartition(name, number) for number in sorted(topic.partitions)):
+                if each not in given.partitions:
+                    reason = rules.reason_of(BrokerError(LEADER_NOT_AVAILABLE, name))
+                    self._say_once(str(each), f"{each}: waits: {reason}")
         return of_groups
 
     def _check_cluster(self, metadata: Metadata) -> None:
@@ -345,7 +356,7 @@ class Mirror:
             if not isinstance(offset, int):
                 if start != EARLIEST:
                     raise offset
-                self._say_once(str(each), f"{each}: {offset}")
+                self._say_once(str(each), f"{each}: {rules.reason_of(offset)}")
                 continue
             self.faults.pop(str(each), None)
             self.status.ids.setdefault(each.topic, topics.id_text(found[each.topic].id))
@@ -358,7 +369,9 @@ class Mirror:
         found = topics.wanted(metadata, self._patterns)
         for name in self.status.topics:
             is_name = not any(letter in name for letter in "*?[")
-            if is_name and name not in found and name not in self.status.ids:
+            if name in found:
+                self.faults.pop(name, None)
+            elif is_name and name not in self.status.ids:
                 self._say_once(name, f"the cluster has no topic {name}, or it may not be read")
         new = found.keys() & self.status.ids.keys() - self._policies.keys()
         self._take_settings(settings_of(self._cluster, sorted(new)))
@@ -402,7 +415,7 @@ class Mirror:
         known_id = self.status.ids[name]
         copy.is_answered = False
         if topic is None:
-            self._wait(copy, "the cluster does not list the topic")
+            self._wait(copy, rules.reason_of(BrokerError(UNKNOWN_TOPIC, name)))
         elif known_id == NO_ID and (reason := self._why_another(copy)):
             self._wait(copy, reason)
         elif known_id not in (NO_ID, topics.id_text(topic.id)):
@@ -420,7 +433,7 @@ class Mirror:
             found = self._compare(copy)
             if isinstance(found, Truncate) and not self._leaves_nothing(copy, found.offset):
                 return ""
-        except ClientError as error:
+        except (OSError, StorageError) as error:
             return str(error)
         return _ANOTHER
 
@@ -449,7 +462,7 @@ class Mirror:
             if isinstance(offset, Offset):
                 self._copies[each].target = offset.offset
             else:
-                self._wait(self._copies[each], str(offset))
+                self._wait(self._copies[each], rules.reason_of(offset))
 
     def _look(self, found: Found | ClientError) -> bool:
         """Look at the metadata; return whether a topic was created again."""

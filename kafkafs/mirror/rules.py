@@ -13,6 +13,8 @@ from storage.record.header import parse_header
 from storage.state.gaps_file import Gap
 
 OFFSET_OUT_OF_RANGE: Final = 1
+# Unknown topics and partitions, and a missing permission.
+_NOT_LISTED: Final = frozenset({3, 29, 100})
 # How often damaged records are read again before the partition waits.
 _ATTEMPTS: Final = 3
 # The kinds of gaps in which our log has no records.
@@ -142,7 +144,16 @@ def on_error(
         if accept_loss:
             return Skip(max(next_offset, position + 1), damaged=True)
         return Wait(f"{error}. To skip it: --accept-loss")
-    return Wait(str(error))
+    return Wait(reason_of(error))
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a partition waits."""
+    if not isinstance(error, BrokerError):
+        return str(error)
+    if error.code not in _NOT_LISTED:
+        return str(error.name)
+    return f"{error.name}: the topic was deleted, or it may not be read. Its copy stays"
 
 
 def on_comparison(
@@ -160,7 +171,7 @@ def on_comparison(
     """
     for each in (earliest, latest, epoch_end):
         if isinstance(each, ClientError):
-            return Wait(str(each))
+            return Wait(reason_of(each))
     assert isinstance(earliest, Offset)
     assert isinstance(latest, Offset)
     if position < earliest.offset:

@@ -87,6 +87,7 @@ def test_a_gap_at_the_end_is_named(position: int, known: list[Gap], found: Hole 
     [
         (BrokerError(1, "t:0"), 1, False, Compare()),
         (BrokerUnreachable("away"), 1, False, Wait("away")),
+        (BrokerError(58, "t:0"), 1, False, Wait("SASL_AUTHENTICATION_FAILED")),
         (CorruptRecord("bad"), 1, False, Again()),
         (CorruptRecord("bad"), 1, True, Again()),
         (CorruptRecord("bad"), 3, False, Wait("bad. To skip it: --accept-loss")),
