@@ -21,7 +21,7 @@ from storage.errors import StorageError
 from storage.files import Files
 from storage.settings.settings import SETTINGS_FILE
 from storage.state import checkpoint_file
-from storage.state.mirror_file import NO_ID, MirrorFile
+from storage.state.mirror_file import NO_ID, MirrorFile, kept_name
 
 # A copy is kept for ever unless the user changes this.
 _SETTINGS: Final = b"log.retention.ms=-1\nlog.retention.bytes=-1\n"
@@ -98,7 +98,7 @@ def created_again(status: MirrorFile, topics: Mapping[str, Topic]) -> list[str]:
         name
         for name, topic in topics.items()
         if status.ids.get(name, NO_ID) not in (NO_ID, id_text(topic.id))
-        and paths.is_topic_name(_kept_name(name, status.ids[name]))
+        and paths.is_topic_name(kept_name(name, status.ids[name]))
     ]
 
 
@@ -109,7 +109,7 @@ def set_aside(files: Files, data_dir: str, status: MirrorFile, topic: str) -> st
     `status`, which is changed but not written, stays until all partitions are renamed.
     """
     topic_id = status.ids[topic]
-    kept = _kept_name(topic, topic_id)
+    kept = kept_name(topic, topic_id)
     numbers = [
         number
         for number in paths.partitions_in(files.scan(data_dir)).get(topic, ())
@@ -134,10 +134,6 @@ def set_aside(files: Files, data_dir: str, status: MirrorFile, topic: str) -> st
     for item in [item for item in status.partitions if item[0] == topic]:
         del status.partitions[item]
     return kept
-
-
-def _kept_name(topic: str, topic_id: str) -> str:
-    return f"{topic}.{topic_id}"
 
 
 def _directory(data_dir: str, topic: str, number: int) -> str:

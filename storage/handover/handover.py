@@ -55,7 +55,7 @@ from storage.record.header import parse_header, size_at
 from storage.settings.config import REMOTE_STORAGE
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file, point_file
-from storage.state.mirror_file import NO_ID
+from storage.state.mirror_file import NO_ID, kept_name
 from storage.state.point_file import Point
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerState
 from storage.state.tiered import TieredTopics
@@ -359,7 +359,7 @@ class _Handover:
                 refuse(f"the restore point has no topic {name}")
                 continue
             # A mirror renames a topic that is created again in the cluster.
-            for kept in (name, f"{name}.{topic_id}"):
+            for kept in (name, kept_name(name, topic_id)):
                 if kept in source.topics and topic_id in (NO_ID, ids.get(kept)):
                     self.names[kept] = name
                     logs = source.topic(kept).partitions

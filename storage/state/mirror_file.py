@@ -141,6 +141,13 @@ class MirrorFile:
                 raise ValueError(words)
 
 
+def kept_name(topic: str, topic_id: str) -> str:
+    """Return the name of the copy of a topic after the cluster has created another one of the same
+    name.
+    """
+    return f"{topic}.{topic_id}"
+
+
 def path_in(data_dir: str) -> str:
     """Return the path of the file of a data directory."""
     return os.path.join(data_dir, paths.MIRROR)

@@ -36,7 +36,7 @@ from urllib.parse import quote, unquote
 from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig
 from storage.files import Files
-from storage.state.mirror_file import add_setting, number_of, setting_lines
+from storage.state.mirror_file import add_setting, kept_name, number_of, setting_lines
 
 VALID: Final = "valid"
 INVALID: Final = "invalid"
@@ -276,16 +276,19 @@ def thin(files: Files, data_dir: str, now_ms: int) -> list[str]:
 
 
 def kept_ranges(files: Files, data_dir: str) -> dict[tuple[str, int], Range]:
-    """Return, for each partition of points that a user has named, the lowest start and end.
+    """Return, for each partition of points that a user has named, the lowest start and end; also
+    under the name that its topic has after it was created again in the cluster (`kept_name`).
     Errors: CorruptCheckpoint, OSError: it is not known which records are needed.
     """
     lowest: dict[tuple[str, int], Range] = {}
     for name in names(files, data_dir):
         if time_of(name) is not None:
             continue
-        for item, each in read(files, data_dir, name).partitions.items():
-            known = lowest.get(item, each)
-            lowest[item] = Range(min(known.start, each.start), min(known.end, each.end))
+        point = read(files, data_dir, name)
+        for (topic, number), each in point.partitions.items():
+            for item in ((topic, number), (kept_name(topic, point.ids[topic]), number)):
+                known = lowest.get(item, each)
+                lowest[item] = Range(min(known.start, each.start), min(known.end, each.end))
     return lowest
 
 

@@ -116,9 +116,11 @@ def _row(
             for item, each in point.partitions.items()
             if item in copies
         )
-    state = point.state_text
+    state, size = point.state_text, 0
+    names = {topic: segments.name_of(topic, topic_id) for topic, topic_id in point.ids.items()}
     for (topic, number), each in point.partitions.items():
-        if not segments.has(topic, number, each.start):
+        size += segments.size(names[topic], number, each.start, each.end)
+        if not segments.has(names[topic], number, each.start):
             state = f"incomplete: records of {topic}:{number} were deleted"
     return {
         "point": name,
@@ -128,12 +130,7 @@ def _row(
         "groups": len(point.groups),
         "records": sum(each.end - each.start for each in point.partitions.values()),
         "lag": lag,
-        "size": Size(
-            sum(
-                segments.size(topic, number, each.start, each.end)
-                for (topic, number), each in point.partitions.items()
-            )
-        ),
+        "size": Size(size),
     }
 
 
@@ -141,9 +138,19 @@ class _Segments:
     """The sizes of the `.log` files of partitions, by base offset."""
 
     def __init__(self, files: Files, data_dir: str) -> None:
+        from storage.paths import partitions_in
+
         self._files = files
         self._data_dir = data_dir
+        self._topics = partitions_in(files.scan(data_dir))
         self._known: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
+
+    def name_of(self, topic: str, topic_id: str) -> str:
+        """Return the name of the copy of a topic, which may have been created again."""
+        from storage.state.mirror_file import kept_name
+
+        kept = kept_name(topic, topic_id)
+        return kept if kept in self._topics else topic
 
     def has(self, topic: str, number: int, start: int) -> bool:
         """Return whether the first segment begins at this offset or before."""

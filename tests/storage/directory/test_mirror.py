@@ -17,7 +17,7 @@ from storage.files import Files
 from storage.log.append import append_as_follower
 from storage.state import mirror_file, point_file
 from storage.state.mirror_file import MirrorFile
-from storage.state.point_file import Point, Range, keep
+from storage.state.point_file import Point, Range, keep, name_at
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
@@ -175,8 +175,14 @@ def test_named_restore_points_keep_their_records(tmp_path: Path) -> None:
             run(manager, NOW_MS + 9 * DAY_MS)
         damaged.unlink()
         point_file.remove(files, path, "second")
-        run(manager, NOW_MS + 9 * DAY_MS)
-        assert bases(log) == [8]
+        assert delete_records(manager, log, 7, Task()) == 7
+        # The cluster has created the topic again.
+        renamed = Point(4000, "C", ids={"a": "b"}, partitions={("a", 0): Range(2, 8)})
+        point_file.write(files, path, renamed)
+        keep(files, path, name_at(4000), "renamed")
+        log = manager.create_mirrored_topic("a.b", None, 1, {}).partitions[0]
+        append(log, *[b"x"] * 4)
+        assert delete_records(manager, log, 4, Task()) == 2
 
 
 @pytest.mark.parametrize("content", [None, b"rubbish"])
