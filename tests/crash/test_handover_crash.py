@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,12 @@ from storage import LogManager, paths
 from storage.errors import HandoverRefused
 from storage.files import Files
 from storage.handover.handover import hand_over
-from storage.state import checkpoint_file
+from storage.state import checkpoint_file, point_file
+from storage.state.point_file import Position, Range
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.storage.handed import OTHER, clock_ms, shown, write_broker
+from tests.storage.handover.test_restore_points import NAME, take_point
 from tests.storage.logs import NOW_MS, append, write_settings
 from tests.storage.old_logs import content
 from tests.storage.transactions import Client
@@ -35,7 +37,10 @@ PARTITIONS = {"a": 1, "b": 2}
 Shown = dict[tuple[str, int], tuple[object, ...]]
 
 
-def build(root: Path, *, is_open: bool = False) -> None:
+TOPICS = {**PARTITIONS, paths.CONSUMER_OFFSETS: 2}
+
+
+def build(root: Path, *, is_open: bool = False, topics: Mapping[str, int] = PARTITIONS) -> None:
     """A source, and a broker's directory beside it."""
     data = root / "data"
     data.mkdir(parents=True)
@@ -53,7 +58,7 @@ def build(root: Path, *, is_open: bool = False) -> None:
         client.abort()
         if is_open:
             client.send(b"open")
-    write_broker(root / "broker", PARTITIONS)
+    write_broker(root / "broker", dict(topics))
 
 
 def run(root: Path, files: Files, *, link: bool = False) -> None:
@@ -172,3 +177,54 @@ def test_a_failure_of_every_operation(tmp_path: Path, error: int) -> None:
         assert not (root / "broker" / paths.HANDOVER).exists(), disk.failed
         reference.check(root)
     assert at > 30
+
+
+# -- restore points --------------------------------------------------------------------------------
+
+
+def build_point(root: Path) -> None:
+    """A point that divides a transaction, with groups in both of the broker's partitions."""
+    build(root, is_open=True, topics=TOPICS)
+    positions = {("a", 0): Position(3)}
+    take_point(root / "data", groups={f"g{number}": positions for number in range(5)})
+    point = point_file.read(Files(), str(root / "data"), NAME)
+    start, _ = point.partitions["b", 0]
+    with LogManager.open(str(root / "data"), mirrors=True, clock_ms=clock_ms) as manager:
+        log = manager.log("b", 0)
+        point.partitions["b", 0] = Range(start, log.log_end_offset)
+        Client(log, 7).abort()
+    point_file.write(Files(), str(root / "data"), point)
+
+
+def run_point(root: Path, files: Files) -> None:
+    data, broker = str(root / "data"), str(root / "broker")
+    hand_over(data, broker, at=NAME, files=files, clock_ns=lambda: clock_ms() * 1_000_000)
+
+
+def test_a_stop_at_every_operation_with_a_restore_point(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    build_point(root)
+    empty = shown(root / "broker")
+    source = content(root / "data")
+    stops = Stops(root, seeds=(0,))
+    run_point(root, stops.disk)
+    stops.end()
+    whole = shown(root / "broker")
+    assert {topic for topic, _ in whole} == TOPICS.keys()
+
+    def check(path: Path, _found: Found) -> None:
+        broker = path / "broker"
+        assert content(path / "data") == source
+        if (broker / paths.HANDOVER).exists():
+            with pytest.raises(HandoverRefused):
+                LogManager.open(str(broker))
+        else:
+            assert_others_stay(broker)
+            if shown(broker) == whole:
+                return
+            assert shown(broker) == empty
+        run_point(path, Unsynced())
+        assert shown(broker) == whole
+        assert_others_stay(broker)
+
+    stops.judge(check, tmp_path / "found")
