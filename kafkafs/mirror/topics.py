@@ -40,11 +40,13 @@ def is_wanted(name: str, patterns: Iterable[str]) -> bool:
 
 
 def wanted(metadata: Metadata, patterns: Sequence[str]) -> dict[str, Topic]:
-    """Return the chosen topics that may be read."""
+    """Return the chosen topics that may be read, with partitions from 0 on."""
     return {
         name: topic
         for name, topic in metadata.topics.items()
-        if not topic.error and is_wanted(name, patterns)
+        if not topic.error
+        and is_wanted(name, patterns)
+        and max(topic.partitions, default=0) + 1 == len(topic.partitions)
     }
 
 
