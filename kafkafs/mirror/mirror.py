@@ -452,6 +452,9 @@ class Mirror:
         for name, each in found.items():
             if isinstance(each, TopicSettings) or name not in self._policies:
                 self._policies[name] = Policy.of(each)
+                if name == paths.CONSUMER_OFFSETS and not isinstance(each, TopicSettings):
+                    # A broker creates it as a compacted topic.
+                    self._policies[name] = Policy(is_compacted=True)
             if isinstance(each, TopicSettings) and name in self.status.ids:
                 self.status.settings[name] = each.set_here
 

@@ -17,16 +17,17 @@ from confluent_kafka.admin import (
 )
 
 from kafka_client.requests import LATEST
+from storage import paths
 from storage.files import Files
 from storage.groups.offset_records import partition_for
 from storage.manager import LogManager
-from storage.state import mirror_file
+from storage.state import checkpoint_file, mirror_file
 from storage.verify.verify import verify
 from tests.interop import clients
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
 from tests.interop.test_mirror import Run, records, stored
-from tests.waits import HANG_S
+from tests.waits import HANG_S, until
 
 OFFSETS = "__consumer_offsets"
 
@@ -37,6 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(
         tmp_path_factory.mktemp("mirror"),
         offsets_topic_num_partitions=2,
+        log_cleaner_backoff_ms=100,
         authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         allow_everyone_if_no_acl_found="true",
     )
@@ -77,19 +79,17 @@ def test_the_offsets_of_groups_are_copied_with_their_topic(broker: Broker, tmp_p
 
 
 @contextlib.contextmanager
-def unreadable(broker: Broker) -> Iterator[None]:
-    """The topic of committed offsets can only be described."""
-    acl = (
-        *(ResourceType.TOPIC, OFFSETS, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"),
-        *(AclOperation.DESCRIBE, AclPermissionType.ALLOW),
-    )
+def allowed(broker: Broker, *operations: AclOperation) -> Iterator[None]:
+    """Of the topic of committed offsets, only this is allowed."""
+    who = (ResourceType.TOPIC, OFFSETS, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+    acls = [(*who, operation, AclPermissionType.ALLOW) for operation in operations]
     client = clients.admin(broker)
-    for made in client.create_acls([AclBinding(*acl)]).values():
+    for made in client.create_acls([AclBinding(*acl) for acl in acls]).values():
         made.result(HANG_S)
     try:
         yield
     finally:
-        for gone in client.delete_acls([AclBindingFilter(*acl)]).values():
+        for gone in client.delete_acls([AclBindingFilter(*acl) for acl in acls]).values():
             gone.result(HANG_S)
 
 
@@ -100,7 +100,7 @@ def test_offsets_whose_topic_may_not_be_read(broker: Broker, tmp_path: Path) -> 
     readable = Run(broker, tmp_path / "readable", "orders")
     readable()
     run = Run(broker, tmp_path / "denied", "orders")
-    with unreadable(broker):
+    with allowed(broker, AclOperation.DESCRIBE):
         assert (run().gaps, run.mirror.waiting, run.mirror.faults) == (0, {}, {})
         assert run.lines == [
             f"{OFFSETS}: this mirror asks for the offsets of groups every 30 s, as it may not read "
@@ -145,3 +145,21 @@ def test_the_copy_of_the_topic_is_compacted(broker: Broker, tmp_path: Path) -> N
     assert committed(tmp_path)["compacted"] == {("orders", 0): 39}
     assert (run().gaps, run.lines) == (0, [])
     assert verify(str(tmp_path)).faults == []
+
+
+def test_a_topic_whose_settings_may_not_be_read(broker: Broker, tmp_path: Path) -> None:
+    """A broker has compacted it: records are missing, and this is no gap."""
+    config = {"segment_ms": 1, "min_cleanable_dirty_ratio": 0}
+    clients.commit(broker, "cleaned", "orders", 1)
+    clients.set_topic(broker, OFFSETS, **config)
+    number = partition_for("cleaned", 2)
+    for offset in (2, 3, 4):
+        clients.commit(broker, "cleaned", "orders", offset)
+    checkpoint = str(broker.data / paths.CLEANER_OFFSETS)
+    end = max(int(log.stem) for log in broker.partition(OFFSETS, number).glob("*.log"))
+    ends = {(OFFSETS, number): end}
+    until(lambda: ends.items() <= checkpoint_file.read_offsets(Files(), checkpoint).items())
+    run = Run(broker, tmp_path, "orders")
+    with allowed(broker, AclOperation.READ, AclOperation.DESCRIBE):
+        assert (run().gaps, run.mirror.waiting, run.lines) == (0, {}, [])
+    assert committed(tmp_path)["cleaned"] == {("orders", 0): 4}
