@@ -179,7 +179,7 @@ class Cluster:
             if not left or time.monotonic() > deadline:
                 return found
             time.sleep(PAUSE_S)
-            with contextlib.suppress(BrokerUnreachable):
+            with contextlib.suppress(ClientError):
                 self.refresh({partition.topic for partition in left})
 
     def _by_leader(

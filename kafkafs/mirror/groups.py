@@ -24,8 +24,8 @@ from storage.manager import LogManager
 
 
 class GroupFacts(NamedTuple):
-    """What a cluster says about groups. `may_read`: see `requests.may_read` about their topic;
-    `offsets`: of all groups.
+    """What a cluster says about groups. `may_read`: see `requests.may_read` about their topic, None
+    also if that is not known; `offsets`: of all groups.
     """
 
     may_read: bool | None
@@ -33,9 +33,10 @@ class GroupFacts(NamedTuple):
 
 
 def ask(cluster: Cluster) -> GroupFacts:
-    """Ask a cluster. Errors: ClientError."""
-    may_read = requests.may_read(cluster, paths.CONSUMER_OFFSETS)
+    """Ask a cluster."""
+    may_read = None
     try:
+        may_read = requests.may_read(cluster, paths.CONSUMER_OFFSETS)
         return GroupFacts(may_read, requests.fetch_all_committed(cluster))
     except ClientError as error:
         return GroupFacts(may_read, error)

@@ -323,10 +323,11 @@ class Mirror:
 
     def _take_groups(self, found: GroupFacts) -> None:
         """Commit the offsets that groups have in the cluster, unless their topic is copied."""
-        if self._copies_groups is not False:
-            return
-        failed = str(found.offsets)
-        if not isinstance(found.offsets, ClientError):
+        failed = ""
+        if not self._copies_groups and isinstance(found.offsets, ClientError):
+            failed = str(found.offsets)
+        elif self._copies_groups is False:
+            assert not isinstance(found.offsets, ClientError)
             reasons = groups.commit_all(self._manager, found.offsets)
             failed = "; ".join(f"{name!r}: {reason}" for name, reason in reasons.items())
         if failed:

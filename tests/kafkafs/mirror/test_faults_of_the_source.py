@@ -1,0 +1,75 @@
+"""A mirror names what it cannot copy, waits for it, and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkafs.mirror import mirror as module
+from storage.manager import LogManager
+from storage.settings.messages import Struct
+from tests.kafka_client.fake_broker import batch
+from tests.kafkafs.mirror.fake_source import OTHER_ID, Run, Source, SourceLog, SourceTopic
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_MS", 0)
+    monkeypatch.setattr(module, "_GROUPS_MS", 0)
+    monkeypatch.setattr("kafka_client.cluster.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("kafka_client.consume.TIMEOUT_S", 0.3)
+
+
+@pytest.fixture
+def log() -> SourceLog:
+    """The log of `t:0`: two batches."""
+    return SourceLog([batch(0), batch(5)])
+
+
+@pytest.fixture
+def source(log: SourceLog) -> Iterator[Source]:
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        yield source
+
+
+def ends(data: Path, topic: str = "t") -> list[int]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        return [each.log_end_offset for each in manager.topics[topic].partitions.values()]
+
+
+def steps(script: Iterator[None]) -> Callable[[], bool]:
+    """Return a `stop` that goes one step on each time, and ends the run after the last one."""
+    return lambda: next(script, True) is True
+
+
+def test_a_later_session_begins_although_the_cluster_is_away(
+    source: Source, tmp_path: Path
+) -> None:
+    """The topic is created again, and the cluster refuses requests about groups and offsets."""
+    run = Run(source, tmp_path)
+
+    def script() -> Iterator[None]:
+        while run.mirror.left or not run.mirror.copied_offsets:
+            yield
+        source.topics["t"] = SourceTopic(OTHER_ID, logs={0: SourceLog([batch(0)])})
+        answers = dict(source.answers)
+
+        def once(version: int, data: Struct) -> Any:
+            """Let a look find the new topic, and no more."""
+            if data["topics"] is None:
+                source.answers["Metadata"] = lambda *_: {"errorCode": 58}
+                source.answers["ListOffsets"] = lambda *_: None
+            return answers["Metadata"](version, data)
+
+        source.answers["Metadata"] = once
+        while not run.mirror.faults:
+            yield
+        source.answers.update(answers)
+        while run.mirror.copied_offsets < 15:
+            yield
+
+    assert run(steps(script())).faults == {}
+    assert ends(tmp_path) == [5]
