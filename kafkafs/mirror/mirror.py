@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -205,7 +205,7 @@ class Mirror:
             if of_groups is not None:
                 self._take_groups(of_groups)
             if until_caught_up:
-                self._set_targets()
+                self._set_targets(each for each, copy in self._copies.items() if not copy.reason)
             try:
                 return self._copy(lookups, compaction, stop, until_caught_up=until_caught_up)
             finally:
@@ -410,7 +410,9 @@ class Mirror:
     def _read_on(self, copy: _Copy) -> None:
         """Fetch a partition from our log end on, or after a gap."""
         entries = copy.log.epochs.entries
-        epoch = entries[-1][0] if entries else NO_EPOCH
+        # The leader may have another epoch at the offsets that were skipped.
+        is_skipping = copy.position > copy.log.log_end_offset
+        epoch = entries[-1][0] if entries and not is_skipping else NO_EPOCH
         name = copy.partition.topic
         topic = self._cluster.metadata.topics.get(name)
         known_id = self.status.ids[name]
@@ -459,8 +461,8 @@ class Mirror:
             if isinstance(each, TopicSettings) and name in self.status.ids:
                 self.status.settings[name] = each.set_here
 
-    def _set_targets(self) -> None:
-        wanted = [each for each, copy in self._copies.items() if not copy.reason]
+    def _set_targets(self, wanted: Iterable[TopicPartition]) -> None:
+        """Ask for the ends up to which this run copies partitions."""
         found = list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
         for each, offset in found.items():
             if isinstance(offset, Offset):
@@ -542,6 +544,9 @@ class Mirror:
                 return
             self._note_end(copy, self._manager.clock_ms())
             copy.is_at_end = True
+            if copy.position < copy.target:
+                # An unclean election has lost records, or the high watermark is an old one.
+                self._set_targets([copy.partition])
             return
         self._leave_end(copy)
         if 0 < copy.target <= copy.position:

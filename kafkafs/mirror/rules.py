@@ -182,6 +182,9 @@ def on_comparison(
         found = on_divergence(end, epochs, epoch_end.leader_epoch, epoch_end.offset)
         if isinstance(found, Truncate):
             return found
+    if end <= latest.offset < position:
+        # Another leader than the one that had no records up to the position.
+        return Skip(max(end, earliest.offset))
     if position > latest.offset:
         return Wait(f"our log ends at offset {end}, that of the leader at offset {latest.offset}")
     return Again()

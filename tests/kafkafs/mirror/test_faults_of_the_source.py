@@ -73,3 +73,30 @@ def test_a_later_session_begins_although_the_cluster_is_away(
 
     assert run(steps(script())).faults == {}
     assert ends(tmp_path) == [5]
+
+
+def test_a_run_ends_although_the_cluster_has_lost_its_last_records(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """The end that the run has asked for is lost before it is copied."""
+    fetch = source.answers["Fetch"]
+
+    def lost(version: int, data: Struct) -> Any:
+        del log.batches[1:]
+        return fetch(version, data)
+
+    source.answers["Fetch"] = lost
+    run = Run(source, tmp_path)
+    assert (run().gaps, run.lines) == (0, [])
+    assert ends(tmp_path) == [5]
+
+
+def test_damaged_records_that_begin_an_epoch_are_skipped(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    damaged = bytearray(batch(5, epoch=4))
+    damaged[70] ^= 1
+    log.batches = [batch(0, epoch=3), bytes(damaged), batch(10, epoch=4)]
+    log.epochs = {3: 5}
+    assert Run(source, tmp_path, accept_loss=True)().waiting == {}
+    assert ends(tmp_path) == [15]

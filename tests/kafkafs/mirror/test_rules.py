@@ -143,6 +143,10 @@ def test_a_divergence_ends_where_both_have_the_epoch(
         ),
         (100, 0, 80, None, Wait("our log ends at offset 100, that of the leader at offset 80")),
         (110, 0, 120, Offset(90, 7), Truncate(90)),
+        # Another leader has less than the one that had deleted records, or had damaged ones.
+        (200, 0, 150, Offset(150, 7), Skip(100)),
+        (200, 120, 150, Offset(150, 7), Skip(120)),
+        (200, 0, 90, None, Wait("our log ends at offset 100, that of the leader at offset 90")),
     ],
 )
 def test_a_refused_position(
