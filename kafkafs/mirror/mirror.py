@@ -235,6 +235,8 @@ class Mirror:
                 for copy in self._copies.values()
             )
             if is_caught_up and not compaction.begin():
+                # The copies have all, also if a later look has failed.
+                self.faults.pop("cluster", None)
                 self._follow_deletes()
                 break
             for each in consumer.poll():
@@ -285,11 +287,6 @@ class Mirror:
                     f"{name}: the topic was created again; the copy of the old one is {kept}"
                 )
             self._add_starts(files, metadata, is_first=is_first)
-        for name, topic in found.items():
-            for each in (TopicPartition(name, number) for number in sorted(topic.partitions)):
-                if each not in given.partitions:
-                    reason = rules.reason_of(BrokerError(LEADER_NOT_AVAILABLE, name))
-                    self._say_once(str(each), f"{each}: waits: {reason}")
         return of_groups
 
     def _check_cluster(self, metadata: Metadata) -> None:
@@ -347,22 +344,26 @@ class Mirror:
             for number in sorted(topic.partitions)
             if (name, number) not in self.status.partitions
         ]
-        starts = {
-            each: EARLIEST if each.topic == paths.CONSUMER_OFFSETS else start
-            for each in new
-            if start != EARLIEST or topics.has_leader(metadata, each)
+        starts = {each: EARLIEST if each.topic == paths.CONSUMER_OFFSETS else start for each in new}
+        asked = {
+            each: offset
+            for each, offset in starts.items()
+            if offset != EARLIEST or topics.has_leader(metadata, each)
         }
-        offsets = topics.start_offsets(self._cluster, starts) if starts else {}
+        without_leader = BrokerError(LEADER_NOT_AVAILABLE, "")
+        offsets: dict[TopicPartition, int | ClientError] = dict.fromkeys(new, without_leader)
+        if asked:
+            offsets |= topics.start_offsets(self._cluster, asked)
         for each, offset in offsets.items():
             if not isinstance(offset, int):
-                if start != EARLIEST:
+                if starts[each] != EARLIEST:
                     raise offset
-                self._say_once(str(each), f"{each}: {rules.reason_of(offset)}")
+                self._say_once(str(each), f"{each}: waits: {rules.reason_of(offset)}")
                 continue
             self.faults.pop(str(each), None)
             self.status.ids.setdefault(each.topic, topics.id_text(found[each.topic].id))
             self.status.partitions[each] = MirroredPartition(start=offset)
-        if offsets or is_first:
+        if asked or is_first:
             mirror_file.write(files, self._path, self.status)
 
     def _create(self, metadata: Metadata) -> None:
@@ -417,8 +418,9 @@ class Mirror:
         topic = self._cluster.metadata.topics.get(name)
         known_id = self.status.ids[name]
         copy.is_answered = False
-        if topic is None:
-            self._wait(copy, rules.reason_of(BrokerError(UNKNOWN_TOPIC, name)))
+        if topic is None or topic.error:
+            code = UNKNOWN_TOPIC if topic is None else topic.error
+            self._wait(copy, rules.reason_of(BrokerError(code, name)))
         elif known_id == NO_ID and (reason := self._why_another(copy)):
             self._wait(copy, reason)
         elif known_id not in (NO_ID, topics.id_text(topic.id)):

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from kafka_client.requests import LATEST
 from kafkafs.mirror import mirror as module
 from storage.manager import LogManager
 from storage.settings.messages import Struct
-from tests.kafka_client.fake_broker import batch
-from tests.kafkafs.mirror.fake_source import OTHER_ID, Run, Source, SourceLog, SourceTopic
+from tests.kafka_client.fake_broker import answer, batch
+from tests.kafkafs.mirror.fake_source import NO_ID, OTHER_ID, Run, Source, SourceLog, SourceTopic
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +101,59 @@ def test_damaged_records_that_begin_an_epoch_are_skipped(
     log.epochs = {3: 5}
     assert Run(source, tmp_path, accept_loss=True)().waiting == {}
     assert ends(tmp_path) == [15]
+
+
+def test_partitions_without_a_leader_are_faults(source: Source, tmp_path: Path) -> None:
+    """Each is named once, and copied when it has one."""
+    logs = source.topics["t"].logs
+    logs[1] = SourceLog([batch(0)], leader=-1)
+    line = "t:1: waits: LEADER_NOT_AVAILABLE"
+    assert Run(source, tmp_path)().faults == {"t:1": line}
+    run = Run(source, tmp_path)
+
+    def script() -> Iterator[None]:
+        logs[2] = SourceLog([batch(0)], leader=-1)
+        while "t:2" not in run.mirror.faults:
+            yield
+        logs[1].leader = logs[2].leader = 0
+        while run.mirror.copied_offsets < 10:
+            yield
+
+    assert run(steps(script())).faults == {}
+    assert run.lines == [line, line.replace("1", "2")]
+
+
+def test_a_leader_of_offsets_is_not_needed_at_first(source: Source, tmp_path: Path) -> None:
+    """A copy of the other topics may begin at their ends."""
+    offsets = SourceLog(leader=-1)
+    source.topics["__consumer_offsets"] = SourceTopic(OTHER_ID, logs={0: offsets})
+    mirror = Run(source, tmp_path, start=LATEST)()
+    assert list(mirror.faults) == ["__consumer_offsets:0"]
+
+
+def test_a_run_that_has_copied_everything_has_no_fault_of_a_look(
+    source: Source, tmp_path: Path
+) -> None:
+    run = Run(source, tmp_path)
+    cluster = source.answers["Metadata"]
+    fetch = source.answers["Fetch"]
+
+    def away(_version: int, data: Struct) -> Any:
+        source.answers["Metadata"] = lambda *_: {"errorCode": 58}
+        source.answers["Fetch"] = held
+        return answer()
+
+    def held(version: int, data: Struct) -> Any:
+        return fetch(version, data) if run.mirror.faults else answer()
+
+    source.answers["Fetch"] = away
+    assert run().faults == {}
+    assert ends(tmp_path) == [10]
+    source.answers["Metadata"] = cluster
+
+
+def test_the_error_of_a_topic_is_the_reason(source: Source, tmp_path: Path) -> None:
+    Run(source, tmp_path)()
+    source.topics["t"] = SourceTopic(NO_ID, 29, {})
+    run = Run(source, tmp_path)
+    assert "TOPIC_AUTHORIZATION_FAILED" in run().waiting["t", 0]
