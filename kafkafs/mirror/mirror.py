@@ -43,16 +43,23 @@ from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.lookups import Found, Lookups, settings_of
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
-from kafkafs.mirror.transactions import lost_marker
+from kafkafs.mirror.transactions import has_records, lost_marker, open_transactions
 from storage import paths
 from storage.directory.lock import alone
 from storage.directory.open import Progress
 from storage.directory.retain import delete_records
 from storage.errors import StorageError
 from storage.files import Files
-from storage.log.append import append_as_follower, append_parts, holes, parse_as_follower
+from storage.log.append import (
+    abort_transaction,
+    append_as_follower,
+    append_parts,
+    holes,
+    parse_as_follower,
+)
 from storage.log.log import Log
 from storage.manager import LogManager
+from storage.record.header import parse_header
 from storage.state import mirror_file
 from storage.state.gaps_file import Gap
 from storage.state.mirror_file import NO_ID, UNKNOWN, MirroredPartition, MirrorFile
@@ -101,7 +108,8 @@ class _Copy:
     `skip_to`: the source has no records between our log end and this offset. `is_at_end`: whether
     it has all records of the source; `at_end_ms`: when it last had, by the wall clock. `reason`:
     why it waits. `is_answered`: whether the leader has answered about the position. `target`: the
-    end of the source when the session began.
+    end of the source when the session began. `open_transactions`: those at our log end `paused_at`,
+    until the source has given the records after it.
     """
 
     partition: TopicPartition
@@ -116,6 +124,8 @@ class _Copy:
     reason: str = ""
     is_answered: bool = False
     target: int = 0
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    paused_at: int = 0
 
     @property
     def position(self) -> int:
@@ -426,6 +436,8 @@ class Mirror:
         elif known_id not in (NO_ID, topics.id_text(topic.id)):
             self._wait(copy, "the topic was created again, and its name leaves no room for its id")
         else:
+            copy.open_transactions = open_transactions(copy.log)
+            copy.paused_at = copy.log.log_end_offset
             topic_id = NO_TOPIC_ID if known_id == NO_ID else topic.id
             position = Position(copy.position, epoch, topic_id=topic_id)
             self._consumer.add(copy.partition, position)
@@ -558,7 +570,13 @@ class Mirror:
         """Name the gaps before records and between them, and append; return False if it waits."""
         log, end = copy.log, copy.log.log_end_offset
         parts = parse_as_follower(log, each.records)
-        if found := holes(parts, end):
+        found = holes(parts, end)
+        if found and copy.open_transactions:
+            size = _size_below(each.records, found[0][0])
+            append_parts(log, parse_as_follower(log, each.records[:size]), time.time_ns())
+            self._abort_removed_transactions(copy, found[0][1])
+            parts = parse_as_follower(log, each.records[size:])
+        if found:
             policy = self._policies.get(log.topic, Policy())
             loss = self._options.accept_loss
             decision = rules.on_records(
@@ -576,6 +594,28 @@ class Mirror:
             self.copied_bytes += len(each.records)
             self.copied_offsets += log.log_end_offset - end
         return True
+
+    def _abort_removed_transactions(self, copy: _Copy, last: int) -> None:
+        """Abort in a hole, which begins at our log end, the transactions that were open before a
+        pause and of which the source has no record any more.
+        """
+        log = copy.log
+        for producer_id, first in copy.open_transactions.items():
+            producer = log.producers.by_id.get(producer_id)
+            end = log.log_end_offset
+            # A record that came after the pause has its marker after it.
+            if (
+                end <= last
+                and producer is not None
+                and producer.transaction_first_offset == first
+                and producer.last_offset < copy.paused_at
+                and not has_records(
+                    self._cluster, copy.partition, producer_id, max(first, copy.source_start), end
+                )
+            ):
+                self._name(copy, Hole("aborted", end, end))
+                abort_transaction(log, producer_id, time.time_ns())
+        copy.open_transactions = {}
 
     def _abort_lost_transaction(self, copy: _Copy, source_stable: int) -> bool:
         """Abort a transaction whose marker the source has no more; return whether there was one.
@@ -692,3 +732,11 @@ class Mirror:
                 copy.reason,
             )
         mirror_file.write(self._manager.files, self._path, self.status)
+
+
+def _size_below(records: memoryview, offset: int) -> int:
+    """Return the size of the first batches, which are below an offset."""
+    size = 0
+    while size < len(records) and parse_header(records, size).base_offset < offset:
+        size += parse_header(records, size).size
+    return size

@@ -2,16 +2,24 @@
 
 A cleaner removes a marker after all records of its transaction. A copy that has these records, and
 was not at the end meanwhile, never gets the marker: the transaction stays open here, and nothing
-after it is stable. Then an ABORT marker is written into the first hole after its records. That
-hides records that the source no longer has; a COMMIT could show aborted ones.
+after it is stable, or the marker of the producer's next transaction ends both. So an ABORT marker
+is written into the first hole after its records. That hides records that the source no longer has;
+a COMMIT could show aborted ones.
+
+- Before the first hole after a pause, `has_records` tells whether the source still has a record of
+  the transaction. If so, it also has the marker.
+- At the end, `lost_marker` finds a transaction that is open here only.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.fetch import Fetcher, Position
 from storage.log.log import Log
 from storage.record.control import ABORT, encode_marker
+from storage.record.header import parse_header
 from storage.segment.reader import SegmentReader
 from storage.state.producer_state import Producer
 
@@ -58,3 +66,42 @@ def lost_marker(log: Log, source_stable: int) -> LostMarker | None:
                 return LostMarker(producer, end, header.leader_epoch)
             end = max(end, header.last_offset + 1)
     return None
+
+
+def open_transactions(log: Log) -> dict[int, int]:
+    """Return the first offset of each open transaction, by its producer."""
+    if log.producers.first_undecided_offset is None:
+        return {}
+    return {
+        each.producer_id: each.transaction_first_offset
+        for each in log.producers
+        if each.in_transaction
+    }
+
+
+def has_records(
+    cluster: Cluster, partition: TopicPartition, producer_id: int, first: int, end: int
+) -> bool:
+    """Return whether the leader has records of a producer from offset `first` up to `end`.
+
+    Errors: ClientError, CorruptRecord.
+    """
+    connection = cluster.connection(cluster.metadata.leader_of(partition))
+    fetcher = Fetcher(connection, max_wait_ms=0)
+    fetcher.add(partition, Position(first))
+    is_behind = first < end
+    while is_behind:
+        fetcher.send()
+        is_behind = False
+        for found in fetcher.receive():
+            if found.error is not None:
+                raise found.error
+            is_behind = bool(found.records) and found.next_offset < end
+            at = 0
+            while at < len(found.records):
+                header = parse_header(found.records, at)
+                is_data = header.records_count > 0 and not header.is_control
+                if is_data and header.producer_id == producer_id and header.base_offset < end:
+                    return True
+                at += header.size
+    return False

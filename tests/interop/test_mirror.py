@@ -643,6 +643,76 @@ def test_a_transaction_whose_marker_was_compacted_away(broker: Broker, tmp_path:
     assert run().gaps == 0
 
 
+def test_a_later_transaction_of_the_producer_ends_none_whose_marker_was_compacted_away(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Its COMMIT marker would show the records of the first one, which was aborted."""
+    clients.create_topic(
+        broker,
+        "later",
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.001,
+        internal_segment_bytes=4000,
+        delete_retention_ms=0,
+    )
+    plain, sender = Sender(broker), Sender(broker, transactional_id="later")
+    plain.send("later", keyed("a", "b"))
+    sender.producer.begin_transaction()
+    sender.send("later", keyed("aborted"))
+    run = Run(broker, tmp_path, "later")
+    run()
+    sender.producer.abort_transaction(HANG_S)
+    directory = broker.partition("later")
+
+    def has_marker() -> bool:
+        plain.send("later", keyed("a", "b", size=1500))
+        return any(has_producer(path.read_bytes()) for path in directory.glob("*.log"))
+
+    until(lambda: not has_marker())
+    with sender.transaction():
+        sender.send("later", keyed("committed"))
+    assert run().gaps >= 1
+    assert ("aborted", 3, 3) in named(tmp_path, "later")
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        log = manager.log("later", 0)
+        assert log.last_stable_offset == log.log_end_offset == clients.offsets(broker, "later")[1]
+        ours = list(log.records())
+    assert [record.key for record in ours if len(record.key or b"") > 1] == [b"committed"]
+    theirs = clients.consume(broker, "later", committed=True)
+    assert ours[-len(theirs) :] == theirs
+    assert run().gaps == 0
+
+
+def test_a_transaction_of_which_records_are_left_gets_its_marker(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """The cleaner has removed all that lay before the marker."""
+    clients.create_topic(
+        broker,
+        "left",
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.001,
+        internal_segment_bytes=4000,
+    )
+    plain, sender = Sender(broker), Sender(broker, transactional_id="left")
+    plain.send("left", keyed("a", "b"))
+    sender.producer.begin_transaction()
+    sender.send("left", keyed("committed"))
+    run = Run(broker, tmp_path, "left")
+    assert run().gaps == 0
+    plain.send("left", keyed("a", "b"))
+    sender.producer.commit_transaction(HANG_S)
+
+    def is_cleaned() -> bool:
+        plain.send("left", keyed("a", "b", size=1500))
+        return parse_header(stored_batch(stored(broker.partition("left")), 3)).base_offset > 4
+
+    until(is_cleaned)
+    assert run().gaps == 0
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert b"committed" in {record.key for record in manager.log("left", 0).records()}
+
+
 def keyed(*keys: str, size: int = 1) -> list[Record]:
     return [Record(0, T, 0, key.encode(), random.randbytes(size)) for key in keys]
 
