@@ -168,7 +168,7 @@ NOT_RUN = {
     ],
     "docs/dev/architecture.md": [
         "cat, tail, grep, rsyslog          kafkafs COMMAND",
-        "kafkafs   cli > fuse | spark > tree > line_index > schemas >",
+        "kafkafs   cli > fuse | spark | mirror > tree > line_index >",
     ],
     "docs/dev/history.md": [
         "kernel ── inode ──▶ ViewFile ──▶ Generation ──▶ Timeline ──",
