@@ -284,10 +284,10 @@ class Mirror:
             self._check_cluster(metadata)
             given.source, given.topics = self._options.source, self._options.patterns
             of_groups = None
-            if self._copies_groups is None:
-                is_copied = paths.CONSUMER_OFFSETS in {*given.ids, *given.topics}
-                self._copies_groups = is_copied or None
-            if not self._copies_groups:
+            self._check_own_offsets(files)
+            if paths.CONSUMER_OFFSETS in {*given.ids, *given.topics}:
+                self._copies_groups = True
+            else:
                 of_groups = groups.ask(self._cluster)
                 self._choose_source_of_groups(files, of_groups)
             found = topics.wanted(metadata, self._patterns)
@@ -303,6 +303,17 @@ class Mirror:
         if self.status.cluster != (metadata.cluster_id or NO_ID):
             reason = f"this directory mirrors cluster {self.status.cluster}"
             reason += f", but {self._options.source} is cluster {metadata.cluster_id}"
+            raise topics.MirrorRefused(reason, path=self._path)
+
+    def _check_own_offsets(self, files: Files) -> None:
+        """Check that no topic of committed offsets is to be copied that this mirror writes itself.
+        Errors: MirrorRefused, OSError.
+        """
+        name, given = paths.CONSUMER_OFFSETS, self.status
+        is_here = name in paths.partitions_in(files.scan(self._path))
+        if is_here and name in given.topics and name not in given.ids:
+            reason = f"this mirror has a topic {name} of its own, with the offsets that groups had "
+            reason += "in the cluster. To copy the topic of the cluster, begin a new mirror"
             raise topics.MirrorRefused(reason, path=self._path)
 
     @property

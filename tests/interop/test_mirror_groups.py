@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from kafka_client.requests import LATEST
+from kafkafs.mirror.topics import MirrorRefused
 from storage import paths
 from storage.files import Files
 from storage.groups.offset_records import partition_for
@@ -121,6 +122,8 @@ def test_offsets_whose_topic_may_not_be_read(broker: Broker, tmp_path: Path) -> 
     assert committed(run.data)["denied"] == {("orders", 0): 50}
     ends = offsets_ends(run.data)
     assert (run().waiting, offsets_ends(run.data)) == ({}, ends)
+    with pytest.raises(MirrorRefused, match="a topic __consumer_offsets of its own"):
+        Run(broker, run.data, "orders", OFFSETS)()
     readable()
     assert committed(readable.data)["denied"] == {("orders", 0): 50}
 
