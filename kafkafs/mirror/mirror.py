@@ -291,7 +291,7 @@ class Mirror:
                 of_groups = groups.ask(self._cluster)
                 self._choose_source_of_groups(files, of_groups)
             found = topics.wanted(metadata, self._patterns)
-            for name in topics.created_again(given, found):
+            for name in topics.created_again(files, self._path, given, found):
                 kept = topics.set_aside(files, self._path, given, name)
                 self._report(
                     f"{name}: the topic was created again; the copy of the old one is {kept}"
@@ -444,8 +444,12 @@ class Mirror:
             self._wait(copy, rules.reason_of(BrokerError(code, name)))
         elif known_id == NO_ID and (reason := self._why_another(copy)):
             self._wait(copy, reason)
+        elif topics.is_another(known_id, topic):
+            kept = mirror_file.kept_name(name, known_id)
+            reason = f"the topic was created again, but its copy cannot get the name {kept}"
+            self._wait(copy, reason)
         elif known_id not in (NO_ID, topics.id_text(topic.id)):
-            self._wait(copy, "the topic was created again, and its name leaves no room for its id")
+            self._wait(copy, "a broker has listed the topic without its id")
         else:
             copy.open_transactions = open_transactions(copy.log)
             copy.paused_at = copy.log.log_end_offset
@@ -506,7 +510,7 @@ class Mirror:
             if found.groups is not None:
                 self._choose_source_of_groups(self._manager.files, found.groups)
             wanted = topics.wanted(found.metadata, self._patterns)
-            if topics.created_again(self.status, wanted):
+            if topics.created_again(self._manager.files, self._path, self.status, wanted):
                 return True
             self._take_settings(found.settings)
             self._add_starts(self._manager.files, found.metadata, is_first=False)

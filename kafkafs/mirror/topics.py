@@ -57,6 +57,11 @@ def id_text(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
+def is_another(known_id: str, topic: Topic) -> bool:
+    """Return whether a topic has another id than its copy; not if one of them is not known."""
+    return topic.id != NO_TOPIC_ID and known_id not in (NO_ID, id_text(topic.id))
+
+
 def has_leader(metadata: Metadata, partition: TopicPartition) -> bool:
     """Return whether a partition can be read now."""
     topic = metadata.topics.get(partition.topic)
@@ -94,13 +99,23 @@ def begin(files: Files, data_dir: str) -> None:
         files.replace_atomically(os.path.join(data_dir, SETTINGS_FILE), _SETTINGS)
 
 
-def created_again(status: MirrorFile, topics: Mapping[str, Topic]) -> list[str]:
-    """Return the topics that have another id than their copies, whose names leave room for it."""
+def created_again(
+    files: Files, data_dir: str, status: MirrorFile, topics: Mapping[str, Topic]
+) -> list[str]:
+    """Return the topics that have another id than their copies, if these can be renamed."""
+    kept = {
+        name: kept_name(name, status.ids[name])
+        for name, topic in topics.items()
+        if is_another(status.ids.get(name, NO_ID), topic)
+    }
+    if not kept:
+        return []
+    here = paths.partitions_in(files.scan(data_dir))
+    # If a broker has listed a deleted topic again, its first copy already has the name.
     return [
         name
-        for name, topic in topics.items()
-        if status.ids.get(name, NO_ID) not in (NO_ID, id_text(topic.id))
-        and paths.is_topic_name(kept_name(name, status.ids[name]))
+        for name, new in kept.items()
+        if paths.is_topic_name(new) and not set(here.get(name, ())) & set(here.get(new, ()))
     ]
 
 

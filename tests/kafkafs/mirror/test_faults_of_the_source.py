@@ -157,3 +157,28 @@ def test_the_error_of_a_topic_is_the_reason(source: Source, tmp_path: Path) -> N
     source.topics["t"] = SourceTopic(NO_ID, 29, {})
     run = Run(source, tmp_path)
     assert "TOPIC_AUTHORIZATION_FAILED" in run().waiting["t", 0]
+
+
+def test_a_topic_that_is_listed_without_its_id_waits(source: Source, tmp_path: Path) -> None:
+    """As by an old broker of a cluster that is being upgraded."""
+    Run(source, tmp_path)()
+    source.topics["t"].id = NO_ID
+    run = Run(source, tmp_path)
+    assert run().waiting == {("t", 0): "a broker has listed the topic without its id"}
+    assert ends(tmp_path) == [10]
+
+
+def test_a_broker_with_old_metadata_lists_a_deleted_topic(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """The copy of the new topic is complete, and that of the old one is not changed."""
+    run = Run(source, tmp_path)
+    run()
+    new = SourceTopic(OTHER_ID, logs={0: SourceLog([batch(0)])})
+    for topic in (new, SourceTopic(logs={0: SourceLog()}), new):
+        source.topics["t"] = topic
+        run()
+    assert "cannot get the name" in run.mirror.waiting["t", 0]
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        found = {name: topic.partitions[0].log_end_offset for name, topic in manager.topics.items()}
+    assert sorted(found.values()) == [0, 5, 10]

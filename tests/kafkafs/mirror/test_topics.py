@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kafka_client.addresses import HostPort
 from kafka_client.cluster import Metadata, Partition, Topic, TopicPartition
 from kafka_client.fetch import NO_TOPIC_ID
 from kafkafs.mirror import topics
+from storage.files import Files
 from storage.state.mirror_file import NO_ID, MirrorFile
 
 
@@ -50,12 +53,16 @@ def test_topics_that_cannot_be_read_are_left_out() -> None:
     assert found == [True, False, False]
 
 
-def test_a_topic_with_another_id_was_created_again() -> None:
-    ids = {"same": bytes(range(16)), "other": bytes(range(1, 17)), "x" * 230: bytes(range(1, 17))}
-    known = topics.id_text(bytes(range(16)))
+def test_a_topic_with_another_id_was_created_again(tmp_path: Path) -> None:
+    one, two = bytes(range(16)), bytes(range(1, 17))
+    ids = {"same": one, "other": two, "unknown": NO_TOPIC_ID, "x" * 230: two, "taken": two}
+    known = topics.id_text(one)
     status = MirrorFile("c", "s", ("*",), {**dict.fromkeys(ids, known), "without": NO_ID})
     listed = {name: topic(name, 0, topic_id=topic_id) for name, topic_id in ids.items()}
-    listed["without"] = topic("without", 0, topic_id=bytes(range(16)))
-    # The name of the last one leaves no room for the id.
-    assert topics.created_again(status, listed) == ["other"]
+    listed["without"] = topic("without", 0, topic_id=one)
+    # A kill has left `other` with one partition that is not renamed yet.
+    for name in (f"other.{known}-0", "other-1", f"taken.{known}-0", "taken-0"):
+        (tmp_path / name).mkdir()
+    # The name with many x leaves no room for the id.
+    assert topics.created_again(Files(), str(tmp_path), status, listed) == ["other"]
     assert topics.id_text(NO_TOPIC_ID) == NO_ID
