@@ -43,20 +43,19 @@ from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.lookups import Found, Lookups, settings_of
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
-from kafkafs.mirror.transactions import has_records, lost_marker, open_transactions
+from kafkafs.mirror.transactions import (
+    has_records,
+    lost_markers,
+    open_transactions,
+    write_markers,
+)
 from storage import paths
 from storage.directory.lock import alone
 from storage.directory.open import Progress
 from storage.directory.retain import delete_records
 from storage.errors import StorageError
 from storage.files import Files
-from storage.log.append import (
-    abort_transaction,
-    append_as_follower,
-    append_parts,
-    holes,
-    parse_as_follower,
-)
+from storage.log.append import abort_transaction, append_parts, holes, parse_as_follower
 from storage.log.log import Log
 from storage.manager import LogManager
 from storage.record.header import parse_header
@@ -109,7 +108,8 @@ class _Copy:
     it has all records of the source; `at_end_ms`: when it last had, by the wall clock. `reason`:
     why it waits. `is_answered`: whether the leader has answered about the position. `target`: the
     end of the source when the session began. `open_transactions`: those at our log end `paused_at`,
-    until the source has given the records after it.
+    until the source has given the records after it. `searched_to`: no offset below is free for a
+    marker.
     """
 
     partition: TopicPartition
@@ -126,6 +126,7 @@ class _Copy:
     target: int = 0
     open_transactions: dict[int, int] = field(default_factory=dict)
     paused_at: int = 0
+    searched_to: int = 0
 
     @property
     def position(self) -> int:
@@ -438,7 +439,7 @@ class Mirror:
         name = copy.partition.topic
         topic = self._cluster.metadata.topics.get(name)
         known_id = self.status.ids[name]
-        copy.is_answered = False
+        copy.is_answered, copy.searched_to = False, 0
         if topic is None or topic.error:
             code = UNKNOWN_TOPIC if topic is None else topic.error
             self._wait(copy, rules.reason_of(BrokerError(code, name)))
@@ -569,8 +570,7 @@ class Mirror:
             copy.reason = ""
         copy.attempts, copy.is_answered = 0, True
         if copy.position >= copy.source_end:
-            if self._abort_lost_transaction(copy, each.last_stable_offset):
-                return
+            self._abort_lost_transactions(copy, each.last_stable_offset)
             self._note_end(copy, self._manager.clock_ms())
             copy.is_at_end = True
             if copy.position < copy.target:
@@ -632,21 +632,28 @@ class Mirror:
                 abort_transaction(log, producer_id, time.time_ns())
         copy.open_transactions = {}
 
-    def _abort_lost_transaction(self, copy: _Copy, source_stable: int) -> bool:
-        """Abort a transaction whose marker the source has no more; return whether there was one.
-
-        The records after the new marker are copied again.
-        """
+    def _abort_lost_transactions(self, copy: _Copy, source_stable: int) -> None:
+        """Abort transactions whose markers the source has no more."""
         log, now_ns = copy.log, time.time_ns()
-        lost = lost_marker(log, source_stable)
-        if lost is None:
-            return False
-        self._name(copy, Hole("aborted", lost.offset, lost.offset))
-        self._consumer.drop(copy.partition)
-        self._manager.truncate(log, lost.offset)
-        append_as_follower(log, lost.marker(now_ns // 1_000_000), now_ns)
-        self._read_on(copy)
-        return True
+        key = f"{copy.partition}: transaction"
+        lost = lost_markers(log, source_stable, copy.searched_to)
+        if lost:
+            self._name(copy, *(Hole("aborted", each.offset, each.offset) for each in lost))
+            # If that fails, the source is asked for what is left out.
+            skip_to, copy.skip_to = copy.skip_to, 0
+            write_markers(self._manager, log, lost, now_ns)
+            copy.skip_to = skip_to
+        first = log.producers.first_undecided_offset
+        if first is None or first >= source_stable:
+            self.faults.pop(key, None)
+            return
+        copy.searched_to = log.log_end_offset
+        self._say_once(
+            key,
+            f"{copy.partition}: the end of a transaction that begins at offset {first} is not in "
+            "the cluster any more, and no offset is free for it here: committed records after it "
+            "are not shown",
+        )
 
     def _note_end(self, copy: _Copy, at_ms: int) -> None:
         """Note that the copy has all that the source had at a time."""

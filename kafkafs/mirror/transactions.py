@@ -1,32 +1,48 @@
 """Ends transactions whose markers the source has no more.
 
-A cleaner removes a marker after all records of its transaction. A copy that has these records, and
-was not at the end meanwhile, never gets the marker: the transaction stays open here, and nothing
-after it is stable, or the marker of the producer's next transaction ends both. So an ABORT marker
-is written into the first hole after its records. That hides records that the source no longer has;
-a COMMIT could show aborted ones.
+A cleaner removes a marker after all records of its transaction, and retention removes both. A copy
+that has these records, and was not at the end meanwhile, never gets the marker: the transaction
+stays open here, and nothing after it is stable, or the marker of the producer's next transaction
+ends both. So an ABORT marker is written at an offset after its records that has no record. That
+hides records that the source no longer has; a COMMIT could show aborted ones.
 
 - Before the first hole after a pause, `has_records` tells whether the source still has a record of
   the transaction. If so, it also has the marker.
-- At the end, `lost_marker` finds a transaction that is open here only.
+- At the end, `lost_markers` finds transactions that are open here only. `write_markers` removes the
+  batches after the first new marker, and appends them again from the files that keep them: the
+  source may have deleted them. After a kill meanwhile, the files `*.diverged` still have those that
+  were not appended, and the mirror reads on in the source.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.fetch import Fetcher, Position
+from storage import paths
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.log.append import append_as_follower
 from storage.log.log import Log
+from storage.manager import LogManager
+from storage.record._batch import walk_batches
 from storage.record.control import ABORT, encode_marker
 from storage.record.header import parse_header
+from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
 from storage.state.producer_state import Producer
 
+_PIECE_BYTES: Final = 4 << 20
+
 
 class LostMarker(NamedTuple):
-    """A transaction that has ended in the source. `offset`: a hole after its records; `epoch`: the
-    leader epoch of the batch after that.
+    """A transaction that has ended in the source. `offset`: one without a record after its records;
+    `epoch`: the leader epoch of the batch after that.
     """
 
     producer: Producer
@@ -46,26 +62,116 @@ class LostMarker(NamedTuple):
         )
 
 
-def lost_marker(log: Log, source_stable: int) -> LostMarker | None:
-    """Return the oldest open transaction of a complete copy, if it has ended in the source, whose
-    last stable offset is `source_stable`; None also if there is no hole. Errors: OSError,
-    StorageError.
+def lost_markers(log: Log, source_stable: int, searched_to: int = 0) -> list[LostMarker]:
+    """Return the open transactions of a complete copy that have ended in the source, whose last
+    stable offset is `source_stable`, in the order of their new markers. Those are left out for
+    which no offset is free, from `searched_to` on. Errors: OSError, StorageError.
     """
     first = log.producers.first_undecided_offset
     if first is None or first >= source_stable:
-        return None
-    producer = next(each for each in log.producers if each.transaction_first_offset == first)
-    end = max(producer.last_offset + 1, log.log_start_offset)
-    for segment in log.segments_from(end):
+        return []
+    ended = [each for each in log.producers if 0 <= each.transaction_first_offset < source_stable]
+    ended.sort(key=lambda producer: producer.last_offset)
+    start = max(ended[0].last_offset + 1, log.log_start_offset, searched_to)
+    found: list[LostMarker] = []
+    # The later the offsets, the fewer batches are moved.
+    for offset, epoch in _free_offsets(log, start, len(ended)):
+        while ended and ended[-1].last_offset >= offset:
+            ended.pop()
+        if ended:
+            found.append(LostMarker(ended.pop(), offset, epoch))
+    return found[::-1]
+
+
+def write_markers(manager: LogManager, log: Log, lost: Sequence[LostMarker], now_ns: int) -> None:
+    """Write the markers, and append the batches after them again. Durable.
+
+    Errors: those of `truncate` and `append_as_follower`; the log ends before its former end, and
+    the files `*.diverged` have the rest.
+    """
+    left = deque(lost)
+    for cut in sorted(manager.truncate(log, lost[0].offset), key=_place):
+        for base_offset, batches in _batches_of(log, cut, left):
+            while left and left[0].offset < base_offset:
+                append_as_follower(log, left.popleft().marker(now_ns // 1_000_000), now_ns)
+            append_as_follower(log, batches, now_ns)
+            if log.durability.flush_due:
+                log.flush()
+        log.flush()
+        _remove(log.files, cut)
+    assert not left
+
+
+def _free_offsets(log: Log, start: int, count: int) -> list[tuple[int, int]]:
+    """Return the last `count` offsets from `start` on without records, the last one first, and the
+    leader epoch of the batch after each. None are found before damage.
+    """
+    found: list[tuple[int, int]] = []
+    later: tuple[int, int] | None = None
+    for segment in reversed(log.segments_from(start)):
+        free: deque[tuple[int, int]] = deque(maxlen=count)
+        end = max(start, segment.base_offset)
+        first_epoch: int | None = None
         reader = SegmentReader(segment)
-        start = reader.position_of(max(end, segment.base_offset))
-        if start is None:
-            continue
-        for _, header in reader.batches(start):
-            if header.base_offset > end:
-                return LostMarker(producer, end, header.leader_epoch)
+        position = reader.position_of(end)
+        for _, header in () if position is None else reader.batches(position):
+            base, epoch = header.base_offset, header.leader_epoch
+            first_epoch = epoch if first_epoch is None else first_epoch
+            # (A wrapper of v0 or v1 has its last offset only.)
+            if not header.is_wrapper:
+                free.extend((offset, epoch) for offset in range(max(end, base - count), base))
             end = max(end, header.last_offset + 1)
-    return None
+        if segment.damages:
+            break
+        if later is not None:
+            base, epoch = later
+            free.extend((offset, epoch) for offset in range(max(end, base - count), base))
+        if first_epoch is not None:
+            later = segment.base_offset, first_epoch
+        elif later is not None:
+            later = segment.base_offset, later[1]
+        found += reversed(free)
+    return found[:count]
+
+
+def _place(cut: Cut) -> tuple[str, int]:
+    """Return where the bytes of a cut were."""
+    return cut.path, cut.position
+
+
+def _batches_of(log: Log, cut: Cut, left: Sequence[LostMarker]) -> Iterator[tuple[int, memoryview]]:
+    """Yield kept batches, and the first base offset of each part: a part ends before the next
+    marker. Batches below the log start are left out. Errors: OSError, CorruptRecord.
+    """
+    assert cut.kept_as is not None
+    files, position = log.files, 0
+    with files.held_open(cut.kept_as) as fd:
+        while position < cut.size:
+            data = files.pread(fd, min(_PIECE_BYTES, cut.size - position), position)
+            header = parse_header(data)
+            if header.last_offset < log.log_start_offset:
+                position += header.size
+                continue
+            if header.size > len(data):
+                data = files.pread(fd, min(header.size, cut.size - position), position)
+            base = header.base_offset
+            end = next((each.offset for each in left if each.offset > base), paths.MAX_OFFSET)
+            taken, _, _, _, fault, _ = walk_batches(data, len(data), base, base, end)
+            if not taken:
+                reason = fault or "the batch is truncated"
+                raise CorruptRecord(reason, path=cut.kept_as, position=position)
+            yield base, memoryview(data)[:taken]
+            position += taken
+
+
+def _remove(files: Files, cut: Cut) -> None:
+    """Remove the files of a cut whose batches are in the log again."""
+    assert cut.kept_as is not None
+    suffix = cut.kept_as.removeprefix(cut.path)
+    for kind in (*paths.REBUILT_SUFFIXES, paths.LOG):
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(cut.path.removesuffix(paths.LOG) + kind + suffix)
+    files.sync_directory(os.path.dirname(cut.path))
 
 
 def open_transactions(log: Log) -> dict[int, int]:

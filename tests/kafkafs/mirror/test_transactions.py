@@ -1,0 +1,148 @@
+"""A copy aborts transactions whose markers the source has no more, and loses no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.mirror.transactions import lost_markers, write_markers
+from storage import Log, LogManager
+from storage.log.append import append_as_follower
+from storage.record.control import COMMIT
+from storage.verify.verify import verify
+from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
+from tests.storage.directory.test_mirror import make_mirror
+from tests.storage.log.test_follower import at, emptied, stored
+from tests.storage.logs import NOW_NS, batch, opened
+from tests.storage.transactions import marker, produced
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[LogManager]:
+    make_mirror(tmp_path)
+    with opened(tmp_path, mirrors=True) as manager:
+        yield manager
+    assert verify(str(tmp_path)).faults == []
+
+
+def new(manager: LogManager, segment_bytes: int = 1 << 20) -> Log:
+    settings = {"internal.segment.bytes": str(segment_bytes)}
+    return manager.create_mirrored_topic("t", None, 1, settings).partitions[0]
+
+
+def put(log: Log, *batches: tuple[int, bytes | bytearray]) -> None:
+    for offset, data in batches:
+        append_as_follower(log, at(data, offset, 3), NOW_NS)
+
+
+def opening(producer_id: int) -> bytearray:
+    return produced([b"open"], producer_id, transactional=True)
+
+
+def end(manager: LogManager, log: Log) -> list[tuple[int, int]]:
+    """Abort what has ended in a source without an open transaction."""
+    lost = lost_markers(log, log.log_end_offset)
+    if lost:
+        write_markers(manager, log, lost, NOW_NS)
+    return [(each.producer.producer_id, each.offset) for each in lost]
+
+
+def shown(log: Log) -> list[int]:
+    return [record.offset for record in log.records()]
+
+
+@pytest.mark.parametrize("segment_bytes", [200, 1 << 20], ids=["segments", "one"])
+def test_the_records_after_a_hole_stay(manager: LogManager, segment_bytes: int) -> None:
+    """The source may have none of them any more."""
+    log = new(manager, segment_bytes)
+    put(log, (5, batch([b"first"])), (6, opening(7)), (7, opening(8)))
+    before = stored(log)
+    later = [(5000 + 2 * n, batch([b"%d" % n] * 2)) for n in range(20)]
+    put(log, *later)
+    after = stored(log)[len(before) :]
+    assert (log.last_stable_offset, log.log_end_offset) == (6, 5040)
+    assert end(manager, log) == [(7, 4998), (8, 4999)]
+    assert stored(log).startswith(before)
+    assert stored(log).endswith(after)
+    assert shown(log) == [5, *range(5000, 5040)]
+    assert log.last_stable_offset == log.log_end_offset == 5040
+    assert list(Path(log.directory).glob("*.diverged")) == []
+    assert end(manager, log) == []
+    put(log, (5040, batch([b"next"])))
+    assert shown(log)[-1] == 5040
+
+
+def test_the_last_offsets_that_are_free_are_used(manager: LogManager) -> None:
+    """Then the fewest batches are moved. Each transaction ends after its records."""
+    log = new(manager)
+    put(log, (0, opening(7)), (3, batch([b"3"])), (10, opening(8)), (11, opening(9)))
+    put(log, (13, batch([b"13"])), (14, batch([b"14"])))
+    put(log, (20, opening(6)), (21, marker(6, COMMIT)))
+    assert end(manager, log) == [(7, 17), (8, 18), (9, 19)]
+    assert shown(log) == [3, 13, 14, 20]
+
+
+def test_a_transaction_without_a_free_offset_stays(manager: LogManager) -> None:
+    log = new(manager)
+    put(log, (0, opening(7)), (3, opening(8)), (4, emptied(marker(7, COMMIT))), (5, batch([b"5"])))
+    assert end(manager, log) == [(7, 2)]
+    assert lost_markers(log, 6) == []
+    assert log.last_stable_offset == 3
+    put(log, (9, batch([b"9"])))
+    assert lost_markers(log, 6, 9) == []
+    assert end(manager, log) == [(8, 8)]
+
+
+def test_a_transaction_that_is_open_in_the_source_stays(manager: LogManager) -> None:
+    log = new(manager)
+    put(log, (0, opening(7)), (3, opening(8)), (6, batch([b"6"])))
+    assert [each.producer.producer_id for each in lost_markers(log, 3)] == [7]
+    assert lost_markers(log, 0) == []
+
+
+def test_no_batch_is_moved_beside_damage(manager: LogManager, tmp_path: Path) -> None:
+    log = new(manager)
+    put(log, (0, opening(7)), (5, batch([b"five"])), (6, batch([b"six"])), (9, batch([b"9"])))
+    (path,) = (tmp_path / "t-0").glob("*.log")
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b"five", b"FIVE"))
+    manager.close()
+    with opened(tmp_path, mirrors=True) as again:
+        assert lost_markers(again.log("t", 0), 10) == []
+    path.write_bytes(sound)
+
+
+def test_records_below_the_log_start_stay_deleted(manager: LogManager) -> None:
+    log = new(manager, 200)
+    put(log, (0, opening(7)), *((10 + 2 * n, batch([b"%d" % n] * 2)) for n in range(5)))
+    log.raise_log_start(1)
+    assert end(manager, log) == [(7, 9)]
+    assert shown(log) == list(range(10, 20))
+    assert log.log_start_offset == 1
+
+
+@pytest.mark.parametrize(("next_offset", "fault"), [(5, False), (1, True)])
+def test_a_mirror_that_is_complete_ends_them(tmp_path: Path, next_offset: int, fault: bool) -> None:
+    """… also after damaged records that were skipped. An end without a place is named, once."""
+    damaged = bytearray(at(batch([b"damaged"]), 7, 3))
+    damaged[70] ^= 1
+    batches = [(0, opening(7)), (next_offset, batch([b"1"])), (8, batch([b"2"]))]
+    first, second, last = (at(data, offset, 3) for offset, data in batches)
+    if not fault:
+        log = SourceLog([first, second, bytes(damaged), last])
+    else:
+        log = SourceLog([first, second])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        run = Run(source, tmp_path, accept_loss=True)
+        run()
+        if fault:
+            assert run.lines == list(run.mirror.faults.values())
+            assert "begins at offset 0 is not in the cluster" in run.lines[0]
+        else:
+            assert run.mirror.faults == {}
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        copy = manager.log("t", 0)
+        assert shown(copy) == ([] if fault else [5, 8])
+        assert copy.last_stable_offset == (0 if fault else copy.log_end_offset)
