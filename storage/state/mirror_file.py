@@ -188,7 +188,7 @@ def setting_lines(settings: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 def add_setting(settings: dict[str, str], word: str) -> None:
     """Add the setting in the last word of a line. Errors: ValueError."""
     name, value = map(unquote, word.split("="))
-    if not name or name in settings or word != f"{_escaped(name)}={_escaped(value)}":
+    if name in settings or word != f"{_escaped(name)}={_escaped(value)}":
         raise ValueError(word)
     settings[name] = value
 

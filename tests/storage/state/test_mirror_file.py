@@ -22,6 +22,7 @@ source kafka://one:9092,two:9092
 topics a-* b
 topic a-x eV5C2xLoR3ehQ0NFt2aPvA
 topic b -
+setting a-x =%3D%25%0A
 setting a-x cleanup.policy=compact,%20delete
 setting a-x x=
 setting b follower.replication.throttled.replicas=0:1,*
@@ -39,7 +40,7 @@ VALUE = MirrorFile(
     },
     {
         "b": {"follower.replication.throttled.replicas": "0:1,*"},
-        "a-x": {"x": "", "cleanup.policy": "compact, delete"},
+        "a-x": {"x": "", "cleanup.policy": "compact, delete", "": "=%\n"},
     },
 )
 
@@ -100,7 +101,6 @@ def test_lag(copy: MirroredPartition, lag: int | None) -> None:
                 f"partition a 0 {COPY} state",
                 *(
                     "setting a x",
-                    "setting a =1",
                     "setting a x=1=2",
                     "setting a x=1 2",
                     "setting b x=1",
