@@ -31,6 +31,13 @@ class _Lookup(NamedTuple):
     metadata: Future[Metadata]
 
 
+class _Place(NamedTuple):
+    """A broker, and the rack that requests to it have; "": it does not name another replica."""
+
+    address: HostPort
+    rack_id: str
+
+
 class Consumer:
     """Fetches partitions from their positions on, over connections of its own. Not thread-safe.
 
@@ -39,8 +46,9 @@ class Consumer:
 
     `ends` are offsets at which partitions are complete. A partition that is complete, or has an
     error, is not fetched any more. `options` are those of `Fetcher`. With a `rack_id` a partition
-    is fetched from the replica that its leader names (KIP-392). Without `retries`, a partition
-    whose leader fails has the error at once.
+    is fetched from the replica that its leader names (KIP-392). Records that are damaged there, or
+    of another history, are read from the leader. Without `retries`, a partition whose leader fails
+    has the error at once.
     """
 
     def __init__(
@@ -51,12 +59,14 @@ class Consumer:
         *,
         max_wait_ms: int = 500,
         retries: bool = True,
+        rack_id: str = "",
         **options: Any,
     ) -> None:
         self._retries = retries
         self._ends = ends or {}
         self._max_wait_s = max_wait_ms / 1000
         self._options = {"max_wait_ms": max_wait_ms, **options}
+        self._rack_id = rack_id
         self._settings = cluster.settings
         # For the thread of a lookup.
         self._finder = cluster.for_thread()
@@ -64,8 +74,8 @@ class Consumer:
         self._next_lookup_at = 0.0
         # What is known of the cluster since the last failure.
         self._metadata = cluster.metadata
-        self._fetchers: dict[HostPort, Fetcher] = {}
-        self._connecting: dict[HostPort, Future[Connection]] = {}
+        self._fetchers: dict[_Place, Fetcher] = {}
+        self._connecting: dict[_Place, Future[Connection]] = {}
         # The partitions without a known leader; those that are not fetched from their leader.
         self._waiting: dict[TopicPartition, Position] = {}
         self._at_followers: set[TopicPartition] = set()
@@ -109,10 +119,7 @@ class Consumer:
     def add(self, partition: TopicPartition, position: Position) -> None:
         """Fetch a partition from now on, or from another position."""
         self.drop(partition)
-        try:
-            self._place(partition, position, self._metadata)
-        except BrokerError:
-            self._waiting[partition] = position
+        self._place_or_wait(partition, position, self._rack_id)
 
     def drop(self, partition: TopicPartition) -> None:
         """Fetch a partition no longer."""
@@ -133,25 +140,25 @@ class Consumer:
         while True:
             found += self._find_leaders()
             is_answered = False
-            for address, fetcher in list(self._fetchers.items()):
+            for place, fetcher in list(self._fetchers.items()):
                 try:
-                    is_answered |= self._exchange(fetcher, found)
+                    is_answered |= self._exchange(place, fetcher, found)
                 except ClientError as error:
-                    found += self._lose(address, error)
+                    found += self._lose(place, error)
             left_s = end - time.monotonic()
             if found or is_answered or left_s <= 0:
                 break
             self._wait(left_s)
         yield from found
 
-    def _exchange(self, fetcher: Fetcher, found: list[Fetched]) -> bool:
+    def _exchange(self, place: _Place, fetcher: Fetcher, found: list[Fetched]) -> bool:
         """Take the answer if it is whole, and ask for more. Return whether it is."""
         connection = fetcher.connection
         if connection is None:
             return False
         is_answered = fetcher.is_under_way and connection.is_answered()
         if is_answered:
-            found += [each for each in fetcher.receive() if self._is_taken(fetcher, each)]
+            found += [each for each in fetcher.receive() if self._is_taken(place, fetcher, each)]
         if not fetcher.is_under_way and fetcher.positions and not connection.is_throttled:
             # The broker works while the caller takes the answer.
             fetcher.send()
@@ -169,7 +176,7 @@ class Consumer:
             left_s = min(left_s, PAUSE_S)
         answers.poll(left_s * 1000)
 
-    def _is_taken(self, fetcher: Fetcher, each: Fetched) -> bool:
+    def _is_taken(self, place: _Place, fetcher: Fetcher, each: Fetched) -> bool:
         """Whether the caller gets it; not if the partition is looked for at another broker."""
         partition, error = each.partition, each.error
         if isinstance(error, BrokerError) and self._passes(partition, error):
@@ -187,24 +194,35 @@ class Consumer:
             if address is None:
                 self._waiting[partition] = position
             else:
-                self._fetch_from(address, partition, position)
+                self._fetch_from(_Place(address, place.rack_id), partition, position)
                 self._at_followers.add(partition)
             return False
         is_complete = each.next_offset >= self._ends.get(partition, each.next_offset + 1)
-        if error or each.diverging or is_complete:
+        if error or each.diverging:
+            position = fetcher.remove(partition)
+            assert position is not None
+            if partition in self._at_followers:
+                self._place_or_wait(partition, position, "")
+                return False
+        elif is_complete:
             fetcher.remove(partition)
+        elif each.records and place.rack_id != self._rack_id:
+            # The replica in the rack may have the records after these.
+            position = fetcher.remove(partition)
+            assert position is not None
+            self._place_or_wait(partition, position, self._rack_id)
         return True
 
     # -- leaders -----------------------------------------------------------------------------------
 
     def _find_leaders(self) -> Iterator[Fetched]:
-        for address, future in list(self._connecting.items()):
+        for place, future in list(self._connecting.items()):
             if future.done():
-                del self._connecting[address]
+                del self._connecting[place]
                 try:
-                    self._fetchers[address].connection = future.result()
+                    self._fetchers[place].connection = future.result()
                 except ClientError as error:
-                    yield from self._lose(address, error)
+                    yield from self._lose(place, error)
         if self._lookup is not None and self._lookup.metadata.done():
             lookup, self._lookup = self._lookup, None
             yield from self._take_leaders(lookup)
@@ -226,7 +244,7 @@ class Consumer:
             try:
                 if failure is not None:
                     raise failure
-                self._place(partition, position, metadata)
+                self._place(partition, position, metadata, self._rack_id)
             except ClientError as error:
                 failed = self._failed(partition, error, time.monotonic())
                 if failed is None:
@@ -234,7 +252,16 @@ class Consumer:
                 yield failed
             del self._waiting[partition]
 
-    def _place(self, partition: TopicPartition, position: Position, metadata: Metadata) -> None:
+    def _place_or_wait(self, partition: TopicPartition, position: Position, rack_id: str) -> None:
+        """Fetch a partition from its leader, or look for that first."""
+        try:
+            self._place(partition, position, self._metadata, rack_id)
+        except BrokerError:
+            self._waiting[partition] = position
+
+    def _place(
+        self, partition: TopicPartition, position: Position, metadata: Metadata, rack_id: str
+    ) -> None:
         """Fetch a partition from its leader. Errors: BrokerError."""
         address = metadata.leader_of(partition)
         topic = metadata.topics[partition.topic]
@@ -243,17 +270,19 @@ class Consumer:
         epoch = topic.partitions[partition.partition].leader_epoch
         self._at_followers.discard(partition)
         position = replace(position, leader_epoch=epoch, topic_id=topic.id)
-        self._fetch_from(address, partition, position)
+        self._fetch_from(_Place(address, rack_id), partition, position)
 
-    def _fetch_from(self, address: HostPort, partition: TopicPartition, position: Position) -> None:
-        if address not in self._fetchers:
-            self._fetchers[address] = Fetcher(**self._options)
-            self._connecting[address] = in_background(lambda: Connection(address, self._settings))
-        self._fetchers[address].add(partition, position)
+    def _fetch_from(self, place: _Place, partition: TopicPartition, position: Position) -> None:
+        if place not in self._fetchers:
+            self._fetchers[place] = Fetcher(rack_id=place.rack_id, **self._options)
+            self._connecting[place] = in_background(
+                lambda: Connection(place.address, self._settings)
+            )
+        self._fetchers[place].add(partition, position)
 
-    def _lose(self, address: HostPort, error: ClientError) -> Iterator[Fetched]:
+    def _lose(self, place: _Place, error: ClientError) -> Iterator[Fetched]:
         """Look for the leaders of a broker's partitions elsewhere."""
-        fetcher = self._fetchers.pop(address)
+        fetcher = self._fetchers.pop(place)
         if fetcher.connection is not None:
             fetcher.connection.close()
         for partition, position in fetcher.positions.items():

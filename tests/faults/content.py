@@ -304,8 +304,8 @@ FAULTS = [
     Fault(
         "client-complete-partition-fetched-for-ever",
         "kafka_client/consume.py",
-        "        if error or each.diverging or is_complete:\n",
-        "        if error or each.diverging:\n",
+        "        elif is_complete:\n",
+        "        elif is_complete and each.error:\n",
         "fetch of a range does not end.",
         ("tests/kafkafs/cli/common/test_clusters.py", "tests/interop/test_client.py"),
     ),

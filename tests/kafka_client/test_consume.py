@@ -251,3 +251,34 @@ def test_a_replica_that_the_leader_prefers_is_read_until_it_lacks_the_offset(
             found += consumer.poll()
     assert [(each.next_offset, each.error) for each in found] == [(1, None), (6, None)]
     assert asked == ["leader, rack r", "follower", "follower", "leader, rack r"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        partition(bytes(len(batch(0, 1)))),
+        partition(divergingEpoch={"epoch": 0, "endOffset": 0}),
+    ],
+)
+def test_what_a_preferred_replica_has_in_another_way_is_read_from_the_leader(
+    brokers: list[FakeBroker], cluster: Cluster, fault: Mapping[str, Any]
+) -> None:
+    """Records that are damaged there, or of another history. Later ones are read there again."""
+
+    def leader(_version: int, data: Struct) -> Struct:
+        if data["rackId"]:
+            return answer(partition(preferredReadReplica=1))
+        return lead(0)(_version, data) if data["topics"] else answer()
+
+    faults = [fault]
+
+    def follower(version: int, data: Struct) -> Struct:
+        return answer(faults.pop()) if faults else lead(0)(version, data)
+
+    brokers[0].answers["Fetch"], brokers[1].answers["Fetch"] = leader, follower
+    found: list[Fetched] = []
+    with Consumer(cluster, {ZERO: Position(0)}, {ZERO: 2}, rack_id="r") as consumer:
+        while not consumer.is_done:
+            found += consumer.poll()
+    assert [(each.next_offset, each.error) for each in found] == [(1, None), (2, None)]
+    assert [fetches(each) for each in brokers] == [3, 2]
