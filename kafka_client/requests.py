@@ -269,6 +269,10 @@ def fetch_all_committed(cluster: Cluster) -> dict[str, CommittedOffsets | Client
 
     Offsets of pending transactions do not count yet. Share groups have none. Errors: ClientError.
     """
+    return _repeated(lambda: _all_committed(cluster))
+
+
+def _all_committed(cluster: Cluster) -> dict[str, CommittedOffsets | ClientError]:
     found: dict[str, CommittedOffsets | ClientError] = {}
     for connection in _all_brokers(cluster):
         groups = _groups_at(connection)
@@ -289,6 +293,8 @@ def _committed_at(
     for each in parts:
         code, name = each["errorCode"], _text(each["groupId"])
         offsets = dict(results(connection, each, Names()))
+        for moved in {code, *(part["errorCode"] for part in offsets.values())} & COORDINATOR_ERRORS:
+            raise BrokerError(moved, f"group {name}")
         found[name] = BrokerError(code, f"group {name}") if code else _committed(offsets)
     if found.keys() != set(groups):
         raise connection.violation("its answer to OffsetFetch has other groups")

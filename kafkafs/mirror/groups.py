@@ -24,8 +24,8 @@ from storage.manager import LogManager
 
 
 class GroupFacts(NamedTuple):
-    """What a cluster says about groups. `may_read`: see `requests.may_read` about their topic, None
-    also if that is not known; `offsets`: of all groups.
+    """The answers of a cluster about groups. `may_read`: as `requests.may_read` of their topic;
+    None also if that is not known. `offsets`: of all groups.
     """
 
     may_read: bool | None

@@ -217,7 +217,7 @@ def coordinator(*_: object) -> Struct:
 
 def test_a_request_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> None:
     """Its errors stand at the group, or at each partition."""
-    codes = [(0, 0), (16, 0), (0, 14)]
+    codes = [(0, 0), (16, 0), (0, 14)] * 2
 
     def committed(*_: object) -> Struct:
         of_group, of_partition = codes.pop()
@@ -230,6 +230,11 @@ def test_a_request_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> No
     cluster.refresh(["t"])
     assert fetch_committed(cluster, "g") == {TOPIC: Committed(3, -1, "")}
     assert pair.count("OffsetFetch") == [0, 3]
+    listed = [{"groupId": "g", "groupState": "Empty", "groupType": "classic"}]
+    pair.answer("Metadata", *[lambda *_: {**pair.metadata(), "topics": []}] * 2)
+    pair.answer("ListGroups", lambda *_: {"groups": []}, lambda *_: {"groups": listed})
+    assert fetch_all_committed(cluster) == {"g": {TOPIC: Committed(3, -1, "")}}
+    assert pair.count("OffsetFetch") == [0, 6]
 
 
 def test_an_answer_about_other_groups_is_refused(pair: Pair, cluster: Cluster) -> None:
