@@ -2,8 +2,8 @@
 
 Every batch is checked (size, CRC, ascending offsets), so that a broker gets whole batches only. A
 cluster assigns leader epochs: those above 0 become 0, so that no follower or consumer meets an
-epoch that is still unknown in the broker's metadata. No CRC covers them. In records of groups the
-broker's ids of topics replace ours (`topic_ids`).
+epoch that is still unknown in the broker's metadata. No CRC covers them. Records of groups change
+for the broker (`group_records`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.handover.topic_ids import replace_ids
+from storage.handover import group_records
 from storage.index import txn_index
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
@@ -75,14 +75,14 @@ def hand_segment(
     *,
     may_link: bool,
     task: Task,
-    ids: Mapping[bytes, bytes],
+    ids: Mapping[bytes, bytes] | None,
     producers: ProducerState,
 ) -> tuple[bool, int | None]:
     """Put a segment's log and indexes there, durable except their names.
 
     `interval`: index.interval.bytes. `may_link`: link the log, which is not written any more,
-    instead of copying it, unless it has to change or has another owner. `ids`: ids of topics in the
-    log, and their replacements; in most logs none. `producers` get the batches of the segment.
+    instead of copying it, unless it has to change or has another owner. `ids`: for records of
+    groups, ids of topics and their replacements; None: other records. `producers` get the batches.
 
     Return whether both sides share the log's file now, and the offset of the first batch with a
     leader epoch, or None. Errors: CorruptRecord, HandoverRefused, TaskCancelled, OSError.
@@ -90,7 +90,7 @@ def hand_segment(
     files, segment = receiver.files, part.segment
     path = receiver.path(segment.base_offset, paths.LOG)
     rebuild = None
-    if may_link and not ids and _is_linkable(files, part, receiver):
+    if may_link and ids is None and _is_linkable(files, part, receiver):
         rebuild = _read(files, part, interval, task, None, ids)
         if _has_other_epochs(rebuild):
             rebuild = None
@@ -145,7 +145,7 @@ def _read(
     interval: int,
     task: Task,
     target: int | None,
-    ids: Mapping[bytes, bytes],
+    ids: Mapping[bytes, bytes] | None,
 ) -> Rebuild:
     """Walk a log, and write it to `target` as the broker gets it."""
     segment = part.segment
@@ -155,8 +155,8 @@ def _read(
             if target is not None and taken:
                 if _has_other_epochs(rebuild):
                     _clear_epochs(chunk, taken)
-                if ids:
-                    replace_ids(chunk, taken, ids, segment.log_path)
+                if ids is not None:
+                    group_records.change(chunk, taken, ids, segment.log_path)
                 files.pwrite(target, chunk[:taken], start)
             task.advance(taken)
     reason = rebuild.fault

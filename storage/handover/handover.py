@@ -8,7 +8,8 @@ was ever written to them. A partition gets:
 - one producer snapshot, at the log end, without producers. A cluster assigns producer ids: ours
   could equal others' at the broker, which would refuse those producers. Our batches lie below the
   recovery point, so no restart of the broker reads their producers, even after a crash;
-- in `__consumer_offsets`, the broker's ids of topics in the place of ours;
+- in `__consumer_offsets`, the broker's ids of topics in the place of ours, and no leader epochs
+  above 0;
 - `leader-epoch-checkpoint` with epoch 0, or empty if no batch has an epoch;
 - the log end as its recovery point, and our log start if it is above the first base offset. A
   broker finds the high watermark and the cleaner's offset itself.
@@ -613,7 +614,7 @@ class _Handover:
         first_epochs: list[int] = []
         producers = ProducerState()
         interval = log.config.index_interval_bytes
-        ids = self._ids() if log.topic == paths.CONSUMER_OFFSETS else {}
+        ids = self._ids() if log.topic == paths.CONSUMER_OFFSETS else None
         for part in self.parts[item]:
             is_linked, first_epoch = hand_segment(
                 part,

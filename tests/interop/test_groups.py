@@ -377,6 +377,9 @@ def test_groups_that_are_handed_over_are_the_brokers(tmp_path: Path) -> None:
         mount.run("mkdir orders; seq -f 'value %g' 0 39 >> orders/0; mkdir .groups/of-ours{,-too}")
         for name in ("of-ours", "of-ours-too"):
             mount.run(f"printf '31\\tby us\\n' > .groups/{name}/orders/0")
+    with LogManager.open(str(data)) as manager:
+        # Of a cluster whose leaders have changed.
+        manager.groups.commit("of-ours-too", "orders", {0: Committed(31, 7, "by us")})
     broker = Broker(tmp_path / "broker", offsets_topic_num_partitions=OFFSETS_PARTITIONS)
     try:
         broker.start()

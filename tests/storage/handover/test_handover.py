@@ -408,7 +408,9 @@ def test_in_records_of_groups_topics_get_the_brokers_ids(tmp_path: Path) -> None
         for topic in ("known", "unknown"):
             append(manager.create_topic(topic).partitions[0], b"x", b"y")
             for number in range(20):
-                manager.groups.commit(f"g{number}", topic, {0: Committed(1 + number % 2)})
+                # Epochs of another cluster: the broker's begin again.
+                committed = Committed(1 + number % 2, number % 4 - 1, f"{number}")
+                manager.groups.commit(f"g{number}", topic, {0: committed})
         ids = {topic: manager.topic(topic).id for topic in ("known", "unknown")}
     write_broker(broker, {"known": 1, paths.CONSUMER_OFFSETS: 2})
     given = hand((data, broker), "known", paths.CONSUMER_OFFSETS)
@@ -419,12 +421,15 @@ def test_in_records_of_groups_topics_get_the_brokers_ids(tmp_path: Path) -> None
         for number in range(20):
             group = manager.groups.find(f"g{number}")
             assert group is not None
+            epoch = 0 if number % 4 == 1 else -1
+            expected = 1 + number % 2, epoch, f"{number}"
             assert {
-                item: (each.position, each.topic_id) for item, each in group.committed.items()
+                item: (each.position, each.leader_epoch, each.metadata, each.topic_id)
+                for item, each in group.committed.items()
             } == {
-                ("known", 0): (1 + number % 2, theirs),
+                ("known", 0): (*expected, theirs),
                 # The broker's is another topic's, if it has one.
-                ("unknown", 0): (1 + number % 2, ids["unknown"]),
+                ("unknown", 0): (*expected, ids["unknown"]),
             }
     assert verify(str(broker)).faults == []
     assert hand((data, broker), "known", paths.CONSUMER_OFFSETS).handed == []
