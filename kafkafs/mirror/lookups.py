@@ -1,26 +1,40 @@
-"""Asks for the metadata, the settings of topics and groups on a thread, so that a silent broker
-delays no record of the others.
+"""Asks for metadata, the starts of new copies, the settings of topics and groups on a thread, so
+that a silent broker delays no record of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from kafka_client.cluster import Cluster, Metadata
+from kafka_client.cluster import Cluster, Metadata, TopicPartition
 from kafka_client.connection import in_background
 from kafka_client.errors import ClientError
-from kafka_client.requests import TopicSettings, describe_topic_configs
-from kafkafs.mirror import groups
+from kafka_client.requests import EARLIEST, TopicSettings, describe_topic_configs
+from kafkafs.mirror import groups, topics
 from kafkafs.mirror.groups import GroupFacts
 
 
+class Wanted(NamedTuple):
+    """The patterns of topics, the partitions that have a copy, the topics whose settings are asked
+    for, and whether groups are.
+    """
+
+    patterns: Sequence[str]
+    known: Set[tuple[str, int]]
+    names: Set[str]
+    with_groups: bool
+
+
 class Found(NamedTuple):
-    """The metadata of all topics, the settings of some, and the groups if they were asked for."""
+    """The metadata of all topics, the starts of new copies, the settings of their topics and of
+    those that were asked for, and the groups if they were asked for.
+    """
 
     metadata: Metadata
+    starts: Mapping[TopicPartition, int | ClientError]
     settings: Mapping[str, TopicSettings | ClientError]
     groups: GroupFacts | None
 
@@ -46,9 +60,8 @@ class Lookups:
     def is_under_way(self) -> bool:
         return self._future is not None
 
-    def begin(self, names: Sequence[str], *, with_groups: bool) -> None:
-        """Ask for the metadata, for the settings of the topics `names`, and for the groups."""
-        self._future = in_background(partial(_look_up, self._cluster, names, with_groups))
+    def begin(self, wanted: Wanted) -> None:
+        self._future = in_background(partial(_look_up, self._cluster, wanted))
 
     def take(self) -> Found | ClientError | None:
         """Return what was found, once; None before. Errors: those of `Connection`."""
@@ -61,9 +74,14 @@ class Lookups:
             return error
 
 
-def _look_up(cluster: Cluster, names: Sequence[str], with_groups: bool) -> Found:
-    of_groups = groups.ask(cluster) if with_groups else None
-    return Found(cluster.refresh(), settings_of(cluster, names), of_groups)
+def _look_up(cluster: Cluster, wanted: Wanted) -> Found:
+    of_groups = groups.ask(cluster) if wanted.with_groups else None
+    metadata = cluster.refresh()
+    new = topics.without_copies(metadata, wanted.patterns, wanted.known)
+    names = wanted.names | {each.topic for each in new}
+    settings = settings_of(cluster, sorted(names))
+    starts = topics.start_offsets(cluster, dict.fromkeys(new, EARLIEST))
+    return Found(metadata, starts, settings, of_groups)
 
 
 def settings_of(

@@ -18,15 +18,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kafka_client.addresses import HostPort
 from kafka_client.cluster import (
-    LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC,
     Cluster,
     Metadata,
     TopicPartition,
 )
 from kafka_client.consume import Consumer
-from kafka_client.errors import BrokerError, ClientError
+from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
 from kafka_client.fetch import NO_EPOCH, NO_TOPIC_ID, Fetched, Position
 from kafka_client.requests import (
     EARLIEST,
@@ -41,7 +41,7 @@ from kafkafs.mirror.compaction import Compaction
 from kafkafs.mirror.compare import has_batch_before
 from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
-from kafkafs.mirror.lookups import Found, Lookups, settings_of
+from kafkafs.mirror.lookups import Found, Lookups, Wanted, settings_of
 from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
 from kafkafs.mirror.transactions import (
     has_records,
@@ -157,6 +157,8 @@ class Mirror:
         self._policies: dict[str, Policy] = {}
         self.faults: dict[str, str] = {}
         self._began_ms = 0
+        # The leaders that could not be reached since the last look. Each is waited for once.
+        self._silent: dict[HostPort, str] = {}
         # Whether the topic of committed offsets is copied; None: the cluster does not have it yet.
         self._copies_groups: bool | None = None
 
@@ -259,13 +261,14 @@ class Mirror:
                 return False
             if now_ms >= next_look and not lookups.is_under_way:
                 next_look = now_ms + _LOOK_MS
-                names: list[str] = []
+                names: set[str] = set()
                 if now_ms >= next_settings:
-                    next_settings, names = now_ms + _SETTINGS_MS, sorted(self.status.ids)
+                    next_settings, names = now_ms + _SETTINGS_MS, {*self.status.ids}
                 with_groups = self._copies_groups is not True and now_ms >= next_groups
                 if with_groups:
                     next_groups = now_ms + _GROUPS_MS
-                lookups.begin(names, with_groups=with_groups)
+                known = {*self.status.partitions}
+                lookups.begin(Wanted(self._patterns, known, names, with_groups))
         return True
 
     # -- topics ------------------------------------------------------------------------------------
@@ -297,7 +300,8 @@ class Mirror:
                 self._report(
                     f"{name}: the topic was created again; the copy of the old one is {kept}"
                 )
-            self._add_starts(files, metadata, is_first=is_first)
+            start = self._options.start if is_first else EARLIEST
+            self._add_starts(files, metadata, self._ask_starts(metadata, start), is_first=is_first)
         return of_groups
 
     def _check_cluster(self, metadata: Metadata) -> None:
@@ -354,38 +358,38 @@ class Mirror:
         else:
             self.faults.pop("groups", None)
 
-    def _add_starts(self, files: Files, metadata: Metadata, *, is_first: bool) -> None:
-        """Write the starts of copies that do not exist yet. They begin with the partition, except
-        at first. A partition without a leader follows later, unless its start is relative to now.
+    def _ask_starts(
+        self, metadata: Metadata, start: int
+    ) -> dict[TopicPartition, int | ClientError]:
+        """Ask for the starts of copies that do not exist yet. Errors: ClientError, unless they
+        begin with the partition.
         """
-        start = self._options.start if is_first else EARLIEST
-        found = topics.wanted(metadata, self._patterns)
-        new = [
-            TopicPartition(name, number)
-            for name, topic in found.items()
-            for number in sorted(topic.partitions)
-            if (name, number) not in self.status.partitions
-        ]
+        new = topics.without_copies(metadata, self._patterns, self.status.partitions)
         starts = {each: EARLIEST if each.topic == paths.CONSUMER_OFFSETS else start for each in new}
-        asked = {
-            each: offset
-            for each, offset in starts.items()
-            if offset != EARLIEST or topics.has_leader(metadata, each)
-        }
-        without_leader = BrokerError(LEADER_NOT_AVAILABLE, "")
-        offsets: dict[TopicPartition, int | ClientError] = dict.fromkeys(new, without_leader)
-        if asked:
-            offsets |= topics.start_offsets(self._cluster, asked)
+        offsets = topics.start_offsets(self._cluster, starts)
         for each, offset in offsets.items():
-            if not isinstance(offset, int):
-                if starts[each] != EARLIEST:
-                    raise offset
+            if isinstance(offset, ClientError) and starts[each] != EARLIEST:
+                raise offset
+        return offsets
+
+    def _add_starts(
+        self,
+        files: Files,
+        metadata: Metadata,
+        offsets: Mapping[TopicPartition, int | ClientError],
+        *,
+        is_first: bool,
+    ) -> None:
+        """Write the starts of copies, and name the partitions that have none yet."""
+        for each, offset in offsets.items():
+            if isinstance(offset, ClientError):
                 self._say_once(str(each), f"{each}: waits: {rules.reason_of(offset)}")
                 continue
             self.faults.pop(str(each), None)
-            self.status.ids.setdefault(each.topic, topics.id_text(found[each.topic].id))
+            topic_id = topics.id_text(metadata.topics[each.topic].id)
+            self.status.ids.setdefault(each.topic, topic_id)
             self.status.partitions[each] = MirroredPartition(start=offset)
-        if asked or is_first:
+        if is_first or offsets.keys() & self.status.partitions.keys():
             mirror_file.write(files, self._path, self.status)
 
     def _create(self, metadata: Metadata) -> None:
@@ -460,13 +464,19 @@ class Mirror:
 
     def _why_another(self, copy: _Copy) -> str:
         """Return why the cluster has another topic of the name, or cannot be asked; "": neither."""
+        leader = None
         try:
+            leader = self._cluster.metadata.leader_of(copy.partition)
+            if leader in self._silent:
+                return self._silent[leader]
             if self._has_batch_before(copy, copy.log.log_end_offset):
                 return ""
             found = self._compare(copy)
             if isinstance(found, Truncate) and not self._leaves_nothing(copy, found.offset):
                 return ""
         except (OSError, StorageError) as error:
+            if isinstance(error, BrokerUnreachable) and leader is not None:
+                self._silent[leader] = str(error)
             return str(error)
         return _ANOTHER
 
@@ -502,6 +512,7 @@ class Mirror:
 
     def _look(self, found: Found | ClientError) -> bool:
         """Look at the metadata; return whether a topic was created again."""
+        self._silent.clear()
         if isinstance(found, ClientError):
             self._say_once("cluster", str(found))
         else:
@@ -513,8 +524,8 @@ class Mirror:
             wanted = topics.wanted(found.metadata, self._patterns)
             if topics.created_again(self._manager.files, self._path, self.status, wanted):
                 return True
+            self._add_starts(self._manager.files, found.metadata, found.starts, is_first=False)
             self._take_settings(found.settings)
-            self._add_starts(self._manager.files, found.metadata, is_first=False)
             self._create(found.metadata)
             if found.groups is not None:
                 self._take_groups(found.groups)

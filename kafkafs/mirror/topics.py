@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from kafka_client.cluster import Cluster, Metadata, Topic, TopicPartition
-from kafka_client.errors import ClientError
+from kafka_client.cluster import LEADER_NOT_AVAILABLE, Cluster, Metadata, Topic, TopicPartition
+from kafka_client.errors import BrokerError, ClientError
 from kafka_client.fetch import NO_TOPIC_ID
-from kafka_client.requests import LATEST, Offset, list_offsets
+from kafka_client.requests import EARLIEST, LATEST, Offset, list_offsets
 from storage import paths
 from storage.directory.checkpoints import CHECKPOINTS
 from storage.errors import StorageError
@@ -70,18 +70,41 @@ def has_leader(metadata: Metadata, partition: TopicPartition) -> bool:
     return topic.partitions[partition.partition].leader in metadata.brokers
 
 
+def without_copies(
+    metadata: Metadata, patterns: Sequence[str], known: Container[tuple[str, int]]
+) -> list[TopicPartition]:
+    """Return the partitions of chosen topics that are not in `known`."""
+    return [
+        TopicPartition(name, number)
+        for name, topic in wanted(metadata, patterns).items()
+        for number in sorted(topic.partitions)
+        if (name, number) not in known
+    ]
+
+
 def start_offsets(
     cluster: Cluster, starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | ClientError]:
-    """Return where the copies of partitions begin: EARLIEST, LATEST, or a time in ms."""
-    found = list_offsets(cluster, starts)
+    """Return where the copies of partitions begin: EARLIEST, LATEST, or a time in ms.
+
+    A partition without a leader has a start later, unless its start is relative to now. Errors:
+    ClientError.
+    """
+    asked = {
+        each: start
+        for each, start in starts.items()
+        if start != EARLIEST or has_leader(cluster.metadata, each)
+    }
+    found = list_offsets(cluster, asked)
     # No record is as young as that.
     late = [each for each, offset in found.items() if isinstance(offset, Offset) and offset[0] < 0]
-    if late:
-        found |= list_offsets(cluster, dict.fromkeys(late, LATEST))
+    found |= list_offsets(cluster, dict.fromkeys(late, LATEST))
+    without_leader = BrokerError(LEADER_NOT_AVAILABLE, "")
     return {
-        each: offset.offset if isinstance(offset, Offset) else offset
-        for each, offset in found.items()
+        each: offset.offset
+        if isinstance(offset := found.get(each, without_leader), Offset)
+        else offset
+        for each in starts
     }
 
 

@@ -68,6 +68,10 @@ class Source(FakeBroker):
         super().__enter__()
         return self
 
+    def count(self, name: str) -> int:
+        """Return how many requests of a kind have come."""
+        return [each for each, _, _ in self.requests].count(name)
+
     def _metadata(self, _version: int, data: Struct) -> Mapping[str, Any]:
         names = [*self.topics]
         if data["topics"] is not None:

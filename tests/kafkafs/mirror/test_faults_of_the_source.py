@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from kafka_client.requests import LATEST
 from kafkafs.mirror import mirror as module
 from storage.manager import LogManager
 from storage.settings.messages import Struct
-from tests.kafka_client.fake_broker import answer, batch
+from tests.kafka_client.fake_broker import HANG_S, answer, batch
 from tests.kafkafs.mirror.fake_source import NO_ID, OTHER_ID, Run, Source, SourceLog, SourceTopic
 
 
@@ -182,3 +183,50 @@ def test_a_broker_with_old_metadata_lists_a_deleted_topic(
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         found = {name: topic.partitions[0].log_end_offset for name, topic in manager.topics.items()}
     assert sorted(found.values()) == [0, 5, 10]
+
+
+def test_a_leader_that_is_asked_for_the_start_of_a_copy_delays_no_other_copy(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    run, held = Run(source, tmp_path), threading.Event()
+    list_offsets = source.answers["ListOffsets"]
+
+    def slow(version: int, data: Struct) -> Any:
+        held.wait(HANG_S)
+        return list_offsets(version, data)
+
+    def script() -> Iterator[None]:
+        while run.mirror.left or not run.mirror.copied_offsets:
+            yield
+        source.answers["ListOffsets"] = slow
+        source.topics["t"].logs[1] = SourceLog([batch(0)])
+        count = source.count("ListOffsets")
+        while source.count("ListOffsets") == count:
+            yield
+        log.batches.append(batch(10))
+        while run.mirror.copied_offsets < 15:
+            yield
+        assert run.mirror.faults == {}
+        held.set()
+        while run.mirror.copied_offsets < 20:
+            yield
+
+    try:
+        run(steps(script()))
+    finally:
+        held.set()
+    assert ends(tmp_path) == [15, 5]
+
+
+def test_a_silent_leader_is_waited_for_once(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ids, each copy is compared with its leader when it begins."""
+    monkeypatch.setattr("kafka_client.connection.TIMEOUT_S", 0.1)
+    topic = source.topics["t"]
+    topic.id, topic.logs[1] = NO_ID, SourceLog([batch(0)])
+    Run(source, tmp_path)()
+    count = source.count("Fetch")
+    source.answers["Fetch"] = lambda *_: b""
+    assert len(Run(source, tmp_path)().waiting) == 2
+    assert source.count("Fetch") == count + 1
