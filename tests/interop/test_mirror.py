@@ -485,7 +485,7 @@ def test_records_that_were_damaged_on_the_way_are_read_again(
 
 
 def test_a_mirror_that_is_killed_goes_on(broker: Broker, tmp_path: Path) -> None:
-    """At any time, also while it writes. In the last run the broker is killed."""
+    """At any time, also while it writes. In the last run the broker is restarted."""
     clients.create_topic(broker, "killed", 2)
     sender = Sender(broker, transactional_id="killed", linger_ms=0)
     for commit in (True, False) * 3:
@@ -508,7 +508,7 @@ def test_a_mirror_that_is_killed_goes_on(broker: Broker, tmp_path: Path) -> None
             process.kill()
     with subprocess.Popen([*KAFKAFS, "mirror", place, tmp_path, "killed"]) as process:
         until(lambda: size() == end)
-        broker.kill()
+        broker.stop()
         broker.start()
         Sender(broker).send("killed", records(b"after", 5))
         until(lambda: size() > end)
