@@ -42,7 +42,7 @@ from kafkafs.mirror.compare import has_batch_before
 from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.lookups import Found, Lookups, Wanted, settings_of
-from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Skip, Truncate, Wait
+from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Rounds, Skip, Truncate, Wait
 from kafkafs.mirror.transactions import (
     has_records,
     lost_markers,
@@ -105,11 +105,11 @@ class _Copy:
     """The copy of a partition.
 
     `skip_to`: the source has no records between our log end and this offset. `is_at_end`: whether
-    it has all records of the source; `at_end_ms`: when it last had, by the wall clock. `reason`:
-    why it waits. `is_answered`: whether the leader has answered about the position. `target`: the
-    end of the source when the session began. `open_transactions`: those at our log end `paused_at`,
-    until the source has given the records after it. `searched_to`: no offset below is free for a
-    marker.
+    it has all records of the source; `at_end_ms`: when an answer last showed that, by the wall
+    clock. `reason`: why it waits. `is_answered`: whether the leader has answered about the
+    position. `target`: the end of the source when the session began. `open_transactions`: those at
+    our log end `paused_at`, until the source has given the records after it. `searched_to`: no
+    offset below is free for a marker.
     """
 
     partition: TopicPartition
@@ -144,6 +144,7 @@ class Mirror:
 
     status: MirrorFile
     _manager: LogManager
+    _rounds: Rounds
     _consumer: Consumer
     _report: Callable[[str], None]
     _progress: Callable[[Progress], None] | None
@@ -214,6 +215,7 @@ class Mirror:
             self._copies.clear()
             self._policies.clear()
             self._began_ms = self._manager.clock_ms()
+            self._rounds = Rounds()
             self._create(metadata)
             if of_groups is not None:
                 self._take_groups(of_groups)
@@ -252,6 +254,7 @@ class Mirror:
                 self.faults.pop("cluster", None)
                 self._follow_deletes()
                 break
+            self._rounds.begin(manager.clock_ms())
             for each in consumer.poll():
                 self._take(self._copies[each.partition], each)
             housekeeping.run()
@@ -589,7 +592,8 @@ class Mirror:
                 self._set_targets([copy.partition])
             return
         self._leave_end(copy)
-        if 0 < copy.target <= copy.position:
+        is_noted = self._began_ms <= copy.at_end_ms <= self._manager.clock_ms()
+        if 0 < copy.target <= copy.position and not is_noted:
             self._note_end(copy, self._began_ms)
 
     def _append(self, copy: _Copy, each: Fetched) -> bool:
@@ -672,21 +676,26 @@ class Mirror:
         end = log.log_end_offset
         if copy.position > end and (hole := rules.without_records(end, copy.position, log.gaps)):
             self._name(copy, hole)
+        now_ms = self._manager.clock_ms()
+        since_ms = self._complete_until_ms(copy, now_ms)
+        if since_ms == UNKNOWN:
+            since_ms = log.created_ns // 1_000_000
+        policy = self._policies.get(log.topic, Policy())
+        is_empty = log.log_start_offset == end
+        if not is_empty and rules.may_show_deleted(policy, since_ms, now_ms):
+            self._name(copy, Hole("tombstones", log.log_start_offset, end - 1))
+        copy.at_end_ms = at_ms
+
+    def _complete_until_ms(self, copy: _Copy, now_ms: int) -> int:
+        """Return when the copy last had all records of the source."""
         if not copy.is_at_end:
-            since_ms = copy.at_end_ms
-            if since_ms == UNKNOWN:
-                since_ms = log.created_ns // 1_000_000
-            policy = self._policies.get(log.topic, Policy())
-            is_empty = log.log_start_offset == log.log_end_offset
-            now_ms = self._manager.clock_ms()
-            if not is_empty and rules.may_show_deleted(policy, since_ms, now_ms):
-                self._name(copy, Hole("tombstones", log.log_start_offset, log.log_end_offset - 1))
-            copy.at_end_ms = max(copy.at_end_ms, at_ms)
+            return copy.at_end_ms
+        return self._rounds.complete_until_ms(copy.at_end_ms, now_ms)
 
     def _leave_end(self, copy: _Copy) -> None:
         if copy.is_at_end:
+            copy.at_end_ms = self._complete_until_ms(copy, self._manager.clock_ms())
             copy.is_at_end = False
-            copy.at_end_ms = self._manager.clock_ms()
 
     # -- decisions ---------------------------------------------------------------------------------
 
@@ -760,7 +769,7 @@ class Mirror:
                 copy.log.log_end_offset,
                 copy.source_start,
                 copy.source_end,
-                now_ms if copy.is_at_end else copy.at_end_ms,
+                self._complete_until_ms(copy, now_ms),
                 "waiting" if copy.reason else "ok",
                 copy.reason,
             )

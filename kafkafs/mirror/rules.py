@@ -23,6 +23,10 @@ _WITHOUT_RECORDS: Final = frozenset({"deleted", "missing", "damaged"})
 # error of the time at which a copy was last complete.
 _UNKNOWN_RETENTION_MS: Final = 60_000
 _MARGIN_MS: Final = 20_000
+# A longer round is a stop of the process, and for how long after it answers may be old. (After 10
+# seconds without an answer, a partition waits.)
+_STOP_MS: Final = 10_000
+_OLD_ANSWERS_MS: Final = 30_000
 
 
 class Hole(NamedTuple):
@@ -222,9 +226,44 @@ def is_same_batch(ours: bytes, theirs: memoryview, policy: Policy) -> bool:
 
 
 def may_show_deleted(policy: Policy, at_end_ms: int, now_ms: int) -> bool:
-    """Return whether tombstones may have been removed while a copy was not complete."""
+    """Return whether tombstones may have been removed while a copy was not complete. Nobody knows
+    if the clock was set back.
+    """
     if policy.is_compacted is False:
         return False
     limit_ms = policy.delete_retention_ms
     limit_ms = _UNKNOWN_RETENTION_MS if limit_ms is None else limit_ms
-    return now_ms - at_end_ms > max(limit_ms - _MARGIN_MS, 0)
+    away_ms = now_ms - at_end_ms
+    return away_ms > max(limit_ms - _MARGIN_MS, 0) or away_ms < -_MARGIN_MS
+
+
+class Rounds:
+    """Finds by the wall clock when the process was stopped or suspended.
+
+    A leader sends nothing about a partition without new records. So a copy stays complete while
+    the rounds of the mirror go on; but the answers of the first rounds after a stop are old ones,
+    or tell of the time of the stop.
+    """
+
+    def __init__(self) -> None:
+        self._last_ms: int | None = None
+        self._stopped_ms, self._going_ms = 0, -_OLD_ANSWERS_MS
+
+    def begin(self, now_ms: int) -> None:
+        """Note that a round begins."""
+        last_ms, self._last_ms = self._last_ms, now_ms
+        if last_ms is not None and abs(now_ms - last_ms) > _STOP_MS:
+            if not self._has_old_answers(last_ms):
+                self._stopped_ms = last_ms
+            self._going_ms = now_ms
+
+    def complete_until_ms(self, at_end_ms: int, now_ms: int) -> int:
+        """Return the last time at which a complete copy is known to have been so. `at_end_ms`: when
+        an answer last showed it.
+        """
+        if self._has_old_answers(now_ms) and not self._going_ms <= at_end_ms <= now_ms:
+            return self._stopped_ms
+        return now_ms
+
+    def _has_old_answers(self, now_ms: int) -> bool:
+        return 0 <= now_ms - self._going_ms < _OLD_ANSWERS_MS

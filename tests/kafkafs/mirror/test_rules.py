@@ -13,6 +13,7 @@ from kafkafs.mirror.rules import (
     Compare,
     Hole,
     Policy,
+    Rounds,
     Skip,
     Truncate,
     Wait,
@@ -172,10 +173,38 @@ def test_a_refused_position_waits_for_an_answer() -> None:
         (Policy(True, 100), 1, True),
         (Policy(), 10_000, False),
         (Policy(), 61_000, True),
+        # The clock was set back.
+        (COMPACT, -20_000, False),
+        (COMPACT, -20_001, True),
     ],
 )
 def test_tombstones_may_be_missed(policy: Policy, away_ms: int, found: bool) -> None:
     assert rules.may_show_deleted(policy, 5, 5 + away_ms) == found
+
+
+@pytest.mark.parametrize(
+    ("rounds_s", "at_end_s", "now_s", "found_s"),
+    [
+        ([100], 100, 101, 101),
+        ([100, 109], 100, 109, 109),
+        # An answer after a stop may be from before it.
+        ([100, 111], 100, 111, 100),
+        ([100, 111, 112], 111, 112, 112),
+        ([100, 111], 100, 140, 100),
+        ([100, 111], 100, 141, 141),
+        # The second stop comes before all have answered after the first one.
+        ([100, 120, 140], 100, 140, 100),
+        ([100, 120, *range(130, 160, 10), 170], 100, 170, 150),
+        ([200, 100], 200, 100, 200),
+    ],
+)
+def test_a_copy_is_not_complete_while_the_process_is_stopped(
+    rounds_s: list[int], at_end_s: int, now_s: int, found_s: int
+) -> None:
+    rounds = Rounds()
+    for at_s in rounds_s:
+        rounds.begin(at_s * 1000)
+    assert rounds.complete_until_ms(at_end_s * 1000, now_s * 1000) == found_s * 1000
 
 
 def test_settings_that_decide() -> None:
