@@ -10,7 +10,7 @@ from kafka_client.errors import BrokerError, ClientError
 from kafka_client.requests import Offset, TopicSettings
 from storage.errors import CorruptRecord
 from storage.record.header import parse_header
-from storage.state.gaps_file import Gap
+from storage.state.gaps_file import Gap, in_force
 
 OFFSET_OUT_OF_RANGE: Final = 1
 # Unknown topics and partitions, and a missing permission.
@@ -103,7 +103,7 @@ def on_records(
     named: list[Hole] = []
     holes = list(holes)
     # A topic that was compacted may have a gap before each batch.
-    known = [gap for gap in known if gap.last >= holes[0][0]] if holes else []
+    known = [gap for gap in in_force(known) if gap.last >= holes[0][0]] if holes else []
     for first, last in holes:
         first = _unnamed(first, last, known)
         if first < min(source_start, last + 1):
@@ -122,7 +122,7 @@ def on_records(
 
 def without_records(end: int, position: int, known: Sequence[Gap]) -> Hole | None:
     """Return the gap between our log end and the position, if the source has nothing after it."""
-    first = _unnamed(end, position - 1, known)
+    first = _unnamed(end, position - 1, in_force(known))
     return Hole("deleted", first, position - 1) if first < position else None
 
 

@@ -16,7 +16,8 @@ The kinds:
   marker.
 
 A line is a fact of its time, and stays: after a truncation its offsets may have records, and
-retention may have deleted the records around it.
+retention may have deleted the records around it. What was named before a truncation is named again
+if it happens to the new records at these offsets (`in_force`).
 
 The file is replaced as a whole. So a kill or a power cut leaves no incomplete line, and a file with
 one is damaged, which makes no partition unreadable: the next gap is written to a new file.
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage import paths
@@ -75,7 +76,8 @@ def read(files: Files, directory: str) -> tuple[Gap, ...]:
 
 
 def add(files: Files, directory: str, gaps: Iterable[Gap]) -> list[Gap]:
-    """Write gaps, except those of a kind and offsets that are there; return the new ones. Durable.
+    """Write gaps, except those of a kind and offsets that are in force; return the new ones.
+    Durable.
 
     A file that cannot be read is renamed. Errors: OSError.
     """
@@ -85,7 +87,7 @@ def add(files: Files, directory: str, gaps: Iterable[Gap]) -> list[Gap]:
         kept_as = set_aside(files, os.path.join(directory, FILE_NAME))
         _log.warning("%s: its gaps are not listed any more; kept as %s", error, kept_as)
         known = ()
-    there = {gap[:3] for gap in known}
+    there = {gap[:3] for gap in in_force(known)}
     new = [gap for gap in gaps if gap[:3] not in there]
     if not new:
         # A killed process may have written them.
@@ -95,6 +97,18 @@ def add(files: Files, directory: str, gaps: Iterable[Gap]) -> list[Gap]:
     data = "".join(f"{gap}\n" for gap in (*known, *new)).encode()
     files.replace_atomically(os.path.join(directory, FILE_NAME), data)
     return new
+
+
+def in_force(gaps: Sequence[Gap]) -> list[Gap]:
+    """Return the gaps below the offsets at which the log was truncated after them, in any order."""
+    found: list[Gap] = []
+    end = paths.MAX_OFFSET + 1
+    for gap in reversed(gaps):
+        if gap.first < end:
+            found.append(gap._replace(last=min(gap.last, end - 1)))
+        if gap.kind == "diverged":
+            end = min(end, gap.first)
+    return found
 
 
 def _parsed(line: str) -> Gap:

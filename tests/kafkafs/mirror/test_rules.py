@@ -24,6 +24,7 @@ from storage.record._batch import assign_offsets
 from storage.state.gaps_file import Gap
 
 DELETE, COMPACT = Policy(False, 1000), Policy(True, 60_000)
+MISSING = [("missing", 5, 9)]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,9 @@ DELETE, COMPACT = Policy(False, 1000), Policy(True, 60_000)
         ),
         ([(5, 9)], [Gap("diverged", 5, 9, 1)], 0, DELETE, [("missing", 5, 9)]),
         ([(5, 9)], [Gap("deleted", 5, 7, 1)], 12, DELETE, [("deleted", 8, 9)]),
+        # A truncation has removed the records around them.
+        ([(5, 9)], [Gap("deleted", 5, 9, 1), Gap("diverged", 2, 4, 1)], 0, DELETE, MISSING),
+        ([(5, 9)], [Gap("diverged", 2, 4, 1), Gap("deleted", 5, 9, 1)], 0, DELETE, []),
     ],
 )
 def test_holes_are_named(
@@ -77,6 +81,7 @@ def test_a_hole_waits_if_nobody_knows_whether_the_topic_is_compacted() -> None:
         (9, [], Hole("deleted", 5, 8)),
         (9, [Gap("deleted", 5, 7, 1)], Hole("deleted", 8, 8)),
         (9, [Gap("deleted", 5, 20, 1)], None),
+        (9, [Gap("deleted", 5, 20, 1), Gap("diverged", 3, 4, 1)], Hole("deleted", 5, 8)),
     ],
 )
 def test_a_gap_at_the_end_is_named(position: int, known: list[Gap], found: Hole | None) -> None:

@@ -29,6 +29,22 @@ def test_written_and_read(tmp_path: Path) -> None:
     assert (tmp_path / FILE_NAME).read_text().startswith("deleted 0 0 5\nmissing 1 1 5\n")
 
 
+def test_one_from_before_a_truncation_is_written_again(tmp_path: Path) -> None:
+    gaps = [
+        Gap("diverged", 80, 99, 1),
+        Gap("deleted", 30, 70, 2),
+        Gap("missing", 10, 49, 3),
+        Gap("diverged", 50, 60, 4),
+    ]
+    gaps_file.add(files, str(tmp_path), gaps)
+    assert sorted(gaps_file.in_force(gaps)) == [
+        Gap("deleted", 30, 49, 2),
+        Gap("diverged", 50, 60, 4),
+        Gap("missing", 10, 49, 3),
+    ]
+    assert gaps_file.add(files, str(tmp_path), gaps) == gaps[:2]
+
+
 def test_one_that_a_killed_process_has_written_is_made_durable(tmp_path: Path) -> None:
     """It may have had no time for it."""
 
