@@ -230,3 +230,15 @@ def test_a_silent_leader_is_waited_for_once(
     source.answers["Fetch"] = lambda *_: b""
     assert len(Run(source, tmp_path)().waiting) == 2
     assert source.count("Fetch") == count + 1
+
+
+def test_a_damaged_last_batch_waits_in_a_cluster_without_ids(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """The last batch tells whether it is the same topic."""
+    source.topics["t"].id = NO_ID
+    Run(source, tmp_path)()
+    damaged = bytearray(log.batches[1])
+    damaged[70] ^= 1
+    log.batches[1] = bytes(damaged)
+    assert list(Run(source, tmp_path)().waiting) == [("t", 0)]
