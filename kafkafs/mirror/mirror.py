@@ -505,11 +505,12 @@ class Mirror:
                 self.status.settings[name] = each.set_here
 
     def _set_targets(self, wanted: Iterable[TopicPartition]) -> None:
-        """Ask for the ends up to which this run copies partitions."""
+        """Ask for the ends up to which a run copies partitions. Later answers only lower them."""
         found = list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
         for each, offset in found.items():
             if isinstance(offset, Offset):
-                self._copies[each].target = offset.offset
+                target = self._copies[each].target
+                self._copies[each].target = min(target or offset.offset, offset.offset)
             else:
                 self._wait(self._copies[each], rules.reason_of(offset))
 

@@ -12,6 +12,7 @@ import pytest
 from kafka_client.requests import LATEST
 from kafkafs.mirror import mirror as module
 from storage.manager import LogManager
+from storage.record.header import parse_header
 from storage.settings.messages import Struct
 from tests.kafka_client.fake_broker import HANG_S, answer, batch
 from tests.kafkafs.mirror.fake_source import NO_ID, OTHER_ID, Run, Source, SourceLog, SourceTopic
@@ -242,3 +243,23 @@ def test_a_damaged_last_batch_waits_in_a_cluster_without_ids(
     damaged[70] ^= 1
     log.batches[1] = bytes(damaged)
     assert list(Run(source, tmp_path)().waiting) == [("t", 0)]
+
+
+def test_a_run_ends_although_the_cluster_grows_and_its_answers_lag(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """As those of a replica in the rack: each knows of one batch more."""
+    fetch = source.answers["Fetch"]
+
+    def lagging(version: int, data: Struct) -> Any:
+        found: Any = fetch(version, data)
+        log.batches.append(batch(log.end))
+        for part in (part for topic in found["responses"] for part in topic["partitions"]):
+            header = parse_header(part["records"])
+            part["records"] = part["records"][: header.size]
+            part["highWatermark"] = header.last_offset + 1
+        return found
+
+    source.answers["Fetch"] = lagging
+    assert Run(source, tmp_path)().waiting == {}
+    assert ends(tmp_path) == [10]
