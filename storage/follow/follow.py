@@ -137,7 +137,7 @@ class LogFollower:
         except (OSError, StorageError):
             # A segment of the head cannot be read.
             for look in self._look_at_rolls, self._look_at_tail:
-                with contextlib.suppress(FileNotFoundError, SegmentGone, FileReplaced):
+                with contextlib.suppress(FileReplaced, OSError, StorageError):
                     look()
             self._keep_readable()
             raise

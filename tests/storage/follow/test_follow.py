@@ -659,6 +659,35 @@ def test_appends_are_read_while_a_cleaned_segment_is_unreadable(follow: Follow) 
     follow.check()
 
 
+class Unlisted(Files):
+    """Has no descriptor left to list a directory."""
+
+    is_full = False
+
+    def scan(self, path: str) -> list[tuple[str, bool]]:
+        if self.is_full:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().scan(path)
+
+
+def test_appends_are_read_while_the_directory_cannot_be_listed(tmp_path: Path) -> None:
+    files = Unlisted()
+    follow = Follow(tmp_path / "data", files)
+    follow.look()
+    (follow.partition.directory / "other").touch()
+    files.is_full = True
+    for value in (b"one", b"two"):
+        follow.partition.append(value)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            follow.look()
+        assert follow.told.take() == ["appended"]
+        assert values(follow.log)[-1] == value
+    files.is_full = False
+    assert follow.look() == []
+    follow.check()
+    follow.manager.close()
+
+
 def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
