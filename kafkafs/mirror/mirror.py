@@ -42,7 +42,7 @@ from kafkafs.mirror.compare import has_batch_before
 from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
 from kafkafs.mirror.lookups import Found, Lookups, Wanted, settings_of
-from kafkafs.mirror.rules import Again, Compare, Hole, Policy, Rounds, Skip, Truncate, Wait
+from kafkafs.mirror.rules import Again, BeginAt, Compare, Hole, Policy, Rounds, Skip, Truncate, Wait
 from kafkafs.mirror.transactions import (
     has_records,
     lost_markers,
@@ -700,7 +700,9 @@ class Mirror:
 
     # -- decisions ---------------------------------------------------------------------------------
 
-    def _do(self, copy: _Copy, decision: Skip | Truncate | Compare | Again | Wait) -> None:
+    def _do(
+        self, copy: _Copy, decision: Skip | Truncate | BeginAt | Compare | Again | Wait
+    ) -> None:
         """Carry out the decision about a partition that is not fetched any more."""
         match decision:
             case Wait(reason):
@@ -719,11 +721,20 @@ class Mirror:
                     self._wait(copy, _ANOTHER)
                     return
                 self._name(copy, Hole("diverged", offset, log.log_end_offset - 1))
-                self._manager.truncate(log, offset)
-                copy.start, copy.skip_to = min(copy.start, log.log_end_offset), 0
+                self._truncate(copy, offset)
+            case BeginAt(offset):
+                self._truncate(copy, offset)
         self._read_on(copy)
 
-    def _compare(self, copy: _Copy) -> Skip | Truncate | Again | Wait:
+    def _truncate(self, copy: _Copy, offset: int) -> None:
+        """Remove the records from an offset on."""
+        copy.skip_to = 0
+        copy.start = min(copy.start, offset, copy.log.log_start_offset)
+        # A new run lets a log without records begin at the start that the file has.
+        self._write_status()
+        self._manager.truncate(copy.log, offset)
+
+    def _compare(self, copy: _Copy) -> Skip | Truncate | BeginAt | Again | Wait:
         """Ask the leader where its log begins, and where our last epoch ends there."""
         partition, log = copy.partition, copy.log
         earliest = list_offsets(self._cluster, {partition: EARLIEST})[partition]
@@ -733,7 +744,13 @@ class Mirror:
             wanted = {partition: entries[-1][0]}
             epoch_end = end_offsets_of_epochs(self._cluster, wanted)[partition]
         found = rules.on_comparison(
-            log.log_end_offset, copy.position, entries, earliest, latest, epoch_end
+            log.log_end_offset,
+            copy.position,
+            entries,
+            earliest,
+            latest,
+            epoch_end,
+            is_empty=not log.size,
         )
         if isinstance(found, Again) and copy.attempts >= _ATTEMPTS:
             return Wait("the leader refuses an offset that its log has")

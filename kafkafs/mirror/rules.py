@@ -56,6 +56,12 @@ class Truncate(NamedTuple):
     offset: int
 
 
+class BeginAt(NamedTuple):
+    """Let our log without records begin at a lower offset."""
+
+    offset: int
+
+
 class Compare(NamedTuple):
     """Ask for the log start of the leader, and where our last epoch ends there."""
 
@@ -167,11 +173,13 @@ def on_comparison(
     earliest: Offset | ClientError,
     latest: Offset | ClientError,
     epoch_end: Offset | ClientError | None,
-) -> Skip | Truncate | Again | Wait:
+    *,
+    is_empty: bool = False,
+) -> Skip | Truncate | BeginAt | Again | Wait:
     """Decide where to read on after the leader has refused a position.
 
-    `end`, `epochs`: our log's; `earliest`, `latest`: the leader's; `epoch_end`: the end of our last
-    epoch there, None if we have none.
+    `end`, `epochs`, `is_empty`: our log's; `earliest`, `latest`: the leader's; `epoch_end`: the end
+    of our last epoch there, None if we have none.
     """
     for each in (earliest, latest, epoch_end):
         if isinstance(each, ClientError):
@@ -189,6 +197,9 @@ def on_comparison(
     if end <= latest.offset < position:
         # Another leader than the one that had no records up to the position.
         return Skip(max(end, earliest.offset))
+    if is_empty and latest.offset < end:
+        # After an unclean election, the next records there are newer than the start of the copy.
+        return BeginAt(latest.offset)
     if position > latest.offset:
         return Wait(f"our log ends at offset {end}, that of the leader at offset {latest.offset}")
     return Again()

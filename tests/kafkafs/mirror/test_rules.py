@@ -10,6 +10,7 @@ from kafkafs.mirror import rules
 from kafkafs.mirror.rules import (
     Again,
     Append,
+    BeginAt,
     Compare,
     Hole,
     Policy,
@@ -160,6 +161,22 @@ def test_a_refused_position(
 ) -> None:
     offsets = Offset(earliest, 0), Offset(latest, 0)
     assert rules.on_comparison(100, position, EPOCHS, *offsets, epoch_end) == found
+
+
+@pytest.mark.parametrize(
+    ("position", "earliest", "latest", "found"),
+    [
+        (100, 0, 80, BeginAt(80)),
+        (110, 0, 80, BeginAt(80)),
+        (100, 0, 100, Again()),
+        (100, 120, 150, Skip(120)),
+    ],
+)
+def test_a_refused_position_of_a_log_without_records(
+    position: int, earliest: int, latest: int, found: object
+) -> None:
+    offsets = Offset(earliest, 0), Offset(latest, 0)
+    assert rules.on_comparison(100, position, [], *offsets, None, is_empty=True) == found
 
 
 def test_a_refused_position_waits_for_an_answer() -> None:

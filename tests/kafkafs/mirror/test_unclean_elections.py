@@ -1,0 +1,76 @@
+"""After an unclean election, a copy has all records that came after its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_client.requests import LATEST
+from storage.manager import LogManager
+from storage.state import mirror_file
+from tests.kafka_client.fake_broker import batch
+from tests.kafkafs.mirror.fake_source import NO_ID, Run, Source, SourceLog, SourceTopic
+
+
+@pytest.fixture
+def log() -> SourceLog:
+    """The log of `t:0`, which has no records any more."""
+    return SourceLog(start=100)
+
+
+@pytest.fixture
+def source(log: SourceLog) -> Iterator[Source]:
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        yield source
+
+
+def bounds(data: Path) -> tuple[int, int]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        return log.log_start_offset, log.log_end_offset
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_copy_without_records_begins_at_the_end_of_the_new_leader(
+    source: Source, log: SourceLog, tmp_path: Path, has_ids: bool
+) -> None:
+    """It began at the end of the old one."""
+    if not has_ids:
+        source.topics["t"].id = NO_ID
+    run = Run(source, tmp_path, start=LATEST)
+    run()
+    assert bounds(tmp_path) == (100, 100)
+    log.start, log.batches = 70, [batch(70), batch(75)]
+    assert run().waiting == {}
+    assert bounds(tmp_path) == (80, 80)
+    log.batches += [batch(80 + n) for n in range(0, 40, 5)]
+    run()
+    assert (bounds(tmp_path), run.lines) == ((80, 120), [])
+
+
+def test_a_kill_while_all_records_are_removed_leaves_out_none(
+    source: Source, log: SourceLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new leader has lost all that was copied, and what was before."""
+    Run(source, tmp_path, start=LATEST)()
+    log.batches = [batch(100, epoch=3)]
+    Run(source, tmp_path)()
+    assert bounds(tmp_path) == (100, 105)
+    log.start, log.batches, log.epochs = 0, [batch(0, epoch=4), batch(5, epoch=4)], {3: 0}
+    truncate = LogManager.truncate
+    with monkeypatch.context() as patch:
+
+        def killed(*arguments: Any) -> None:
+            truncate(*arguments)
+            patch.setattr(mirror_file, "write", lambda *_: None)
+            raise KeyboardInterrupt
+
+        patch.setattr(LogManager, "truncate", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Run(source, tmp_path)()
+    assert bounds(tmp_path) == (0, 0)
+    Run(source, tmp_path)()
+    assert bounds(tmp_path) == (0, 10)
