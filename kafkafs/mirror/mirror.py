@@ -106,10 +106,11 @@ class _Copy:
 
     `skip_to`: the source has no records between our log end and this offset. `is_at_end`: whether
     it has all records of the source; `at_end_ms`: when an answer last showed that, by the wall
-    clock. `reason`: why it waits. `is_answered`: whether the leader has answered about the
-    position. `target`: the end of the source when the session began. `open_transactions`: those at
-    our log end `paused_at`, until the source has given the records after it. `searched_to`: no
-    offset below is free for a marker.
+    clock. `attempts`: how often the same kind of error came at the same position, `failure`.
+    `reason`: why it waits. `is_answered`: whether the leader has answered about the position.
+    `target`: the end of the source when the session began. `open_transactions`: those at our log
+    end `paused_at`, until the source has given the records after it. `searched_to`: no offset below
+    is free for a marker.
     """
 
     partition: TopicPartition
@@ -121,6 +122,7 @@ class _Copy:
     skip_to: int = 0
     is_at_end: bool = False
     attempts: int = 0
+    failure: tuple[type[Exception], int] | None = None
     reason: str = ""
     is_answered: bool = False
     target: int = 0
@@ -563,7 +565,9 @@ class Mirror:
                     rules.on_divergence(log.log_end_offset, log.epochs.entries, *each.diverging),
                 )
             elif each.error is not None:
-                copy.attempts += 1
+                failure = type(each.error), copy.position
+                copy.attempts = copy.attempts + 1 if failure == copy.failure else 1
+                copy.failure = failure
                 loss = self._options.accept_loss
                 decision = rules.on_error(
                     each.error, copy.position, each.next_offset, copy.attempts, accept_loss=loss

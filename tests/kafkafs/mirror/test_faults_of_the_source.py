@@ -105,6 +105,26 @@ def test_damaged_records_that_begin_an_epoch_are_skipped(
     assert ends(tmp_path) == [15]
 
 
+def test_damaged_records_are_read_again_before_they_are_skipped(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """… wherever they are."""
+    for offset in (5, 10):
+        damaged = bytearray(batch(offset))
+        damaged[70] ^= 1
+        log.batches[offset // 5 :] = [bytes(damaged), batch(offset + 5)]
+    assert Run(source, tmp_path, accept_loss=True)().waiting == {}
+    read = [
+        each["fetchOffset"]
+        for name, _, data in source.requests
+        if name == "Fetch"
+        for topic in data["topics"]
+        for each in topic["partitions"]
+    ]
+    assert (read.count(5), read.count(10)) == (3, 3)
+    assert ends(tmp_path) == [20]
+
+
 def test_partitions_without_a_leader_are_faults(source: Source, tmp_path: Path) -> None:
     """Each is named once, and copied when it has one."""
     logs = source.topics["t"].logs
