@@ -247,10 +247,13 @@ def test_a_silent_leader_is_waited_for_once(
     topic = source.topics["t"]
     topic.id, topic.logs[1] = NO_ID, SourceLog([batch(0)])
     Run(source, tmp_path)()
-    count = source.count("Fetch")
     source.answers["Fetch"] = lambda *_: b""
     assert len(Run(source, tmp_path)().waiting) == 2
-    assert source.count("Fetch") == count + 1
+    # The last request of the first run may come late.
+    compared = [
+        data for name, _, data in source.requests if name == "Fetch" and not data["maxWaitMs"]
+    ]
+    assert len(compared) == 1
 
 
 def test_a_damaged_last_batch_waits_in_a_cluster_without_ids(
