@@ -76,14 +76,15 @@ class DirectoryFollower:
         """
         try:
             limit = self._limit(log) if self._until_high_watermark else None
-            self._followers[log] = LogFollower(log, self._clock_ns, limit)
+            follower = LogFollower(log, self._clock_ns, limit)
             if read_topic_id(self._files, log.directory) not in ("", log.topic_id):
                 raise FileNotFoundError(log.directory)
         except (StorageError, OSError) as error:
-            self._end(log)
+            self._manager.drop(log, None)
             if not isinstance(error, (FileNotFoundError, SegmentGone)):
                 self._manager.topics.set_fault((log.topic, log.partition), error)
             return False
+        self._followers[log] = follower
         return True
 
     def _limit(self, log: Log) -> Callable[[], int]:
@@ -192,9 +193,12 @@ class DirectoryFollower:
         return log
 
     def _end(self, log: Log) -> None:
-        """Remove a partition whose directory was removed or replaced."""
-        follower = self._followers.pop(log, None)
-        self._manager.drop(log, None if follower is None else self._renamed(follower))
+        """Remove a partition whose directory was removed or replaced. Errors: OSError; nothing has
+        changed.
+        """
+        renamed = self._renamed(self._followers[log])
+        del self._followers[log]
+        self._manager.drop(log, renamed)
 
     def _renamed(self, follower: LogFollower) -> str | None:
         """Return the path of a directory that the broker has renamed for deletion, or a mirror

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -288,6 +289,38 @@ def test_a_log_gets_no_records_of_another_topic(tmp_path: Path, is_open: bool, c
             follower.look_for_partitions()
         assert values(followed.manager.log("t", 0)) == [b"1", b"2", b"1", b"2", b"3"]
         followed.manager.close()
+    assert at > 5
+
+
+def test_a_partition_is_replaced_while_the_disk_cannot_be_read(tmp_path: Path) -> None:
+    """One operation of a look for partitions fails. The next look does what is missing."""
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for at in range(1, 100):
+        followed = Followed(tmp_path / f"{at}")
+        old = followed.broker.partition()
+        old.append(b"old")
+        files = Interrupted(fail)
+        follower = followed.open(files)
+        log = followed.manager.log("t", 0)
+        log.active.close_descriptors()
+        followed.broker.delete(old)
+        followed.broker.partition().append(b"new")
+        files.at = at
+        with contextlib.suppress(OSError):
+            follower.look_for_partitions()
+        has_failed = files.at <= 0
+        files.at = -1
+        follower.look_for_partitions()
+        assert values(log) == [b"old"], at
+        (new,) = followed.manager.logs()
+        assert values(new) == [b"new"], at
+        assert not followed.manager.topics.faulty
+        followed.manager.close()
+        if not has_failed:
+            break
     assert at > 5
 
 
