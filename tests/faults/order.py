@@ -1027,4 +1027,28 @@ FAULTS = [
         "A mirror that was away shows deleted keys, and no gap says so.",
         ("tests/kafkafs/mirror/test_rules.py",),
     ),
+    Fault(
+        "gaps-from-before-a-truncation-count",
+        "kafkafs/mirror/rules.py",
+        "gap for gap in in_force(known) if",
+        "gap for gap in known if",
+        "After an unclean election, retention has overtaken a mirror, and no gap says so.",
+        ("tests/kafkafs/mirror/test_rules.py",),
+    ),
+    Fault(
+        "a-stopped-mirror-misses-no-tombstones",
+        "kafkafs/mirror/rules.py",
+        "        if last_ms is not None and abs(now_ms - last_ms) > _STOP_MS:\n",
+        "        if last_ms is not None and last_ms - now_ms > _STOP_MS:\n",
+        "A mirror on a machine that was suspended shows deleted keys, and no gap says so.",
+        ("tests/kafkafs/mirror/test_rules.py",),
+    ),
+    Fault(
+        "records-after-an-aborted-transaction-go",
+        "kafkafs/mirror/transactions.py",
+        "            append_as_follower(log, batches, now_ns)\n",
+        "            pass\n",
+        "A mirror loses records that the cluster has deleted.",
+        ("tests/kafkafs/mirror/test_transactions.py",),
+    ),
 ]

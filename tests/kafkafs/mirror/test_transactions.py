@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kafkafs.mirror import transactions
 from kafkafs.mirror.transactions import lost_markers, write_markers
 from storage import Log, LogManager
 from storage.log.append import append_as_follower
 from storage.record.control import COMMIT
+from storage.settings.messages import Struct
 from storage.verify.verify import verify
 from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
 from tests.storage.directory.test_mirror import make_mirror
@@ -146,3 +149,54 @@ def test_a_mirror_that_is_complete_ends_them(tmp_path: Path, next_offset: int, f
         copy = manager.log("t", 0)
         assert shown(copy) == ([] if fault else [5, 8])
         assert copy.last_stable_offset == (0 if fault else copy.log_end_offset)
+
+
+def test_a_kill_keeps_what_was_not_appended_again(
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new(manager, 200)
+    put(log, (0, opening(7)))
+    later = [batch([b"later %d" % n] * 2) for n in range(20)]
+    put(log, *((10 + 2 * n, data) for n, data in enumerate(later)))
+    left = 9
+
+    def killed(*arguments: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+        append_as_follower(*arguments)
+
+    monkeypatch.setattr(transactions, "append_as_follower", killed)
+    with pytest.raises(KeyboardInterrupt):
+        end(manager, log)
+    kept = b"".join(path.read_bytes() for path in Path(log.directory).glob("*.log*"))
+    assert all(b"later %d" % n in kept for n in range(20))
+    assert 10 < log.log_end_offset < 50
+    assert log.last_stable_offset == log.log_end_offset
+
+
+def test_a_transaction_whose_marker_was_deleted(tmp_path: Path) -> None:
+    """It ends at the start of the gap."""
+    log = SourceLog([at(opening(7), 0, 3)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        fetch = source.answers["Fetch"]
+
+        def still_open(version: int, data: Struct) -> Any:
+            found: Any = fetch(version, data)
+            for topic in found["responses"]:
+                topic["partitions"] = [
+                    each | {"lastStableOffset": 0} for each in topic["partitions"]
+                ]
+            return found
+
+        run = Run(source, tmp_path)
+        source.answers["Fetch"] = still_open
+        assert (run().gaps, run.mirror.faults) == (0, {})
+        source.answers["Fetch"] = fetch
+        log.start, log.batches = 5000, [at(batch([b"new"]), 5000, 3)]
+        assert run().gaps == 2
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        copy = manager.log("t", 0)
+        assert [gap[:3] for gap in copy.gaps] == [("aborted", 1, 1), ("deleted", 1, 4999)]
+        assert shown(copy) == [5000]
