@@ -14,11 +14,12 @@ list of partitions (`topics`), new partitions (`data_directory`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from storage import paths
@@ -27,6 +28,7 @@ from storage.directory.mirror import mirrored_id
 from storage.directory.topics import Topic, TopicPartition
 from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
 from storage.files import Files
+from storage.log.epochs import LeaderEpochs
 from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.log.salvage import count_behind
@@ -430,27 +432,27 @@ def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
     Epochs rise from batch to batch, so that most segments are read only at their beginnings. If the
     last batch is one of v0 or v1, no earlier epoch counts (`LeaderEpochs.assign`).
     """
-    epochs: list[tuple[int, int]] = []
+    epochs = LeaderEpochs([])
     segments = [segment for segment in recovered.segments if segment.size]
     if segments and _last_epoch(segments[-1], None) == -1:
+        segments[-1].close_descriptors()
         return []
     for segment, following in itertools.zip_longest(segments, segments[1:]):
         last = _last_epoch(segment, following)
-        with contextlib.suppress(CorruptRecord):  # up to the first damage
+        with _up_to_damage():
             for _, header in SegmentReader(segment).batches():
-                if header.leader_epoch > (epochs[-1][0] if epochs else -1):
-                    epochs.append((header.leader_epoch, header.base_offset))
+                epochs.assign([header])
                 if header.leader_epoch == last:
                     break
         segment.close_descriptors()
-    return epochs
+    return epochs.entries
 
 
 def _last_epoch(segment: Segment, following: Segment | None) -> int | None:
     """Return the leader epoch with which the `following` segment begins; without one, that with
     which the segment ends. None: not known.
     """
-    with contextlib.suppress(CorruptRecord):
+    with _up_to_damage():
         if following is None:
             found = SegmentReader(segment).last_batch()
         else:
@@ -458,3 +460,15 @@ def _last_epoch(segment: Segment, following: Segment | None) -> int | None:
         if found is not None:
             return found[1].leader_epoch
     return None
+
+
+@contextlib.contextmanager
+def _up_to_damage() -> Iterator[None]:
+    """Read a segment up to its first damage, or up to a read error."""
+    try:
+        yield
+    except CorruptRecord:
+        pass
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise

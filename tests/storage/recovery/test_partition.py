@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
 from pathlib import Path
+from struct import pack
 
 import pytest
 
 from storage import Log, LogManager, paths
 from storage.errors import CorruptRecord
 from storage.files import Files
+from storage.log.append import append_as_follower
 from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
@@ -496,6 +499,53 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path, is_miss
             10,
         ]
     assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
+
+
+class BadFile(Files):
+    """No read of the file with this inode number succeeds."""
+
+    inode = -1
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        if os.fstat(fd).st_ino == self.inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().preadv(fd, buffer, position)
+
+
+@pytest.mark.parametrize(
+    ("magics", "unreadable", "entries"),
+    [
+        ([2, 2, 2], None, [(5, 0), (6, 1), (7, 2)]),
+        ([2, 2, 2], 0, [(6, 1), (7, 2)]),
+        ([2, 2, 2], 1, [(5, 0), (7, 2)]),
+        ([2, 1, 2], None, [(7, 2)]),
+        ([2, 2, 1], None, []),
+    ],
+)
+def test_leader_epochs_of_segments_without_their_file(
+    tmp_path: Path, magics: list[int], unreadable: int | None, entries: list[tuple[int, int]]
+) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for number, magic in enumerate(magics):
+            if number:
+                log.roll(NOW_MS)
+            if magic < 2:
+                data = oracle.put_message(oracle.Message(number, None, b"value", NOW_MS), magic)
+            else:
+                data = bytes(batch([b"value"]))
+                data = pack(">q", number) + data[8:12] + pack(">i", number + 5) + data[16:]
+            append_as_follower(log, data, NOW_MS * 1_000_000)
+        inodes = [os.stat(each.log_path).st_ino for each in log.segments]
+    (tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT).unlink()
+    files = BadFile(str(tmp_path))
+    if unreadable is not None:
+        files.inode = inodes[unreadable]
+    with opened(tmp_path, files=files) as manager:
+        log = manager.log("t", 0)
+        assert log.epochs.entries == entries
+        assert not any(each.is_open for each in log.segments)
+        files.inode = -1
 
 
 def test_a_read_only_opening_changes_nothing(tmp_path: Path) -> None:
