@@ -160,6 +160,8 @@ class Mirror:
         self._policies: dict[str, Policy] = {}
         self.faults: dict[str, str] = {}
         self._began_ms = 0
+        # The partitions whose copies could not begin at the last look.
+        self._without_start: set[TopicPartition] = set()
         # The leaders that could not be reached since the last look. Each is waited for once.
         self._silent: dict[HostPort, str] = {}
         # Whether the topic of committed offsets is copied; None: the cluster does not have it yet.
@@ -386,6 +388,11 @@ class Mirror:
         is_first: bool,
     ) -> None:
         """Write the starts of copies, and name the partitions that have none yet."""
+        for each in self._without_start - offsets.keys():
+            self.faults.pop(str(each), None)
+        self._without_start = {
+            each for each, offset in offsets.items() if isinstance(offset, ClientError)
+        }
         for each, offset in offsets.items():
             if isinstance(offset, ClientError):
                 self._say_once(str(each), f"{each}: waits: {rules.reason_of(offset)}")

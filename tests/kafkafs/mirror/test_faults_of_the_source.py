@@ -286,3 +286,19 @@ def test_a_run_ends_although_the_cluster_grows_and_its_answers_lag(
     source.answers["Fetch"] = lagging
     assert Run(source, tmp_path)().waiting == {}
     assert ends(tmp_path) == [10]
+
+
+def test_a_partition_that_never_had_a_leader_is_no_fault_once_it_is_deleted(
+    source: Source, tmp_path: Path
+) -> None:
+    run = Run(source, tmp_path)
+
+    def script() -> Iterator[None]:
+        source.topics["u"] = SourceTopic(OTHER_ID, logs={0: SourceLog(leader=-1)})
+        while "u:0" not in run.mirror.faults:
+            yield
+        del source.topics["u"]
+        while run.mirror.faults:
+            yield
+
+    run(steps(script()))
