@@ -385,7 +385,9 @@ class History:
         unchanged_from = self.unchanged_from
         self.restart(segments, log_start)
         self.unchanged_from = max(self.unchanged_from, unchanged_from)
-        self.repacked_below = min(self.repacked_below, end)
+        # The last segment that stays gets other records.
+        last = max((each.base_offset for each in segments if each.base_offset < end), default=end)
+        self.repacked_below = min(self.repacked_below, last)
         self._repack_postponed = frozenset(each for each in self._repack_postponed if each < end)
         stay = {each.base_offset for each in segments if each.next_offset <= end}
         self._repacked = {key: size for key, size in self._repacked.items() if key[0] in stay}
