@@ -666,7 +666,7 @@ class Mirror:
         lost = lost_markers(log, source_stable, copy.searched_to)
         if lost:
             self._name(copy, *(Hole("aborted", each.offset, each.offset) for each in lost))
-            # If that fails, the source is asked for what is left out.
+            # If that fails, the copy reads on at the end of the log, and not after skipped offsets.
             skip_to, copy.skip_to = copy.skip_to, 0
             write_markers(self._manager, log, lost, now_ns)
             copy.skip_to = skip_to

@@ -16,8 +16,8 @@ The kinds:
   marker.
 
 A line is a fact of its time, and stays: after a truncation its offsets may have records, and
-retention may have deleted the records around it. What was named before a truncation is named again
-if it happens to the new records at these offsets (`in_force`).
+retention may have deleted the records around it. A gap of the new records at these offsets is
+written as another line (`in_force`).
 
 The file is replaced as a whole. So a kill or a power cut leaves no incomplete line, and a file with
 one is damaged, which makes no partition unreadable: the next gap is written to a new file.
