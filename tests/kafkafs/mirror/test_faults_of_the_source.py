@@ -22,8 +22,6 @@ from tests.kafkafs.mirror.fake_source import NO_ID, OTHER_ID, Run, Source, Sourc
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_MS", 0)
     monkeypatch.setattr(module, "_GROUPS_MS", 0)
-    monkeypatch.setattr("kafka_client.cluster.TIMEOUT_S", 0.3)
-    monkeypatch.setattr("kafka_client.consume.TIMEOUT_S", 0.3)
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def steps(script: Iterator[None]) -> Callable[[], bool]:
 
 
 def test_a_later_session_begins_although_the_cluster_is_away(
-    source: Source, tmp_path: Path
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topic is created again, and the cluster refuses requests about groups and offsets."""
     run = Run(source, tmp_path)
@@ -68,6 +66,7 @@ def test_a_later_session_begins_although_the_cluster_is_away(
             return answers["Metadata"](version, data)
 
         source.answers["Metadata"] = once
+        monkeypatch.setattr("kafka_client.cluster.TIMEOUT_S", 0.3)
         while not run.mirror.faults:
             yield
         source.answers.update(answers)
@@ -243,10 +242,10 @@ def test_a_silent_leader_is_waited_for_once(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without ids, each copy is compared with its leader when it begins."""
-    monkeypatch.setattr("kafka_client.connection.TIMEOUT_S", 0.1)
     topic = source.topics["t"]
     topic.id, topic.logs[1] = NO_ID, SourceLog([batch(0)])
     Run(source, tmp_path)()
+    monkeypatch.setattr("kafka_client.connection.TIMEOUT_S", 1.0)
     source.answers["Fetch"] = lambda *_: b""
     assert len(Run(source, tmp_path)().waiting) == 2
     # The last request of the first run may come late.
