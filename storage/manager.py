@@ -31,11 +31,12 @@ from storage.directory.data_directory import DataDirectory, OpenOptions
 from storage.directory.deletion import delete_topic, undelete_topic
 from storage.directory.lock import DirectoryLock
 from storage.directory.make_room import make_room, say_what_to_remove
+from storage.directory.mirror import finish_end, is_end_unfinished
 from storage.directory.open import Progress, open_logs
 from storage.directory.topics import Topic
 from storage.errors import HandoverRefused, IgnoredEntry, StorageError
 from storage.files import Files
-from storage.groups.groups import Groups
+from storage.groups.groups import RESET, Groups
 from storage.log.log import Log
 from storage.log.rescue import rescue
 from storage.log.truncate import start_at, truncate
@@ -60,7 +61,8 @@ CLOSED_BY_ONE = 32
 class LogManager(DataDirectory):
     """A data directory that is open with its groups and its adoptions.
 
-    `opening_bytes`: bytes of logs that recovery has read; `opening_s`: the time that opening took.
+    `opening_bytes`: bytes of logs that recovery has read; `opening_s`: the time that opening took;
+    `resets`: a line for each committed offset that opening has reset.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class LogManager(DataDirectory):
         self.adopter = Adopter(self)
         self.opening_bytes = 0
         self.opening_s = 0.0
+        self.resets: list[str] = []
+        self._ends_mirror = not options.read_only and is_end_unfinished(files, path)
         # Whether segments may have open files that are closed by age.
         self._opened_before = -1
         self._left_open = False
@@ -168,7 +172,9 @@ class LogManager(DataDirectory):
         opened = open_logs(
             self,
             progress,
-            None if needs is None else partial(needed, self.files, self.path, needs),
+            None
+            if needs is None or self._ends_mirror
+            else partial(needed, self.files, self.path, needs),
             verify=verify,
         )
         self.opening_bytes, self.opening_s = opened.bytes_read, opened.took_s
@@ -203,9 +209,24 @@ class LogManager(DataDirectory):
         if not self.mirrors:
             # The logs of a mirror get only records of its source, which may come after the offsets
             # that its groups have committed.
-            for line in self.groups.reset_positions_beyond_end():
+            self.resets = self.groups.reset_positions_beyond_end(whole=self._ends_mirror)
+            for line in self.resets:
                 _log.warning("%s", line)
             self.adopter.recover()
+            if self._ends_mirror:
+                self._finish_end_of_mirror()
+
+    def _finish_end_of_mirror(self) -> None:
+        """Note that the committed offsets are reset, unless some could not be: then the next start
+        resets all again.
+        """
+        duties = self.duties
+        with duties.attempt("end of the mirror"):
+            # Otherwise, a power cut could remove the resets, or the records below an offset.
+            for log in list(self.log_group.unflushed):
+                log.flush()
+            if not self.faults and RESET not in duties.failing:
+                finish_end(self.files, self.path)
 
     def _hide_internal_topics(self) -> None:
         """Let only the owner read the topics of groups and transactions, unless chmod gave others

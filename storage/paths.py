@@ -75,6 +75,8 @@ GROUP_OWNERS = "kafkafs.groups"
 ROOT_OWNER = "kafkafs.root"
 # The state of a mirror (`mirror_file`): only `kafkafs mirror` writes the logs beside it.
 MIRROR = "kafkafs.mirror"
+# Its name after the end of the mirror, until the next start has finished that (`directory/mirror`).
+MIRROR_ENDED = "kafkafs.mirror.ended"
 # The prefix of the restore points of a mirror (`point_file`).
 POINT = "kafkafs.point."
 # In a partition's directory, after a failed fsync: its files are not trusted (`rescue`).

@@ -3,10 +3,14 @@
 The file `kafkafs.mirror` makes a directory a mirror (`mirror_file`). It is created and removed by a
 process that has the lock of the directory. So a process that writes, and finds no file after it has
 taken the lock, is alone.
+
+At the end of a mirror, the file is renamed to `kafkafs.mirror.ended`. The next start that writes
+resets the committed offsets that are ahead of the copies, and then removes this file.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from storage import paths
@@ -56,8 +60,25 @@ def mirrored_id(files: Files, data_dir: str, topic: str) -> str:
 
 
 def end_mirror(files: Files, data_dir: str) -> None:
-    """Make a mirror an ordinary directory; durable. Only this process uses `data_dir`. Errors:
-    OSError.
+    """Make a mirror an ordinary directory; durable. Only this process uses `data_dir`. The next
+    start finishes the end. Errors: OSError.
     """
-    files.unlink(mirror_file.path_in(data_dir))
+    files.rename(mirror_file.path_in(data_dir), _ended_path(data_dir))
     files.sync_directory(data_dir)
+
+
+def is_end_unfinished(files: Files, data_dir: str) -> bool:
+    """Return whether a mirror has ended, and no start has finished its end."""
+    return files.exists(_ended_path(data_dir))
+
+
+def finish_end(files: Files, data_dir: str) -> None:
+    """Note that no committed offset is beyond the end of its log any more, also after a power cut.
+    Errors: OSError.
+    """
+    files.unlink(_ended_path(data_dir))
+    files.sync_directory(data_dir)
+
+
+def _ended_path(data_dir: str) -> str:
+    return os.path.join(data_dir, paths.MIRROR_ENDED)

@@ -57,6 +57,8 @@ from storage.waiting import at_once, before_waiting, may_wait
 
 _log = logging.getLogger(__name__)
 
+RESET = "resetting committed offsets"
+"""The duty of `reset_positions_beyond_end`."""
 _TOPIC = paths.CONSUMER_OFFSETS
 # Bytes that a caller reads if it may not wait.
 _AT_ONCE_BYTES = 64 * 1024
@@ -381,7 +383,7 @@ class Groups(LogListener[Log]):
                 continue
             start = log.log_start_offset if whole else log.durability.recovery_point
             if start < log.log_end_offset:
-                with self._directory.duties.attempt("resetting committed offsets", log.name):
+                with self._directory.duties.attempt(RESET, log.name):
                     found = self._beyond(OffsetsLog(log, len(self.logs), start), plan=plan)
                     if not plan:
                         self._append(log, [pair for pair, _ in found])

@@ -1,6 +1,7 @@
-"""A crash at every file operation while the copy of a topic gets another name.
+"""A crash at every file operation while the copy of a topic gets another name, or a mirror ends.
 
-The next start completes it: the copy has the records that it had, in all of its partitions.
+The next start completes it: the copy has the records that it had, in all of its partitions; and no
+group of a former mirror has committed an offset beyond the end of a log.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from kafkafs.mirror.topics import set_aside
-from storage import LogManager
+from storage import LogManager, paths
+from storage.directory.mirror import end_mirror
 from storage.files import Files
 from storage.log.append import append_as_follower
 from storage.state import mirror_file
 from storage.state.mirror_file import MirroredPartition, MirrorFile
 from tests.crash.moments import Found, Unsynced, stops_of_life
+from tests.storage.groups.records import position, positions, write
 from tests.storage.log.test_follower import at, stored
-from tests.storage.logs import NOW_MS, NOW_NS, batch
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
 KEPT = f"t.{ID}"
@@ -88,4 +91,64 @@ def complete(files: Files, data: Path) -> None:
 def test_a_crash_while_a_copy_is_renamed(tmp_path: Path) -> None:
     life = Renaming(tmp_path / "data")
     stops = stops_of_life(life, seeds=(0, 2, 3), kinds=())
+    stops.judge(life.check, tmp_path / "found")
+
+
+class Ending:
+    """A mirror that is killed and detached, with an offset ahead of the copy."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.begins = self.is_ended = self.is_done = False
+
+    def build(self) -> None:
+        self.data.mkdir()
+        with LogManager.open(str(self.data), files=Unsynced()) as manager:
+            for name in ("t", paths.CONSUMER_OFFSETS):
+                manager.create_mirrored_topic(name, None, 1, {})
+        status = MirrorFile("c", "kafka://b:9092", ("*",))
+        mirror_file.write(Unsynced(), str(self.data), status)
+
+    def expected(self) -> tuple[object, ...]:
+        return self.begins, self.is_ended, self.is_done
+
+    def run(self, files: Files) -> None:
+        manager = LogManager.open(str(self.data), files=files, mirrors=True)
+        append_as_follower(manager.log("t", 0), BATCHES, NOW_NS)
+        offsets = manager.log(paths.CONSUMER_OFFSETS, 0)
+        write(offsets, position("ahead", "t", 0, 500))
+        write(offsets, position("at the end", "t", 0, 20))
+        # Otherwise, each start would look at these offsets, because they are unflushed.
+        offsets.flush()
+        manager.checkpoint()
+        manager.abandon()
+        self.begins = True
+        end_mirror(files, str(self.data))
+        self.is_ended = True
+        manager = LogManager.open(str(self.data), files=files)
+        self.is_done = True
+        append(manager.log("t", 0), b"ours")
+        manager.checkpoint()
+        manager.close()
+
+    def check(self, data: Path, found: Found) -> None:
+        _, is_ended, is_done = found.expected
+        is_mirror = (data / paths.MIRROR).exists()
+        assert not (is_ended and is_mirror)
+        assert not (is_done and (data / paths.MIRROR_ENDED).exists())
+        if is_mirror:
+            end_mirror(Unsynced(), str(data))
+        for _ in range(2):
+            with LogManager.open(str(data), files=Unsynced()) as manager:
+                end = manager.log("t", 0).log_end_offset
+                for name in manager.groups.names():
+                    assert positions(manager, name)["t", 0] <= end
+                assert manager.faults == []
+            assert not (data / paths.MIRROR_ENDED).exists()
+
+
+def test_a_crash_while_a_mirror_ends(tmp_path: Path) -> None:
+    life = Ending(tmp_path / "data")
+    stops = stops_of_life(life, seeds=(0, 2), kinds=(paths.MIRROR_ENDED,))
+    stops.found = [each for each in stops.found if each.expected[0]]
     stops.judge(life.check, tmp_path / "found")

@@ -890,10 +890,18 @@ FAULTS = [
     Fault(
         "end-of-a-mirror-is-not-durable",
         "storage/directory/mirror.py",
-        "    files.unlink(mirror_file.path_in(data_dir))\n    files.sync_directory(data_dir)\n",
-        "    files.unlink(mirror_file.path_in(data_dir))\n",
+        "_ended_path(data_dir))\n    files.sync_directory(data_dir)\n\n\ndef is_end",
+        "_ended_path(data_dir))\n\n\ndef is_end",
         "After a power cut a directory with records of its own is a mirror again.",
         (MIRROR,),
+    ),
+    Fault(
+        "end-of-a-mirror-is-noted-before-the-flush",
+        "storage/manager.py",
+        "            for log in list(self.log_group.unflushed):\n                log.flush()\n",
+        "            pass\n",
+        "After a power cut a group of a former mirror skips new records.",
+        ("tests/crash/test_mirror_crash.py",),
     ),
     Fault(
         "mirror-does-not-copy-a-lost-end-again",

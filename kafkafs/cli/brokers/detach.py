@@ -74,14 +74,16 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
 
     where = resolve_directory(words, needs="files")
     data_dir = where.data_dir if dry_run else directory_to_open(where)
-    ends = not undo and mirror.is_mirror(Files(data_dir), data_dir)
-    with nullcontext(Files(data_dir)) if dry_run else alone(data_dir, mirrors=ends) as files:
+    is_mirror = not undo and mirror.is_mirror(Files(data_dir), data_dir)
+    # An interrupted detach may have renamed the file.
+    ends = is_mirror or (not undo and mirror.is_end_unfinished(Files(data_dir), data_dir))
+    with nullcontext(Files(data_dir)) if dry_run else alone(data_dir, mirrors=is_mirror) as files:
         lines: list[str] = []
         tiered: list[str] = []
         reset: list[str] = []
         if ends:
             names = [MIRROR]
-            if not dry_run:
+            if is_mirror and not dry_run:
                 mirror.end_mirror(files, data_dir)
         elif undo:
             names = detach.names_to_give_back(files, data_dir)
@@ -93,7 +95,7 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
             tiered = detach.tiered_lines(files, data_dir)
     if ends and not dry_run:
         with opened(data_dir, keeps_faulty=True) as manager:
-            reset = manager.groups.reset_positions_beyond_end(whole=True)
+            reset = manager.resets
     out.json(
         {
             "dry_run": dry_run,
@@ -112,5 +114,5 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
         if undo:
             before, after = after, before
         out.say(f"{before} {'would be renamed to' if dry_run else 'renamed to'} {after}")
-    for line in [*lines, *tiered, *reset]:
+    for line in [*lines, *tiered]:  # opening has printed the others
         warn(line)

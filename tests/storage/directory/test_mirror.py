@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,10 @@ def test_gaps_are_no_losses(
     assert verify(str(tmp_path)).faults == []
 
 
-def test_the_end_resets_offsets_that_are_ahead_of_the_copy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("was_interrupted", [False, True])
+def test_the_end_resets_offsets_that_are_ahead_of_the_copy(
+    tmp_path: Path, was_interrupted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Otherwise, consumers would skip new records."""
     make_mirror(tmp_path)
     manager = LogManager.open(str(tmp_path), mirrors=True)
@@ -124,14 +128,41 @@ def test_the_end_resets_offsets_that_are_ahead_of_the_copy(tmp_path: Path) -> No
     offsets = manager.create_mirrored_topic(paths.CONSUMER_OFFSETS, None, 1, {}).partitions[0]
     write(offsets, position("g", "orders", 0, 500))
     manager.close()
-    done = CliRunner().invoke(main, ["detach", str(tmp_path)])
-    assert (done.exit_code, done.stderr) == (
-        0,
-        "kafkafs: group 'g': committed offset 500 of orders/0 was beyond the log end; "
-        "reset to 0, because the records before it are missing\n",
+    if was_interrupted:
+        with alone(str(tmp_path), mirrors=True) as files:
+            end_mirror(files, str(tmp_path))
+    done = CliRunner().invoke(main, ["detach", "--json", str(tmp_path)])
+    line = (
+        "group 'g': committed offset 500 of orders/0 was beyond the log end; "
+        "reset to 0, because the records before it are missing"
     )
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["result"]["reset"] == [line]
+    assert caplog.messages == [line]
     with opened(tmp_path) as manager:
         assert positions(manager, "g") == {("orders", 0): 0}
+
+
+def test_the_end_is_unfinished_while_an_offset_cannot_be_reset(tmp_path: Path) -> None:
+    """… because its partition cannot be opened."""
+    make_mirror(tmp_path)
+    with opened(tmp_path, mirrors=True) as manager:
+        manager.create_mirrored_topic("orders", None, 1, {})
+        offsets = manager.create_mirrored_topic(paths.CONSUMER_OFFSETS, None, 1, {}).partitions[0]
+        write(offsets, position("g", "orders", 0, 500))
+    with alone(str(tmp_path), mirrors=True) as files:
+        end_mirror(files, str(tmp_path))
+    metadata = tmp_path / "orders-0" / paths.PARTITION_METADATA
+    content = metadata.read_bytes()
+    metadata.write_bytes(b"?")
+    with LogManager.open(str(tmp_path), keeps_faulty=True) as manager:
+        assert manager.topics.faulty
+        assert positions(manager, "g") == {("orders", 0): 500}
+    metadata.write_bytes(content)
+    # This process needs no topic.
+    with LogManager.open(str(tmp_path), needs=lambda _: frozenset()) as manager:
+        assert positions(manager, "g") == {("orders", 0): 0}
+    assert not (tmp_path / paths.MIRROR_ENDED).exists()
 
 
 def test_the_mirror_copies_a_lost_end_again(tmp_path: Path) -> None:
