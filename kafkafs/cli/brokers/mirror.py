@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
@@ -162,19 +163,20 @@ def command(
     source = f"kafka://{','.join(map(str, brokers))}"
     options = Options(source, topics, start, follow_deletes, accept_loss, {"rack_id": rack})
     path = _data_dir(data, create=mount is not None)
+    stage = _Stage()
     with ExitStack() as stack:
-        ended = stack.enter_context(_signals())
+        stack.enter_context(_signals(stage))
         if mount is not None:
-            stack.enter_context(_mounted(path, mount))
+            stack.enter_context(_mounted(path, mount, stage))
         cluster = stack.enter_context(client.connected(brokers))
         mirror = Mirror(cluster, path, options)
-        shown = stack.enter_context(closing(_Shown(mirror, metrics, ended, is_endless=not once)))
+        shown = stack.enter_context(closing(_Shown(mirror, metrics, stage, is_endless=not once)))
         opening = stack.enter_context(opening_shown()) or opening_told()
         mirror.run(once, shown.stop, warn, opening)
     copied = counted(mirror.copied_offsets, "record")
     say(f"copied {copied}, {human_size(mirror.copied_bytes)}")
     if once:
-        if ended:
+        if stage.signals:
             cancelled()
         end(found=mirror.gaps > 0, failed=bool(mirror.waiting or mirror.faults))
 
@@ -194,20 +196,30 @@ def _data_dir(text: str, *, create: bool) -> str:
     return checked_directory(text, needs="nothing")
 
 
+@dataclass
+class _Stage:
+    """How far a run is. `is_open`: whether the directory is open. `signals`: the signals that have
+    come to end the run.
+    """
+
+    is_open: bool = False
+    signals: list[int] = field(default_factory=list)
+
+
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def _signals(stage: _Stage) -> Iterator[None]:
     """Collect the signals that end the command. A signal that the caller ignores stays ignored."""
     heard = [each for each in _ENDS if signal.getsignal(each) != signal.SIG_IGN]
-    ended: list[int] = []
-    with handling(heard, lambda number, frame: ended.append(number)):
-        yield ended
+    with handling(heard, lambda number, frame: stage.signals.append(number)):
+        yield
 
 
 @contextmanager
-def _mounted(data_dir: str, mount_point: str) -> Iterator[None]:
+def _mounted(data_dir: str, mount_point: str, stage: _Stage) -> Iterator[None]:
     """Mount before the logs are open, since the daemon inherits the open files.
 
-    A mount that a killed run has left is used.
+    A mount that a killed run has left is used. It is unmounted only if the directory could be
+    opened: until then it may be the mount of a run that has not ended.
     """
     from kafkafs import mount_table
     from kafkafs.cli.common.serving import why_silent
@@ -219,12 +231,13 @@ def _mounted(data_dir: str, mount_point: str) -> Iterator[None]:
         return mounted if mounted is not None and mounted.source == data_dir else None
 
     before = found()
-    if before is None or why_silent(before) is not None:
+    is_used = before is not None and why_silent(before) is None
+    if not is_used:
         mount(data_dir, mount_point, parsed_options(("ro",)), foreground=False)
     try:
         yield
     finally:
-        if found() is not None:
+        if found() is not None and (stage.is_open or not is_used):
             try:
                 unmount_and_wait(mount_point, warn)
             except MountError as error:
@@ -235,14 +248,14 @@ class _Shown:
     """Shows how far a mirror is: to people, to the service manager and in the file of metrics."""
 
     def __init__(
-        self, mirror: Mirror, metrics: str | None, ended: Sequence[int], *, is_endless: bool
+        self, mirror: Mirror, metrics: str | None, stage: _Stage, *, is_endless: bool
     ) -> None:
         self._mirror = mirror
         self._metrics = metrics
-        self._ended = ended
+        self._stage = stage
         self._is_endless = is_endless
         self._progress = on_stderr()
-        self._is_ready = self._is_up_to_date = False
+        self._is_up_to_date = False
         self._show_at = self._write_at = 0.0
 
     def stop(self) -> bool:
@@ -251,19 +264,19 @@ class _Shown:
         if self._metrics is not None and now >= self._write_at:
             self._write_at = now + _METRICS_S
             self._write(self._metrics)
-        if not self._is_ready:
-            self._is_ready = True
+        if not self._stage.is_open:
+            self._stage.is_open = True
             tell("READY=1")
         if now >= self._show_at:
             self._show_at = now + PROGRESS_S
             self._show()
-        if self._ended:
+        if self._stage.signals:
             tell("STOPPING=1", "STATUS=flushing")
-        return bool(self._ended)
+        return bool(self._stage.signals)
 
     def close(self) -> None:
         self._progress.close()
-        if self._metrics is not None and self._is_ready:
+        if self._metrics is not None and self._stage.is_open:
             self._write(self._metrics)
 
     def _show(self) -> None:
@@ -283,7 +296,7 @@ class _Shown:
         try:
             _write_metrics(path, self._mirror)
         except OSError as error:
-            if not self._is_ready:
+            if not self._stage.is_open:
                 raise
             warn(f"{path}: {error.strerror}")
 

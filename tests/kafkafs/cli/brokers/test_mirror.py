@@ -11,6 +11,10 @@ from click.testing import CliRunner
 from kafka_client.requests import EARLIEST, LATEST
 from kafkafs.cli import main
 from kafkafs.cli.brokers.mirror import command
+from kafkafs.mount_table import find
+from storage import LogManager
+from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.kafkafs.mirror.fake_source import Source, SourceTopic
 
 # Nobody listens on this port.
 NOBODY = "kafka://127.0.0.1:1"
@@ -79,3 +83,23 @@ def test_a_cluster_that_cannot_be_reached_begins_no_mirror(tmp_path: Path) -> No
     status, errors = run("--once", NOBODY, tmp_path / "backup")
     assert (status, errors) == (3, "kafkafs: broker 127.0.0.1:1: Connection refused\n")
     assert list(tmp_path.glob("backup/*")) == []
+
+
+@pytest.mark.programs
+def test_a_mount_that_was_there_is_left_unless_its_directory_is_opened(place: Place) -> None:
+    """Another run may have mounted it. A killed run leaves its mount to the next one."""
+
+    def run(*words: object) -> int:
+        return kafkafs("mirror", *words).returncode
+
+    with Source(orders=SourceTopic()) as source:
+        words = ("--once", "--mount", place.path, f"kafka://{source.address}", place.data)
+        assert run(*words) == 0
+        assert find(str(place.path)) is None
+        place.mount("-o", "ro")
+        with LogManager.open(str(place.data), mirrors=True):
+            assert run(*words) == 3
+        assert run(*words[:3], NOBODY, place.data) == 3
+        assert find(str(place.path)) is not None
+        assert run(*words) == 0
+        assert find(str(place.path)) is None
