@@ -40,13 +40,20 @@ def check_writer(files: Files, data_dir: str, *, mirrors: bool) -> None:
         )
 
 
+def is_mirror_for_writer(files: Files, data_dir: str) -> bool:
+    """Return whether a data directory is a mirror for a process that will write it. `files` are
+    limited to the entries that count for a writer (`top_level`). Errors: OSError.
+    """
+    Ignored(files, data_dir)
+    return is_mirror(files, data_dir)
+
+
 def refuse_mirror(data_dir: str) -> None:
     """Check that a data directory is no mirror, before work that will take its lock, or that asks
     the process that has it. Errors: MirroredDirectory, CorruptCheckpoint, OSError.
     """
     files = Files(data_dir)
-    if is_mirror(files, data_dir):
-        Ignored(files, data_dir)
+    if is_mirror(files, data_dir) and is_mirror_for_writer(files, data_dir):
         check_writer(files, data_dir, mirrors=False)
 
 

@@ -42,7 +42,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from storage import paths
-from storage.directory.mirror import is_mirror, refuse_mirror
+from storage.directory.mirror import is_mirror, is_mirror_for_writer, refuse_mirror
 from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
 from storage.groups.offset_records import id_bytes
@@ -271,7 +271,7 @@ class _Handover:
 
     def _settle(self) -> None:
         """Recover the source, and abort the topics' open transactions; none in a mirror."""
-        mirrors = not self.abort and is_mirror(self.source_files, self.data)
+        mirrors = not self.abort and is_mirror_for_writer(self.source_files, self.data)
         with LogManager.open(self.data, files=self.source_files, mirrors=mirrors) as manager:
             for log in manager.logs() if self.abort else ():
                 for producer in log.producers if self._is_wanted(log.topic) else ():

@@ -74,10 +74,11 @@ def command(words: Sequence[str], undo: bool, dry_run: bool, out: Output) -> Non
 
     where = resolve_directory(words, needs="files")
     data_dir = where.data_dir if dry_run else directory_to_open(where)
-    is_mirror = not undo and mirror.is_mirror(Files(data_dir), data_dir)
+    files = Files(data_dir)
+    is_mirror = not undo and mirror.is_mirror_for_writer(files, data_dir)
     # An interrupted detach may have renamed the file.
-    ends = is_mirror or (not undo and mirror.is_end_unfinished(Files(data_dir), data_dir))
-    with nullcontext(Files(data_dir)) if dry_run else alone(data_dir, mirrors=is_mirror) as files:
+    ends = is_mirror or (not undo and mirror.is_end_unfinished(files, data_dir))
+    with nullcontext(files) if dry_run else alone(data_dir, mirrors=is_mirror) as files:
         lines: list[str] = []
         tiered: list[str] = []
         reset: list[str] = []

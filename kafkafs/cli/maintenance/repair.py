@@ -144,7 +144,7 @@ def command(
     --indexes, status 3 has another meaning: there is nothing to check because all topics are
     tiered, or --apply did not rebuild the indexes of a damaged log.
     """
-    from storage.directory.mirror import is_mirror
+    from storage.directory.mirror import is_mirror_for_writer
     from storage.files import Files
 
     if wants_indexes:
@@ -168,7 +168,7 @@ def command(
         keeps_faulty=True,
         answers=_answers(log_starts, may_hide=may_hide),
         read_only=not applies,
-        mirrors=applies and not may_hide and is_mirror(Files(data_dir), data_dir),
+        mirrors=applies and not may_hide and is_mirror_for_writer(Files(data_dir), data_dir),
     ) as manager:
         if not (applies or wants_salvage):
             _check_alone(manager)

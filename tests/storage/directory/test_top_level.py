@@ -6,16 +6,20 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kafkafs.cli import main
 from storage import LogManager, paths
 from storage.directory.mirror import refuse_mirror
 from storage.directory.retain import delete_records
-from storage.errors import CorruptCheckpoint, IgnoredEntry, MirroredDirectory
+from storage.errors import CorruptCheckpoint, HandoverRefused, IgnoredEntry, MirroredDirectory
 from storage.files import Files
+from storage.handover.handover import hand_over
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 from storage.task import Task
 from tests.storage.directory.test_mirror import make_mirror
+from tests.storage.handed import write_broker
 from tests.storage.logs import append, opened, values
 
 STRANGER, ANOTHER = 65534, 65533
@@ -174,3 +178,21 @@ def test_the_file_of_a_stranger_makes_no_mirror(data: Path) -> None:
     data.chmod(0o755)
     with pytest.raises(MirroredDirectory):
         refuse_mirror(str(data))
+
+
+def test_the_file_of_a_stranger_stops_no_command(
+    data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """… that also works in a mirror."""
+    make_mirror(data)
+    give(data / "kafkafs.mirror", STRANGER)
+    for words in (["detach", "--dry-run"], ["detach"]):
+        done = CliRunner().invoke(main, [*words, str(data)])
+        assert "not the directory of a broker" in done.stderr
+    done = CliRunner().invoke(main, ["repair", "--apply", str(data)])
+    assert (done.exit_code, done.stderr) == (0, "")
+    broker = tmp_path_factory.mktemp("other") / "broker"
+    write_broker(broker)
+    LogManager.open(str(data)).abandon()
+    with pytest.raises(HandoverRefused, match="the broker has no topic t"):
+        hand_over(str(data), str(broker), ["t"])
