@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from storage import paths
 from storage.byte_source import FileSource
 from storage.directory.lock import DirectoryLock
+from storage.directory.top_level import Ignored
 from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files
 from storage.kafka07.entries import entries_to_v2
@@ -124,6 +125,7 @@ class _Conversion:
     partitions: list[tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
+        Ignored(self.files, self.path)
         if any(paths.is_log(name) for name, _ in self.files.scan(self.path)):
             reason = "this is a partition's directory, not a data directory"
             raise NotADirectoryError(errno.ENOTDIR, reason, self.path)

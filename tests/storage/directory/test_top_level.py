@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager, paths
+from storage.convert.convert import convert
 from storage.directory.mirror import refuse_mirror
 from storage.directory.retain import delete_records
 from storage.errors import CorruptCheckpoint, HandoverRefused, IgnoredEntry, MirroredDirectory
@@ -196,3 +197,11 @@ def test_the_file_of_a_stranger_stops_no_command(
     LogManager.open(str(data)).abandon()
     with pytest.raises(HandoverRefused, match="the broker has no topic t"):
         hand_over(str(data), str(broker), ["t"])
+
+
+def test_a_conversion_leaves_out_the_partition_of_a_stranger(data: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("u", 1)
+    give(data / "u-0", STRANGER)
+    outcome = convert(str(data))
+    assert (outcome.faults, outcome.converted) == ([], [])
