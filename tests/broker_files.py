@@ -6,6 +6,7 @@ Each method renames, writes and removes as Kafka does (``UnifiedLog``, ``LocalLo
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -320,6 +321,17 @@ class BrokerDirectory:
 
 def write_offsets(data: Path, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
     checkpoint_file.write_offsets(Files(), str(data / name), dict(offsets))
+
+
+class BadFile(Files):
+    """No read of the file with this inode number succeeds."""
+
+    inode = -1
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        if os.fstat(fd).st_ino == self.inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().preadv(fd, buffer, position)
 
 
 class Between(Files):

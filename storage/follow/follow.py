@@ -136,9 +136,8 @@ class LogFollower:
             raise
         except (OSError, StorageError):
             # A segment of the head cannot be read.
-            for look in self._look_at_rolls, self._look_at_tail:
-                with contextlib.suppress(FileReplaced, OSError, StorageError):
-                    look()
+            with contextlib.suppress(OSError, StorageError):
+                self._look_past_head()
             self._keep_readable()
             raise
         self._look_at_tail()
@@ -171,6 +170,18 @@ class LogFollower:
         if is_done and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
         return is_done
+
+    def _look_past_head(self) -> None:
+        """Read what the writer has appended, although the head cannot be changed.
+
+        A hidden part that can no longer be read comes first, from its cleaned segments. Errors:
+        OSError.
+        """
+        hidden = [each for each in self.log.segments if _has_hidden_bytes([each])]
+        if self._can_hold([each for each in hidden if not self._leads_to(each)]):
+            for look in self._look_at_rolls, self._look_at_tail:
+                with contextlib.suppress(FileReplaced, OSError, StorageError):
+                    look()
 
     def _look_at_rolls(self) -> None:
         """Begin the segments that the writer has begun. All others of the log stay as they are."""

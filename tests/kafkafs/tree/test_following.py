@@ -24,7 +24,7 @@ from storage.files import Files
 from storage.log.append import append_batches
 from storage.recovery.swap import finish_swaps
 from storage.waiting import may_wait
-from tests.broker_files import BrokerDirectory, BrokerPartition
+from tests.broker_files import BadFile, BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
 from tests.mount.mounting import fails
 from tests.storage.logs import NOW_NS, append
@@ -593,6 +593,37 @@ def test_a_change_waits_until_a_large_transaction_that_has_ended_is_indexed(
     assert tree.read("t/0") == partition.text()
     assert rest(handle, node, 5, tree) == b"inside\n" * 3
     assert "cannot read" not in tree.events()
+
+
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_what_is_held_back_comes_first_although_its_cleaned_segment_cannot_be_read(
+    beside: Beside, is_rolled: bool
+) -> None:
+    """The old segment is deleted, and no follower has it open."""
+    files = BadFile()
+    beside.tree.stop()
+    beside.tree = tree = Tree(beside.broker.data, FOLLOWING, files)
+    partition = beside.partition
+    node = tree.file()
+    handle = tree.open(node)
+    producer = Producer(7, transactional=True)
+    partition.put(producer.batch(b"inside"), b"inside")
+    partition.roll()
+    assert rest(handle, node, 0, tree) == b"zero\n"
+    close_all(tree)
+    partition.clean(1, lambda offset, value: True)
+    partition.remove_deleted()
+    files.inode = os.stat(partition.log(0)).st_ino
+    if is_rolled:
+        partition.append(b"plain")
+        partition.roll()
+    partition.put(producer.commit())
+    partition.append(b"last")
+    tree.fs.partitions.tick()
+    assert rest(handle, node, 5, tree) == b""
+    files.inode = -1
+    assert rest(handle, node, 5, tree) == partition.text()[5:]
+    assert tree.read("t/0") == partition.text()
 
 
 def test_what_is_held_back_is_not_taken_from_a_tail_by_a_cleaner(beside: Beside) -> None:

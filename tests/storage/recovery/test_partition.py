@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import shutil
@@ -24,6 +23,7 @@ from storage.state.checkpoint_file import read_offsets
 from storage.state.producer_state import EMPTY_SNAPSHOT
 from storage.verify.verify import verify
 from tests import oracle
+from tests.broker_files import BadFile
 from tests.crash.disk import Crashed, SimulatedDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, values, write_topic_settings
 
@@ -499,17 +499,6 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path, is_miss
             10,
         ]
     assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
-
-
-class BadFile(Files):
-    """No read of the file with this inode number succeeds."""
-
-    inode = -1
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        if os.fstat(fd).st_ino == self.inode:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return super().preadv(fd, buffer, position)
 
 
 @pytest.mark.parametrize(

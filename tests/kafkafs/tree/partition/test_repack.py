@@ -28,6 +28,7 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.waiting import at_once
+from tests.broker_files import BadFile
 from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
 from tests.storage.logs import NOW_MS, NOW_NS
 from tests.storage.producers import Producer
@@ -545,17 +546,6 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
     assert b"".join(beside.lines).startswith(shown + read(handle, len(shown), 20))
     handle.release()
     beside.check()
-
-
-class BadFile(Files):
-    """No read of the file with this inode number succeeds."""
-
-    inode = -1
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        if os.fstat(fd).st_ino == self.inode:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return super().preadv(fd, buffer, position)
 
 
 @pytest.mark.parametrize("bad", [0, 1])
