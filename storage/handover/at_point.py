@@ -14,7 +14,7 @@ from storage.groups.offset_records import (
 )
 from storage.handover.handed_segment import Part
 from storage.log.log import Log
-from storage.record.control import ABORT, encode_marker
+from storage.record.control import ABORT, encode_marker, parse_marker
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.point_file import Point, Range
@@ -22,6 +22,8 @@ from storage.state.producer_state import ProducerState
 
 # A broker reads larger batches, but no client may send them.
 _BATCH_BYTES = 1_000_000
+MARKER_SIZE = len(encode_marker(ABORT, 0, 0, 0, 0, 0, 0))
+"""The bytes of each of `markers`."""
 
 
 def parts_of(log: Log, end: int) -> list[Part]:
@@ -61,15 +63,31 @@ def faults(point: Point, log: Log, kept: Range) -> Iterator[str]:
             yield f"{name}: the cluster has lost records from offset {gap.first} on since"
 
 
-def abort_markers(producers: ProducerState, end: int, now_ms: int) -> bytearray:
-    """Return ABORT markers, from the offset `end` on, for the open transactions of a log. In the
-    cluster they have ended, but above the point.
+def markers(
+    log: Log, producers: ProducerState, end: int, now_ms: int, *, force: bool
+) -> tuple[bytearray, list[int]]:
+    """Return markers, from the offset `end` on, for the transactions that `producers` have open
+    there, and the producers that are aborted.
+
+    `end` was the last stable offset in the cluster: these transactions had ended, and consumers
+    were given their records, but the markers lie above it. Errors: HandoverRefused, unless `force`,
+    if there is no marker, or more records of the transaction; CorruptRecord, OSError.
     """
-    markers = bytearray()
-    open_ones = (producer for producer in producers if producer.in_transaction)
+    made, aborted = bytearray(), []
+    open_ones = [producer for producer in producers if producer.in_transaction]
+    ends = _ends(log, {each.producer_id for each in open_ones}, end)
     for offset, producer in enumerate(open_ones, end):
-        markers += encode_marker(
-            ABORT,
+        kind, is_whole = ends.get(producer.producer_id, (ABORT, False))
+        if not is_whole and not force:
+            reason = (
+                f"{log.topic}:{log.partition}: the restore point divides a transaction of producer "
+                f"{producer.producer_id}. To hand it over: --force"
+            )
+            raise HandoverRefused(reason, path=log.directory)
+        if kind == ABORT:
+            aborted.append(producer.producer_id)
+        made += encode_marker(
+            kind,
             producer_id=producer.producer_id,
             epoch=producer.epoch,
             coordinator_epoch=max(producer.coordinator_epoch, 0),
@@ -77,7 +95,38 @@ def abort_markers(producers: ProducerState, end: int, now_ms: int) -> bytearray:
             timestamp_ms=now_ms,
             leader_epoch=0,
         )
-    return markers
+    return made, aborted
+
+
+def _ends(log: Log, producer_ids: set[int], end: int) -> dict[int, tuple[int, bool]]:
+    """Return, by producer, the type of its first marker from the offset `end` on, and whether there
+    are no records of it between.
+    """
+    found: dict[int, tuple[int, bool]] = {}
+    divided: set[int] = set()
+    # Without a marker, its transaction is still open: no need to look for one.
+    left = {
+        each
+        for each in producer_ids
+        if (known := log.producers.by_id.get(each)) is None
+        or not 0 <= known.transaction_first_offset < end
+    }
+    for segment in log.segments:
+        if segment.next_offset <= end or not left:
+            continue
+        reader = SegmentReader(segment)
+        for position, header in reader.batches(segment.position_before(end)):
+            producer_id = header.producer_id
+            if header.base_offset < end or producer_id not in left:
+                continue
+            if not header.is_control:
+                divided.add(producer_id)
+            elif (marker := parse_marker(reader.read(position, header.size))) is not None:
+                found[producer_id] = marker.type, producer_id not in divided
+                left.remove(producer_id)
+                if not left:
+                    break
+    return found
 
 
 def group_batches(

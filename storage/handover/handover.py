@@ -27,8 +27,9 @@ A handover that fails empties the partitions itself. It only reads the source, e
 directory that was not closed cleanly, and to abort transactions on request.
 
 A restore point of a mirror (`state/point_file`) can be handed over instead of the present state.
-Each log then ends at the offset of the point, followed by ABORT markers for transactions that ended
-later. The topics have the settings of the point, and `__consumer_offsets` its committed offsets.
+Each log then ends at the offset of the point, followed by the markers of transactions that have
+records below it. The topics have the settings of the point, and `__consumer_offsets` its committed
+offsets.
 
 Not here: creating topics, and the broker's settings, which only a running broker accepts.
 """
@@ -46,7 +47,7 @@ from storage.directory.mirror import is_mirror, is_mirror_for_writer, refuse_mir
 from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
 from storage.groups.offset_records import id_bytes
-from storage.handover.at_point import abort_markers, faults, group_batches, parts_of
+from storage.handover.at_point import MARKER_SIZE, faults, group_batches, markers, parts_of
 from storage.handover.handed_segment import Part, Receiver, hand_segment, put_segment
 from storage.log.append import abort_transaction
 from storage.log.log import Log
@@ -507,7 +508,10 @@ class _Handover:
         theirs = self._logs_in(directory)
         if item in begun or (not any(theirs) and not any(theirs.values())):
             return True
-        if theirs == {end: 0, **sizes}:
+        # Markers may follow a point.
+        after = max(theirs, default=end) if self.point is not None else end
+        marked = {end: (after - end) * MARKER_SIZE, after: 0}
+        if theirs == {**marked, **sizes}:
             self.outcome.finished.append(item)
             return False
         refuse(f"{name} is not empty at the broker: delete and recreate the topic there")
@@ -630,12 +634,11 @@ class _Handover:
                 first_epochs.append(first_epoch)
         end = self._end(log)
         if self.point is not None and producers.first_undecided_offset is not None:
-            markers = abort_markers(producers, end, self.clock_ns() // 1_000_000)
-            self.outcome.aborted += (
-                (*item, each.producer_id) for each in producers if each.in_transaction
-            )
-            put_segment(receiver, markers, end, interval, producers)
-            end = _end_of(markers)
+            now_ms = self.clock_ns() // 1_000_000
+            batches, aborted = markers(log, producers, end, now_ms, force=self.force)
+            self.outcome.aborted += ((*item, producer_id) for producer_id in aborted)
+            put_segment(receiver, batches, end, interval, producers)
+            end = _end_of(batches)
         is_open = self.point is None and log.segments[-1].base_offset == end
         first = [(0, max(first_epochs[0], self._start(log)))] if first_epochs else []
         self._complete(receiver, end, first, is_open=is_open)

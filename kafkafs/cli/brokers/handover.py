@@ -86,10 +86,10 @@ def command(
     handover refuses topics with open transactions. --abort ends these transactions: it writes ABORT
     markers into DATA. Without --abort, handover does not change DATA.
 
-    With --at, each partition ends at the offset of the restore point, and a transaction that ended
-    later is aborted at the broker. handover does not change DATA. Without TOPIC, handover copies
-    all topics of the point, and writes the groups into the broker's __consumer_offsets, which must
-    have all its partitions and no groups. With TOPIC, name __consumer_offsets, too.
+    With --at, each partition ends at the offset of the restore point, followed by the markers of
+    the transactions there. handover does not change DATA. Without TOPIC, handover copies all topics
+    of the point, and writes the groups into the broker's __consumer_offsets, which must have all
+    its partitions and no groups. With TOPIC, name __consumer_offsets, too.
 
     If an error occurs, or after Ctrl-C, handover undoes its changes. If handover is killed, the
     next run undoes the changes and starts again. Until that run, no broker starts on BROKER_DIR.

@@ -122,34 +122,71 @@ def test_each_end(tmp_path: Path) -> None:
         assert verify(str(broker)).faults == []
 
 
-def test_a_transaction_that_ended_above_the_point_is_aborted(tmp_path: Path) -> None:
-    """It is decided, so that records below the point are visible, but not all of it is below."""
+def shown_from(broker: Path, start: int, isolation: str) -> list[bytes | None]:
+    with LogManager.open(str(broker), read_only=True, clock_ms=clock_ms) as manager:
+        log = manager.log("sent", 0)
+        assert log.last_stable_offset == log.log_end_offset
+        found = log.records(isolation=isolation)  # type: ignore[arg-type]
+        return [each.value for each in found if each.offset >= start]
+
+
+def test_transactions_whose_markers_lie_above_the_point_end_alike(tmp_path: Path) -> None:
+    """They had ended: consumers of the cluster were given the committed one."""
     data, broker = tmp_path / "data", tmp_path / "broker"
     write_source(data)
     with LogManager.open(str(data), clock_ms=clock_ms) as manager:
         log = manager.log("sent", 0)
         start = log.log_end_offset
-        torn, opened, ended = (Client(log, number) for number in (50, 51, 52))
-        ended.send(b"ended")
-        torn.send(b"torn")
-        ended.commit()
+        committed, aborted, opened = (Client(log, number) for number in (50, 51, 52))
+        committed.send(b"committed")
+        aborted.send(b"aborted")
         opened.send(b"open")
-        torn.send(b"torn, too")
-        torn.commit()
-        assert log.last_stable_offset == start + 3
+        committed.commit()
+        aborted.abort()
+        committed.send(b"later")
+        aborted.send(b"later")
+        aborted.commit()
+        assert log.last_stable_offset == start + 2
     take_point(data)
     write_broker(broker)
     outcome = hand((data, broker))
-    assert outcome.aborted == [("sent", 0, 50)]
+    assert outcome.aborted == [("sent", 0, 51)]
     assert {each.log_end for each in outcome.handed if each.topic == "sent"} == {start + 4}
-    with LogManager.open(str(broker), read_only=True, clock_ms=clock_ms) as manager:
-        log = manager.log("sent", 0)
-        assert log.last_stable_offset == log.log_end_offset == start + 4
-        committed = log.records(isolation="read_committed")
-        assert [each.value for each in committed if each.offset >= start] == [b"ended"]
-        stored = log.records(isolation="read_uncommitted")
-        assert [each.value for each in stored if each.offset >= start] == [b"ended", b"torn"]
+    assert shown_from(broker, start, "read_committed") == [b"committed"]
+    assert shown_from(broker, start, "read_uncommitted") == [b"committed", b"aborted"]
     assert verify(str(broker)).faults == []
+    again = hand((data, broker))
+    assert (again.handed, len(again.finished)) == ([], sum(TOPICS.values()))
+    go_on(broker)
+    assert any(
+        "sent:0 is not empty" in each for each in hand((data, broker), dry_run=True).refusals
+    )
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_transaction_that_the_point_divides(tmp_path: Path, is_committed: bool) -> None:
+    """… is refused: it has more records above, or it has no marker at all."""
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    with LogManager.open(str(data), clock_ms=clock_ms) as manager:
+        log = manager.log("sent", 0)
+        start = log.log_end_offset
+        divided = Client(log, 50)
+        divided.send(b"divided")
+        Client(log, 51).send(b"open")
+        if is_committed:
+            divided.send(b"more")
+            divided.commit()
+    point = take_point(data)
+    point.partitions["sent", 0] = Range(0, start + 1)
+    point_file.write(Files(), str(data), point)
+    write_broker(broker)
+    with pytest.raises(HandoverRefused, match="divides a transaction of producer 50"):
+        hand((data, broker))
+    assert not (broker / paths.HANDOVER).exists()
+    outcome = hand((data, broker), force=True)
+    assert outcome.aborted == ([] if is_committed else [("sent", 0, 50)])
+    assert shown_from(broker, start, "read_committed") == [b"divided"] * is_committed
     go_on(broker)
 
 
