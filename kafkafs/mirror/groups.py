@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kafka_client import requests
-from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.cluster import Cluster
 from kafka_client.errors import ClientError
 from kafka_client.requests import CommittedOffsets
 from storage import paths
+from storage.errors import StorageError
 from storage.groups.offset_records import Committed
 from storage.manager import LogManager
 
@@ -45,31 +46,43 @@ def ask(cluster: Cluster) -> GroupFacts:
 def commit_all(
     manager: LogManager, found: Mapping[str, CommittedOffsets | ClientError]
 ) -> dict[str, str]:
-    """Commit the changed offsets of groups in partitions that are here; return why the offsets of
-    groups could not be read.
+    """Commit the changed offsets of groups in partitions that are here; return why offsets of
+    groups could not be read or committed.
     """
     failed = {}
     for name, offsets in found.items():
         if isinstance(offsets, ClientError):
             failed[name] = str(offsets)
             continue
-        with manager.duties.attempt("copying of committed offsets", name):
-            _commit(manager, name, offsets)
+        try:
+            reasons = _commit(manager, name, offsets)
+        except (OSError, StorageError) as error:
+            reasons = [str(error)]
+        if reasons:
+            failed[name] = ", ".join(reasons)
     return failed
 
 
-def _commit(
-    manager: LogManager, name: str, found: Mapping[TopicPartition, requests.Committed | ClientError]
-) -> None:
-    """Commit those of a group's offsets that differ from ours. Errors: those of `Groups.commit`."""
+def _commit(manager: LogManager, name: str, found: CommittedOffsets) -> list[str]:
+    """Commit those of a group's offsets that differ from ours; return why offsets could not be read
+    or committed. Errors: those of `Groups.find`.
+    """
     group = manager.groups.find(name)
+    reasons = []
     changed: dict[str, dict[int, Committed]] = {}
     for each, offset in found.items():
         topic = manager.topics.get(each.topic)
         if topic is None or each.partition not in topic.partitions:
             continue
+        if isinstance(offset, ClientError):
+            reasons.append(str(offset))
+            continue
         known = None if group is None else group.committed.get(each)
-        if not isinstance(offset, ClientError) and (known is None or known[:3] != offset):
+        if known is None or known[:3] != offset:
             changed.setdefault(each.topic, {})[each.partition] = Committed(*offset)
     for topic_name, offsets in changed.items():
-        manager.groups.commit(name, topic_name, offsets)
+        try:
+            manager.groups.commit(name, topic_name, offsets)
+        except (OSError, StorageError) as error:
+            reasons.append(f"{topic_name}: {error}")
+    return reasons

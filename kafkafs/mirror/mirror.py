@@ -361,7 +361,7 @@ class Mirror:
             reasons = groups.commit_all(self._manager, found.offsets)
             failed = "; ".join(f"{name!r}: {reason}" for name, reason in reasons.items())
         if failed:
-            self._say_once("groups", f"the offsets of groups cannot be read: {failed}")
+            self._say_once("groups", f"the offsets of groups cannot be copied: {failed}")
         else:
             self.faults.pop("groups", None)
 
