@@ -629,6 +629,11 @@ class Mirror:
                 return False
             if decision.gaps:
                 self._name(copy, *decision.gaps)
+            elif log.durability.directory_unsynced and any(
+                gap.last >= found[0][0] for gap in log.gaps
+            ):
+                # A run that was killed may have named them, and not synced the directory.
+                log.flush()
         append_parts(log, parts, time.time_ns())
         if log.durability.flush_due:
             log.flush()

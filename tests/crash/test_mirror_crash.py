@@ -1,21 +1,25 @@
 """A crash at every file operation while the copy of a topic gets another name, or a mirror ends.
 
 The next start completes it: the copy has the records that it had, in all of its partitions; and no
-group of a former mirror has committed an offset beyond the end of a log.
+group of a former mirror has committed an offset beyond the end of a log. A gap that a killed mirror
+has named stays named.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kafkafs.mirror.topics import set_aside
 from storage import LogManager, paths
 from storage.directory.mirror import end_mirror
 from storage.files import Files
 from storage.log.append import append_as_follower
-from storage.state import mirror_file
+from storage.state import gaps_file, mirror_file
 from storage.state.mirror_file import MirroredPartition, MirrorFile
-from tests.crash.moments import Found, Unsynced, stops_of_life
+from tests.crash.moments import Found, Stops, Unsynced, stops_of_life
+from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
 from tests.storage.groups.records import position, positions, write
 from tests.storage.log.test_follower import at, stored
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch
@@ -152,3 +156,31 @@ def test_a_crash_while_a_mirror_ends(tmp_path: Path) -> None:
     stops = stops_of_life(life, seeds=(0, 2), kinds=(paths.MIRROR_ENDED,))
     stops.found = [each for each in stops.found if each.expected[0]]
     stops.judge(life.check, tmp_path / "found")
+
+
+def test_a_gap_that_a_killed_mirror_has_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """… without a sync of the directory. The next run appends the records after the gap."""
+    data, line = tmp_path / "data", "missing 5 9 1"
+    log = SourceLog([at(batch([b"1"] * 5), 0, 0)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        Run(source, data)()
+        (data / paths.CLEAN_SHUTDOWN).unlink()
+        stops = Stops(data, seeds=(0, 2, 3))
+        with stops.disk.replacing(str(data / "t-0" / gaps_file.FILE_NAME), 0o644) as fd:
+            stops.disk.pwrite(fd, f"{line}\n".encode(), 0)
+            stops.disk.fsync(fd)
+        monkeypatch.setattr("storage.manager.Files", lambda _: stops.disk)
+        log.batches.append(at(batch([b"2"] * 5), 10, 0))
+        assert Run(source, data)().gaps == 0
+        stops.end()
+    monkeypatch.undo()
+
+    def check(path: Path, _: Found) -> None:
+        with LogManager.open(str(path), files=Unsynced(), read_only=True) as manager:
+            copy = manager.log("t", 0)
+            if copy.log_end_offset > 5:
+                assert list(map(str, copy.gaps)) == [line]
+
+    stops.judge_all(check, tmp_path / "found")

@@ -904,6 +904,14 @@ FAULTS = [
         ("tests/crash/test_mirror_crash.py",),
     ),
     Fault(
+        "gap-of-a-killed-mirror-is-not-synced",
+        "kafkafs/mirror/mirror.py",
+        "not synced the directory.\n                log.flush()\n",
+        "not synced the directory.\n                pass\n",
+        "After a power cut a mirror has records after a gap that nothing names.",
+        ("tests/crash/test_mirror_crash.py",),
+    ),
+    Fault(
         "mirror-does-not-copy-a-lost-end-again",
         "storage/directory/partition.py",
         "            log.lost_end = 0\n",
