@@ -177,7 +177,7 @@ def command(
     say(f"copied {copied}, {human_size(mirror.copied_bytes)}")
     if once:
         if stage.signals:
-            cancelled()
+            cancelled(stage.signals[0])
         end(found=mirror.gaps > 0, failed=bool(mirror.waiting or mirror.faults))
 
 
@@ -208,10 +208,23 @@ class _Stage:
 
 @contextmanager
 def _signals(stage: _Stage) -> Iterator[None]:
-    """Collect the signals that end the command. A signal that the caller ignores stays ignored."""
+    """Collect the signals that end the command. A signal that the caller ignores stays ignored.
+
+    The first signal raises KeyboardInterrupt until the directory is open: nothing asks for the
+    signals yet, and a connection or a recovery may take long.
+    """
+
+    def hear(number: int, frame: object) -> None:
+        stage.signals.append(number)
+        if len(stage.signals) == 1 and not stage.is_open:
+            raise KeyboardInterrupt
+
     heard = [each for each in _ENDS if signal.getsignal(each) != signal.SIG_IGN]
-    with handling(heard, lambda number, frame: stage.signals.append(number)):
-        yield
+    with handling(heard, hear):
+        try:
+            yield
+        except KeyboardInterrupt:
+            cancelled(stage.signals[0])
 
 
 @contextmanager

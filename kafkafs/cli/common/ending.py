@@ -220,10 +220,10 @@ def _print_nowhere() -> None:
     os.dup2(nowhere, sys.stdout.fileno())
 
 
-def cancelled() -> NoReturn:
+def cancelled(number: int = signal.SIGINT) -> NoReturn:
     """End a command that a signal has cancelled, with the status that a shell gives it."""
     warn("cancelled")
-    sys.exit(128 + signal.SIGINT)
+    sys.exit(128 + number)
 
 
 def _unread() -> NoReturn:

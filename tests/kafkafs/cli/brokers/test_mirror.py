@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +17,7 @@ from kafkafs.cli import main
 from kafkafs.cli.brokers.mirror import command
 from kafkafs.mount_table import find
 from storage import LogManager
+from storage.settings.messages import Struct
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.mirror.fake_source import Source, SourceTopic
 
@@ -83,6 +88,26 @@ def test_a_cluster_that_cannot_be_reached_begins_no_mirror(tmp_path: Path) -> No
     status, errors = run("--once", NOBODY, tmp_path / "backup")
     assert (status, errors) == (3, "kafkafs: broker 127.0.0.1:1: Connection refused\n")
     assert list(tmp_path.glob("backup/*")) == []
+
+
+@pytest.mark.parametrize("request_name", ["Metadata", "ListGroups", "Fetch"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_a_run(tmp_path: Path, request_name: str, number: int) -> None:
+    """Also before the directory is open."""
+    is_over = threading.Event()
+    with Source(orders=SourceTopic()) as source:
+        answer = source.answers[request_name]
+
+        def answer_after_signal(version: int, data: Struct) -> Any:
+            os.kill(os.getpid(), number)
+            if request_name != "Fetch":
+                is_over.wait()
+            return answer(version, data)
+
+        source.answers[request_name] = answer_after_signal
+        status, errors = run("--once", f"kafka://{source.address}", tmp_path / "backup")
+        is_over.set()
+    assert (status, errors) == (128 + number, "kafkafs: cancelled\n")
 
 
 @pytest.mark.programs
