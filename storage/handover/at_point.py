@@ -55,9 +55,12 @@ def _size_below(segment: Segment, end: int) -> int:
 
 def faults(point: Point, log: Log, kept: Range) -> Iterator[str]:
     """Yield why a log has not the records of a point any more; `kept`: those of its partition."""
+    if kept.start == kept.end:
+        return
     name = f"{log.topic}:{log.partition}"
     if log.log_start_offset > kept.start:
-        yield f"{name}: offsets {kept.start} to {log.log_start_offset - 1} were deleted since"
+        last = min(log.log_start_offset, kept.end) - 1
+        yield f"{name}: offsets {kept.start} to {last} were deleted since"
     for gap in log.gaps:
         if gap.kind == "diverged" and gap.first < kept.end and gap.time_ms >= point.time_ms:
             yield f"{name}: the cluster has lost records from offset {gap.first} on since"

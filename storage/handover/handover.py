@@ -354,7 +354,7 @@ class _Handover:
         ids = self._ids_in(self.data)
         found: dict[str, dict[int, Log]] = {}
         for name in dict.fromkeys(self.topics or sorted(point.ids)):
-            if name in paths.INTERNAL_TOPICS:
+            if name == paths.CONSUMER_OFFSETS:
                 continue
             topic_id = point.ids.get(name)
             if topic_id is None:
@@ -456,13 +456,14 @@ class _Handover:
             self.outcome.refusals.append(reason)
             return
         ids = self._ids_in(self.broker)
-        topics = {topic: ids[topic] for topic, _ in self.parts if topic in ids}
+        wanted = {topic for topic, _ in self.parts} or point.ids.keys()
+        topics = {topic: ids[topic] for topic in wanted if topic in ids}
         made = group_batches(point, topics, len(numbers), self.clock_ns() // 1_000_000)
-        self.groups = {
-            number: batches
-            for number, batches in made.items()
-            if self._is_empty((name, number), {0: len(batches)}, _end_of(batches), begun)
-        }
+        for number in sorted(numbers):
+            batches = made.get(number, bytearray())
+            sizes, end = ({0: len(batches)}, _end_of(batches)) if batches else ({}, 0)
+            if self._is_empty((name, number), sizes, end, begun) and batches:
+                self.groups[number] = batches
 
     def _place(self, topic: str, partition: int) -> str:
         return os.path.join(self.broker, paths.partition_directory(topic, partition))
@@ -619,12 +620,14 @@ class _Handover:
         producers = ProducerState()
         interval = log.config.index_interval_bytes
         ids = self._ids() if log.topic == paths.CONSUMER_OFFSETS else None
+        # A mirror truncates its logs as the cluster does.
+        may_link = self.link and not is_mirror(self.source_files, self.data)
         for part in self.parts[item]:
             is_linked, first_epoch = hand_segment(
                 part,
                 receiver,
                 interval,
-                may_link=self.link and part.segment is not log.segments[-1],
+                may_link=may_link and part.segment is not log.segments[-1],
                 task=self.task,
                 ids=ids,
                 producers=producers,
