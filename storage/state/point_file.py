@@ -25,6 +25,7 @@ name of a user. The others are thinned.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -206,9 +207,13 @@ def read(files: Files, data_dir: str, name: str) -> Point:
 
 
 def write(files: Files, data_dir: str, point: Point) -> str:
-    """Write a new point; durable. Return its name. Errors: OSError; there is no file."""
+    """Write a new point; durable. Return its name. Errors: CorruptCheckpoint if it has a value that
+    the file cannot have, OSError; there is no file.
+    """
     name = name_at(point.time_ms)
-    files.replace_atomically(path_of(data_dir, name), point.text().encode())
+    path, text = path_of(data_dir, name), point.text()
+    Point.parse(text, path)
+    files.replace_atomically(path, text.encode())
     return name
 
 
@@ -219,10 +224,9 @@ def keep(files: Files, data_dir: str, point: str, name: str) -> None:
     if _NAME.fullmatch(name) is None or _TIME.fullmatch(name) is not None:
         reason = "the name of a restore point has letters, digits, - and _, and is no time"
         raise InvalidConfig(reason, path=name)
-    path = path_of(data_dir, name)
-    if files.exists(path):
-        raise FileExistsError(17, os.strerror(17), path)
-    files.rename(path_of(data_dir, point), path)
+    old = path_of(data_dir, point)
+    files.link(old, path_of(data_dir, name))
+    files.unlink(old)
     files.sync_directory(data_dir)
 
 
@@ -265,19 +269,23 @@ def thin(files: Files, data_dir: str, now_ms: int) -> list[str]:
     def is_valid(time_ms: int) -> bool:
         try:
             return read(files, data_dir, name_at(time_ms)).state == VALID
-        except CorruptCheckpoint:
+        except (CorruptCheckpoint, FileNotFoundError):
             return False
 
     times = [time for name in names(files, data_dir) if (time := time_of(name)) is not None]
     doomed = [name_at(time_ms) for time_ms in surplus(times, now_ms, is_valid)]
     for name in doomed:
-        remove(files, data_dir, name)
+        # `kafkafs points` may name or remove one meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            remove(files, data_dir, name)
     return doomed
 
 
 def kept_ranges(files: Files, data_dir: str) -> dict[tuple[str, int], Range]:
-    """Return, for each partition of points that a user has named, the lowest start and end; also
-    under the name that its topic has after it was created again in the cluster (`kept_name`).
+    """Return, for each partition with records in points that a user has named, the lowest start and
+    end; also under the name that its topic has after it was created again in the cluster
+    (`kept_name`).
+
     Errors: CorruptCheckpoint, OSError: it is not known which records are needed.
     """
     lowest: dict[tuple[str, int], Range] = {}
@@ -286,6 +294,8 @@ def kept_ranges(files: Files, data_dir: str) -> dict[tuple[str, int], Range]:
             continue
         point = read(files, data_dir, name)
         for (topic, number), each in point.partitions.items():
+            if each.start == each.end:
+                continue
             for item in ((topic, number), (kept_name(topic, point.ids[topic]), number)):
                 known = lowest.get(item, each)
                 lowest[item] = Range(min(known.start, each.start), min(known.end, each.end))

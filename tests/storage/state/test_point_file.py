@@ -111,6 +111,61 @@ def test_other_contents_are_named(tmp_path: Path, text: str, line: int | None) -
     assert (e.value.path, e.value.line) == (str(path), line)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        Point(5, ""),
+        Point(5, "C", groups={"g": {("a", 0): Position(-1)}}),
+        Point(5, "C", groups={"g": {("../a", 0): Position(1)}}),
+    ],
+)
+def test_a_value_that_could_not_be_read_is_not_written(tmp_path: Path, value: Point) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        point_file.write(files, str(tmp_path), value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_points_that_are_named_while_others_are_thinned(tmp_path: Path) -> None:
+    class Racing(Files):
+        """Another process names a point just before it is read or removed."""
+
+        def read_whole(self, path: str) -> bytes:
+            self.name(path, "read")
+            return super().read_whole(path)
+
+        def unlink(self, path: str) -> None:
+            self.name(path, "removed")
+            super().unlink(path)
+
+        def name(self, path: str, name: str) -> None:
+            if name not in names(files, str(tmp_path)):
+                keep(files, str(tmp_path), path.rpartition(".")[2], name)
+
+    path = str(tmp_path)
+    for minute in range(4):
+        point_file.write(files, path, Point(minute * MINUTE, "C"))
+    thin(Racing(), path, DAY_MS * 3)
+    assert {"read", "removed"} <= set(names(files, path))
+    assert len(names(files, path)) == 3
+
+
+def test_a_named_point_is_not_replaced(tmp_path: Path) -> None:
+    class Racing(Files):
+        """Another process has just named its point alike."""
+
+        def exists(self, path: str) -> bool:
+            return False
+
+    path = str(tmp_path)
+    for time_ms in (0, 5000):
+        point_file.write(files, path, Point(time_ms, "C"))
+    keep(files, path, name_at(0), "mine")
+    with pytest.raises(FileExistsError):
+        keep(Racing(), path, name_at(5000), "mine")
+    assert point_file.read(files, path, "mine").time_ms == 0
+    assert names(files, path) == [name_at(5000), "mine"]
+
+
 def test_names(tmp_path: Path) -> None:
     path = str(tmp_path)
     assert (name_at(TIME_MS), time_of(NAME)) == (NAME, TIME_MS // 1000 * 1000)
