@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
@@ -92,6 +93,8 @@ def command(
     for name in filter(None, (point, remove)):
         if name not in names:
             raise fail(f"{data}: there is no restore point {name!r}")
+    if point is not None and point not in found:
+        end(failed=True)  # the output says why it cannot be read
     if point is not None and keep is not None:
         point_file.keep(files, where.data_dir, point, keep)
         found[keep] = found.pop(point)
@@ -120,7 +123,7 @@ def _row(
     names = {topic: segments.name_of(topic, topic_id) for topic, topic_id in point.ids.items()}
     for (topic, number), each in point.partitions.items():
         size += segments.size(names[topic], number, each.start, each.end)
-        if not segments.has(names[topic], number, each.start):
+        if each.start < each.end and not segments.has(names[topic], number, each.start):
             state = f"incomplete: records of {topic}:{number} were deleted"
     return {
         "point": name,
@@ -138,11 +141,16 @@ class _Segments:
     """The sizes of the `.log` files of partitions, by base offset."""
 
     def __init__(self, files: Files, data_dir: str) -> None:
-        from storage.paths import partitions_in
+        from storage.errors import CorruptCheckpoint
+        from storage.paths import LOG_STARTS, partitions_in
+        from storage.state.checkpoint_file import read_offsets
 
         self._files = files
         self._data_dir = data_dir
         self._topics = partitions_in(files.scan(data_dir))
+        self._starts: dict[tuple[str, int], int] = {}
+        with contextlib.suppress(CorruptCheckpoint):
+            self._starts = read_offsets(files, os.path.join(data_dir, LOG_STARTS))
         self._known: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
 
     def name_of(self, topic: str, topic_id: str) -> str:
@@ -153,9 +161,9 @@ class _Segments:
         return kept if kept in self._topics else topic
 
     def has(self, topic: str, number: int, start: int) -> bool:
-        """Return whether the first segment begins at this offset or before."""
+        """Return whether the log has this offset, and begins there or before."""
         bases, _ = self._of(topic, number)
-        return bool(bases) and bases[0] <= start
+        return bool(bases) and max(bases[0], self._starts.get((topic, number), 0)) <= start
 
     def size(self, topic: str, number: int, start: int, end: int) -> int:
         """Return the bytes of the segments that have these offsets."""

@@ -85,6 +85,17 @@ def test_points_are_listed_named_and_removed(data: Path) -> None:
     assert done.stdout.count("incomplete: records of orders:0 were deleted") == 2
 
 
+def test_deleted_records(data: Path) -> None:
+    """A point is complete without records that it does not have."""
+    with LogManager.open(str(data), mirrors=True) as manager:
+        manager.log("orders", 0).raise_log_start(1)
+    point = point_file.read(Files(), str(data), name_at(SECOND))
+    point.partitions["orders", 0] = Range(0, 0)
+    point_file.write(Files(), str(data), point)
+    found = rows(points(data))
+    assert [each[0] for each in found.values()] == ["valid", "incomplete:", "incomplete:"]
+
+
 def test_mistakes(data: Path) -> None:
     name = name_at(SECOND)
     points(data, "--keep", "kept", name)
@@ -106,3 +117,9 @@ def test_mistakes(data: Path) -> None:
     assert done.exit_code == 3
     assert "kafkafs.point.damaged" in done.stderr
     assert name_at(3 * SECOND) in done.stdout
+    done = points(data, "--keep", "fine", "damaged")
+    assert (done.exit_code, done.exception.__class__) == (3, SystemExit)
+    assert "kafkafs.point.damaged" in done.stderr
+    assert not (data / "kafkafs.point.fine").exists()
+    assert points(data, "--remove", "damaged").exit_code == 3
+    assert not (data / "kafkafs.point.damaged").exists()
