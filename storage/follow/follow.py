@@ -339,6 +339,7 @@ class LogFollower:
             return
         if undecided < log.active.base_offset:
             producers = self._tail.producers_of(log.segments)
+            self._check_directory()
             log.take_segments(log.segments, (), producers=producers)
 
     @staticmethod
@@ -579,6 +580,7 @@ class LogFollower:
         new = self._head(log.active.base_offset, found)
         # (Since the last try, the writer may have deleted all of them.)
         producers = self._tail.producers_of(new) if new else None
+        self._check_directory()
         self._take_repacked(found, producers)
         count = len(log.segments) - 1
         while count and new and new[-1] is log.segments[count - 1]:
@@ -684,6 +686,7 @@ class LogFollower:
         if self._tail.limit is not None:
             limit = self._tail.limit()
             visible, producers = self._tail.below_limit(limit, visible, start, producers)
+            self._check_directory()
         end = visible[-1].next_offset
         left = [*(each for _, each in log.retired), *old[same:]]
         for segment in left:

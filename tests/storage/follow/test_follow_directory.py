@@ -21,6 +21,7 @@ from storage.log.log import Log
 from storage.record.control import COMMIT
 from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
 from tests.storage.logs import append, values
+from tests.storage.producers import Producer
 from tests.storage.transactions import Client
 
 NEVER_FRESH = 1 << 62
@@ -289,6 +290,44 @@ def test_a_log_gets_no_records_of_another_topic(tmp_path: Path, is_open: bool, c
             follower.look_for_partitions()
         assert values(followed.manager.log("t", 0)) == [b"1", b"2", b"1", b"2", b"3"]
         followed.manager.close()
+    assert at > 5
+
+
+def test_a_log_gets_no_producers_of_another_topic(tmp_path: Path) -> None:
+    """The directory is replaced while the follower reads the snapshot at its new first segment."""
+    for at in range(1, 100):
+        followed = Followed(tmp_path / f"{at}")
+        old, mine = followed.broker.partition(), Producer(1, transactional=True)
+        old.put(mine.batch(b"open"), b"open")
+
+        def replace(followed: Followed = followed, old: BrokerPartition = old) -> None:
+            old.directory.rename(old.data / "t.AAAAAAAAAAAAAAAAAAAAAQ-0")
+            new, other = followed.broker.partition(), Producer(2)
+            for _ in range(5):
+                new.put(other.batch(b"other"), b"other")
+                new.roll()
+
+        files = Interrupted(replace)
+        follower = followed.open(files)
+        log = followed.manager.log("t", 0)
+        old.put(mine.commit())
+        for value in (b"never read", b"one", b"two"):
+            old.roll()
+            old.append(value)
+        log.active.close_descriptors()
+        old.delete_head(2)
+        old.remove_deleted()
+        files.at = at
+        with contextlib.suppress(StorageError, OSError):
+            follower.look(log)
+        is_replaced = files.at <= 0
+        files.at = -1
+        with contextlib.suppress(StorageError, OSError):
+            follower.look(log)
+        assert {each.producer_id for each in log.producers} <= {1}, at
+        followed.manager.close()
+        if not is_replaced:
+            break
     assert at > 5
 
 
