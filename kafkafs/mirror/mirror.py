@@ -57,6 +57,7 @@ from storage.errors import StorageError
 from storage.files import Files
 from storage.log.append import abort_transaction, append_parts, holes, parse_as_follower
 from storage.log.log import Log
+from storage.log.truncate import check_not_compacted
 from storage.manager import LogManager
 from storage.record.header import parse_header
 from storage.state import mirror_file
@@ -670,6 +671,7 @@ class Mirror:
         key = f"{copy.partition}: transaction"
         lost = lost_markers(log, source_stable, copy.searched_to)
         if lost:
+            check_not_compacted(log)
             self._name(copy, *(Hole("aborted", each.offset, each.offset) for each in lost))
             # If that fails, the copy reads on at the end of the log, and not after skipped offsets.
             skip_to, copy.skip_to = copy.skip_to, 0
@@ -736,6 +738,7 @@ class Mirror:
                 if self.status.ids[log.topic] == NO_ID and self._leaves_nothing(copy, offset):
                     self._wait(copy, _ANOTHER)
                     return
+                check_not_compacted(log)
                 self._name(copy, Hole("diverged", offset, log.log_end_offset - 1))
                 self._truncate(copy, offset)
             case BeginAt(offset):

@@ -54,8 +54,7 @@ def truncate(
     those of `check_writable`; OSError, CorruptRecord: a part may be removed; call it again before
     any append, unless the log is closed.
     """
-    if log.cleaning or log.replacement is not None:
-        raise OSError(errno.EBUSY, "it is being compacted", log.directory)
+    check_not_compacted(log)
     log.flush()
     if offset >= log.log_end_offset:
         return []
@@ -78,6 +77,12 @@ def truncate(
     log.save_history()
     log.flush()
     return removed
+
+
+def check_not_compacted(log: Log) -> None:
+    """Check that the segments of a log are not being replaced. Errors: OSError (EBUSY)."""
+    if log.cleaning or log.replacement is not None:
+        raise OSError(errno.EBUSY, "it is being compacted", log.directory)
 
 
 def start_at(log: Log, offset: int, now_ms: int) -> None:

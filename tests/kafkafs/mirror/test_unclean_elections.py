@@ -74,3 +74,22 @@ def test_a_kill_while_all_records_are_removed_leaves_out_none(
     assert bounds(tmp_path) == (0, 0)
     Run(source, tmp_path)()
     assert bounds(tmp_path) == (0, 10)
+
+
+def test_records_that_cannot_be_removed_yet_are_no_gap(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """Compaction is replacing segments. The next leader may have the records."""
+    log.batches = [batch(100), batch(105)]
+    run = Run(source, tmp_path)
+    run()
+    log.batches[1], log.epochs = batch(105, epoch=1), {0: 105}
+
+    def stop() -> bool:
+        copied = run.mirror._manager.log("t", 0)
+        copied.cleaning = not run.mirror.waiting
+        return not copied.cleaning
+
+    assert "is being compacted" in str(run(stop).waiting)
+    assert run.mirror.gaps == 0
+    assert (run().gaps, bounds(tmp_path)) == (1, (100, 110))
