@@ -4,10 +4,10 @@ that a silent broker delays no record of the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from kafka_client.cluster import Cluster, Metadata, TopicPartition
 from kafka_client.connection import in_background
@@ -15,6 +15,8 @@ from kafka_client.errors import ClientError
 from kafka_client.requests import EARLIEST, TopicSettings, describe_topic_configs
 from kafkafs.mirror import groups, topics
 from kafkafs.mirror.groups import GroupFacts
+
+T = TypeVar("T")
 
 
 class Wanted(NamedTuple):
@@ -39,14 +41,14 @@ class Found(NamedTuple):
     groups: GroupFacts | None
 
 
-class Lookups:
+class Lookups(Generic[T]):
     """One lookup at a time, over connections of its own."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster.for_thread()
-        self._future: Future[Found] | None = None
+        self._future: Future[T] | None = None
 
-    def __enter__(self) -> Lookups:
+    def __enter__(self) -> Lookups[T]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,10 +62,11 @@ class Lookups:
     def is_under_way(self) -> bool:
         return self._future is not None
 
-    def begin(self, wanted: Wanted) -> None:
-        self._future = in_background(partial(_look_up, self._cluster, wanted))
+    def begin(self, ask: Callable[[Cluster], T]) -> None:
+        """Call a function with the cluster on the thread."""
+        self._future = in_background(partial(ask, self._cluster))
 
-    def take(self) -> Found | ClientError | None:
+    def take(self) -> T | ClientError | None:
         """Return what was found, once; None before. Errors: those of `Connection`."""
         if self._future is None or not self._future.done():
             return None
@@ -74,7 +77,8 @@ class Lookups:
             return error
 
 
-def _look_up(cluster: Cluster, wanted: Wanted) -> Found:
+def look_up(wanted: Wanted, cluster: Cluster) -> Found:
+    """Ask a cluster."""
     of_groups = groups.ask(cluster) if wanted.with_groups else None
     metadata = cluster.refresh()
     new = topics.without_copies(metadata, wanted.patterns, wanted.known)

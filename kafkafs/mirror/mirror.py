@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from kafka_client.addresses import HostPort
@@ -39,9 +40,12 @@ from kafka_client.requests import (
 from kafkafs.mirror import groups, rules, topics
 from kafkafs.mirror.compaction import Compaction
 from kafkafs.mirror.compare import has_batch_before
+from kafkafs.mirror.copied import Copy
+from kafkafs.mirror.cuts import Markers
 from kafkafs.mirror.groups import GroupFacts
 from kafkafs.mirror.housekeeping import Housekeeping
-from kafkafs.mirror.lookups import Found, Lookups, Wanted, settings_of
+from kafkafs.mirror.lookups import Found, Lookups, Wanted, look_up, settings_of
+from kafkafs.mirror.points import Asked, Points
 from kafkafs.mirror.rules import Again, BeginAt, Compare, Hole, Policy, Rounds, Skip, Truncate, Wait
 from kafkafs.mirror.transactions import (
     has_records,
@@ -55,14 +59,14 @@ from storage.directory.open import Progress
 from storage.directory.retain import delete_records
 from storage.errors import StorageError
 from storage.files import Files
-from storage.log.append import abort_transaction, append_parts, holes, parse_as_follower
-from storage.log.log import Log
+from storage.log.append import Part, abort_transaction, append_parts, holes, parse_as_follower
 from storage.log.truncate import check_not_compacted
 from storage.manager import LogManager
 from storage.record.header import parse_header
 from storage.state import mirror_file
 from storage.state.gaps_file import Gap
 from storage.state.mirror_file import NO_ID, UNKNOWN, MirroredPartition, MirrorFile
+from storage.state.point_file import Point
 from storage.task import Task
 
 # Between two requests for the metadata, for the settings of the topics, and for the offsets of
@@ -101,48 +105,14 @@ class Options:
     consumer: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(eq=False, slots=True)
-class _Copy:
-    """The copy of a partition.
-
-    `skip_to`: the source has no records between our log end and this offset. `is_at_end`: whether
-    it has all records of the source; `at_end_ms`: when an answer last showed that, by the wall
-    clock. `attempts`: how often the same kind of error came at the same position, `failure`.
-    `reason`: why it waits. `is_answered`: whether the leader has answered about the position.
-    `target`: the end of the source when the session began. `open_transactions`: those at our log
-    end `paused_at`, until the source has given the records after it. `searched_to`: no offset below
-    is free for a marker.
-    """
-
-    partition: TopicPartition
-    log: Log
-    start: int
-    at_end_ms: int
-    source_start: int = UNKNOWN
-    source_end: int = UNKNOWN
-    skip_to: int = 0
-    is_at_end: bool = False
-    attempts: int = 0
-    failure: tuple[type[Exception], int] | None = None
-    reason: str = ""
-    is_answered: bool = False
-    target: int = 0
-    open_transactions: dict[int, int] = field(default_factory=dict)
-    paused_at: int = 0
-    searched_to: int = 0
-
-    @property
-    def position(self) -> int:
-        return max(self.log.log_end_offset, self.skip_to)
-
-
 class Mirror:
     """A mirror of a cluster. `run` copies; between its calls of `stop` the facts can be read.
 
     `status`: as written to `kafkafs.mirror`. `gaps`: the number of gaps that this run has named.
     `copied_bytes`, `copied_offsets`: of this run. These and `left` do not count the topic of
-    committed offsets. `faults`: a line for each topic and partition that cannot be copied, and if
-    the cluster cannot be reached.
+    committed offsets. `point`: the last restore point, with its name. `faults`: a line for each
+    topic and partition that cannot be copied, if the last restore point is not valid, and if the
+    cluster cannot be reached.
     """
 
     status: MirrorFile
@@ -151,15 +121,17 @@ class Mirror:
     _consumer: Consumer
     _report: Callable[[str], None]
     _progress: Callable[[Progress], None] | None
+    _points: Points
 
     def __init__(self, cluster: Cluster, data_dir: str, options: Options) -> None:
         self._cluster = cluster
         self._path = os.path.abspath(data_dir)
         self._options = options
         self.gaps = self.copied_bytes = self.copied_offsets = 0
-        self._copies: dict[TopicPartition, _Copy] = {}
+        self._copies: dict[TopicPartition, Copy] = {}
         self._policies: dict[str, Policy] = {}
         self.faults: dict[str, str] = {}
+        self.point: tuple[str, Point] | None = None
         self._began_ms = 0
         # The partitions whose copies could not begin at the last look.
         self._without_start: set[TopicPartition] = set()
@@ -214,7 +186,8 @@ class Mirror:
         with (
             LogManager.open(self._path, mirrors=True, progress=self._progress) as self._manager,
             self._consumer_of_session() as self._consumer,
-            Lookups(self._cluster) as lookups,
+            Lookups[Found](self._cluster) as lookups,
+            Lookups[Asked](self._cluster) as asking,
             closing(Compaction(self._manager)) as compaction,
         ):
             self._copies.clear()
@@ -226,6 +199,7 @@ class Mirror:
                 self._take_groups(of_groups)
             if until_caught_up:
                 self._set_targets(each for each, copy in self._copies.items() if not copy.reason)
+            self._points = Points(self._manager, asking, self.status, self._copies)
             try:
                 return self._copy(lookups, compaction, stop, until_caught_up=until_caught_up)
             finally:
@@ -238,7 +212,7 @@ class Mirror:
 
     def _copy(
         self,
-        lookups: Lookups,
+        lookups: Lookups[Found],
         compaction: Compaction,
         stop: Callable[[], bool],
         *,
@@ -249,21 +223,26 @@ class Mirror:
         next_look = manager.monotonic_ms() + _LOOK_MS
         next_settings = manager.monotonic_ms() + _SETTINGS_MS
         next_groups = manager.monotonic_ms() + _GROUPS_MS
+        has_point = False
         while not stop():
             is_caught_up = until_caught_up and all(
                 copy.reason or (copy.is_answered and copy.position >= copy.target)
                 for copy in self._copies.values()
             )
-            if is_caught_up and not compaction.begin():
-                # The copies have all, also if a later look has failed.
-                self.faults.pop("cluster", None)
-                self._follow_deletes()
-                break
+            if is_caught_up and not compaction.begin() and not self._points.is_under_way:
+                if has_point:
+                    # The copies have all, also if a later look has failed.
+                    self.faults.pop("cluster", None)
+                    self._follow_deletes()
+                    break
+                has_point = True
+                self._points.begin(self._cluster.metadata.topics)
             self._rounds.begin(manager.clock_ms())
             for each in consumer.poll():
                 self._take(self._copies[each.partition], each)
             housekeeping.run()
             compaction.run()
+            self._take_point()
             now_ms = manager.monotonic_ms()
             if (found := lookups.take()) is not None and self._look(found):
                 return False
@@ -276,8 +255,17 @@ class Mirror:
                 if with_groups:
                     next_groups = now_ms + _GROUPS_MS
                 known = {*self.status.partitions}
-                lookups.begin(Wanted(self._patterns, known, names, with_groups))
+                lookups.begin(partial(look_up, Wanted(self._patterns, known, names, with_groups)))
         return True
+
+    def _take_point(self) -> None:
+        points = self._points
+        points.run(self._cluster.metadata.topics)
+        self.point = points.last or self.point
+        if points.fault:
+            self._say_once("point", points.fault)
+        else:
+            self.faults.pop("point", None)
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -443,11 +431,11 @@ class Mirror:
         log = self._manager.log(*each)
         if log.is_new and given.start > 0:
             self._manager.start_at(log, given.start)
-        copy = _Copy(each, log, given.start, given.at_end_ms, given.source_start, given.source_end)
+        copy = Copy(each, log, given.start, given.at_end_ms, given.source_start, given.source_end)
         self._copies[each] = copy
         self._read_on(copy)
 
-    def _read_on(self, copy: _Copy) -> None:
+    def _read_on(self, copy: Copy) -> None:
         """Fetch a partition from our log end on, or after a gap."""
         entries = copy.log.epochs.entries
         # The leader may have another epoch at the offsets that were skipped.
@@ -475,7 +463,7 @@ class Mirror:
             position = Position(copy.position, epoch, topic_id=topic_id)
             self._consumer.add(copy.partition, position)
 
-    def _why_another(self, copy: _Copy) -> str:
+    def _why_another(self, copy: Copy) -> str:
         """Return why the cluster has another topic of the name, or cannot be asked; "": neither."""
         leader = None
         try:
@@ -493,13 +481,13 @@ class Mirror:
             return str(error)
         return _ANOTHER
 
-    def _leaves_nothing(self, copy: _Copy, offset: int) -> bool:
+    def _leaves_nothing(self, copy: Copy, offset: int) -> bool:
         """Return whether the leader has no records of ours below the offset of a truncation, though
         an unclean election leaves a part of them.
         """
         return offset <= copy.log.log_start_offset or not self._has_batch_before(copy, offset)
 
-    def _has_batch_before(self, copy: _Copy, offset: int) -> bool:
+    def _has_batch_before(self, copy: Copy, offset: int) -> bool:
         policy = self._policies.get(copy.partition.topic, Policy())
         return has_batch_before(self._cluster, copy.partition, copy.log, offset, policy)
 
@@ -563,7 +551,7 @@ class Mirror:
 
     # -- records -----------------------------------------------------------------------------------
 
-    def _take(self, copy: _Copy, each: Fetched) -> None:
+    def _take(self, copy: Copy, each: Fetched) -> None:
         """Process the answer about a partition."""
         try:
             if each.diverging is not None:
@@ -588,7 +576,7 @@ class Mirror:
                 raise
             self._wait(copy, str(error))
 
-    def _take_records(self, copy: _Copy, each: Fetched) -> None:
+    def _take_records(self, copy: Copy, each: Fetched) -> None:
         copy.source_start, copy.source_end = each.log_start_offset, each.high_watermark
         if each.records and not self._append(copy, each):
             return
@@ -609,14 +597,14 @@ class Mirror:
         if 0 < copy.target <= copy.position and not is_noted:
             self._note_end(copy, self._began_ms)
 
-    def _append(self, copy: _Copy, each: Fetched) -> bool:
+    def _append(self, copy: Copy, each: Fetched) -> bool:
         """Name the gaps before records and between them, and append; return False if it waits."""
         log, end = copy.log, copy.log.log_end_offset
         parts = parse_as_follower(log, each.records)
         found = holes(parts, end)
         if found and copy.open_transactions:
             size = _size_below(each.records, found[0][0])
-            append_parts(log, parse_as_follower(log, each.records[:size]), time.time_ns())
+            _append_parts(copy, parse_as_follower(log, each.records[:size]))
             self._abort_removed_transactions(copy, found[0][1])
             parts = parse_as_follower(log, each.records[size:])
         if found:
@@ -635,7 +623,7 @@ class Mirror:
             ):
                 # A run that was killed may have named them, and not synced the directory.
                 log.flush()
-        append_parts(log, parts, time.time_ns())
+        _append_parts(copy, parts)
         if log.durability.flush_due:
             log.flush()
         if log.topic != paths.CONSUMER_OFFSETS:
@@ -643,7 +631,7 @@ class Mirror:
             self.copied_offsets += log.log_end_offset - end
         return True
 
-    def _abort_removed_transactions(self, copy: _Copy, last: int) -> None:
+    def _abort_removed_transactions(self, copy: Copy, last: int) -> None:
         """Abort in a hole, which begins at our log end, the transactions that were open before a
         pause and of which the source has no record any more.
         """
@@ -665,7 +653,7 @@ class Mirror:
                 abort_transaction(log, producer_id, time.time_ns())
         copy.open_transactions = {}
 
-    def _abort_lost_transactions(self, copy: _Copy, source_stable: int) -> None:
+    def _abort_lost_transactions(self, copy: Copy, source_stable: int) -> None:
         """Abort transactions whose markers the source has no more."""
         log, now_ns = copy.log, time.time_ns()
         key = f"{copy.partition}: transaction"
@@ -689,7 +677,7 @@ class Mirror:
             "are not shown",
         )
 
-    def _note_end(self, copy: _Copy, at_ms: int) -> None:
+    def _note_end(self, copy: Copy, at_ms: int) -> None:
         """Note that the copy has all that the source had at a time."""
         log = copy.log
         end = log.log_end_offset
@@ -705,22 +693,20 @@ class Mirror:
             self._name(copy, Hole("tombstones", log.log_start_offset, end - 1))
         copy.at_end_ms = at_ms
 
-    def _complete_until_ms(self, copy: _Copy, now_ms: int) -> int:
+    def _complete_until_ms(self, copy: Copy, now_ms: int) -> int:
         """Return when the copy last had all records of the source."""
         if not copy.is_at_end:
             return copy.at_end_ms
         return self._rounds.complete_until_ms(copy.at_end_ms, now_ms)
 
-    def _leave_end(self, copy: _Copy) -> None:
+    def _leave_end(self, copy: Copy) -> None:
         if copy.is_at_end:
             copy.at_end_ms = self._complete_until_ms(copy, self._manager.clock_ms())
             copy.is_at_end = False
 
     # -- decisions ---------------------------------------------------------------------------------
 
-    def _do(
-        self, copy: _Copy, decision: Skip | Truncate | BeginAt | Compare | Again | Wait
-    ) -> None:
+    def _do(self, copy: Copy, decision: Skip | Truncate | BeginAt | Compare | Again | Wait) -> None:
         """Carry out the decision about a partition that is not fetched any more."""
         match decision:
             case Wait(reason):
@@ -745,15 +731,17 @@ class Mirror:
                 self._truncate(copy, offset)
         self._read_on(copy)
 
-    def _truncate(self, copy: _Copy, offset: int) -> None:
+    def _truncate(self, copy: Copy, offset: int) -> None:
         """Remove the records from an offset on."""
         copy.skip_to = 0
         copy.start = min(copy.start, offset, copy.log.log_start_offset)
         # A new run lets a log without records begin at the start that the file has.
         self._write_status()
         self._manager.truncate(copy.log, offset)
+        copy.markers = Markers(copy.log)
+        self._points.drop()
 
-    def _compare(self, copy: _Copy) -> Skip | Truncate | BeginAt | Again | Wait:
+    def _compare(self, copy: Copy) -> Skip | Truncate | BeginAt | Again | Wait:
         """Ask the leader where its log begins, and where our last epoch ends there."""
         partition, log = copy.partition, copy.log
         earliest = list_offsets(self._cluster, {partition: EARLIEST})[partition]
@@ -775,7 +763,7 @@ class Mirror:
             return Wait("the leader refuses an offset that its log has")
         return found
 
-    def _wait(self, copy: _Copy, reason: str) -> None:
+    def _wait(self, copy: Copy, reason: str) -> None:
         """Copy nothing of a partition until the next look at the metadata."""
         self._consumer.drop(copy.partition)
         self._leave_end(copy)
@@ -783,7 +771,7 @@ class Mirror:
             self._report(f"{copy.partition}: waits: {reason}")
         copy.reason = reason
 
-    def _name(self, copy: _Copy, *holes: Hole) -> None:
+    def _name(self, copy: Copy, *holes: Hole) -> None:
         """Write gaps, durably, and report those that are new."""
         now_ms = self._manager.clock_ms()
         for gap in copy.log.note_gaps(*(Gap(*hole, now_ms) for hole in holes)):
@@ -811,6 +799,12 @@ class Mirror:
                 copy.reason,
             )
         mirror_file.write(self._manager.files, self._path, self.status)
+
+
+def _append_parts(copy: Copy, parts: list[Part]) -> None:
+    append_parts(copy.log, parts, time.time_ns())
+    for part in parts:
+        copy.markers.note(part.producers)
 
 
 def _size_below(records: memoryview, offset: int) -> int:

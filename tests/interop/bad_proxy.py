@@ -53,8 +53,10 @@ class Proxy:
 
     def _pass_requests(self, client: socket.socket, broker: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := client.recv(65536):
-                broker.sendall(data)
+            # A client that closes before it has read all resets the connection.
+            with contextlib.suppress(ConnectionResetError):
+                while data := client.recv(65536):
+                    broker.sendall(data)
             broker.shutdown(socket.SHUT_RDWR)
 
     def _pass_answers(self, client: socket.socket, broker: socket.socket) -> None:

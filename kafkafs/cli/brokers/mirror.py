@@ -155,8 +155,12 @@ def command(
     ended. If records are missing, because the cluster deleted them before mirror could copy them,
     mirror prints the gap, and stores it in DATA.
 
+    Each minute, and at the end with --once, mirror writes a restore point, which `kafkafs points`
+    lists. It keeps all points of a day, one an hour for 30 days, and later one a day.
+
     SIGINT, SIGTERM or SIGHUP end mirror in order. With --once, exit status 1 means that this run
-    has found a gap, and 3 that a topic or partition could not be copied.
+    has found a gap, and 3 that a topic or partition could not be copied, or that the restore point
+    is not valid.
     """
     from kafkafs.mirror.mirror import Mirror, Options
 
@@ -178,6 +182,9 @@ def command(
     if once:
         if stage.signals:
             cancelled(stage.signals[0])
+        if mirror.point is not None:
+            name, point = mirror.point
+            say(f"restore point {name}: {point.state_text}")
         end(found=mirror.gaps > 0, failed=bool(mirror.waiting or mirror.faults))
 
 

@@ -192,7 +192,8 @@ def test_a_transaction_whose_marker_was_deleted(tmp_path: Path) -> None:
 
         run = Run(source, tmp_path)
         source.answers["Fetch"] = still_open
-        assert (run().gaps, run.mirror.faults) == (0, {})
+        # ListOffsets has another last stable offset.
+        assert (run().gaps, list(run.mirror.faults)) == (0, ["point"])
         source.answers["Fetch"] = fetch
         log.start, log.batches = 5000, [at(batch([b"new"]), 5000, 3)]
         assert run().gaps == 2

@@ -1,0 +1,127 @@
+"""Decides whether the ends of a restore point cut a transaction. Nothing is touched.
+
+A transaction is cut if it has ended below the end of one partition, and not below that of another:
+ListOffsets does not ask all leaders at one moment. A producer begins a transaction after the last
+one has ended in all partitions. So the ends cut no transaction of a producer if each of its
+transactions above an end is later than all of those below the ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from kafka_client.cluster import TopicPartition
+from storage.log.log import Log
+from storage.record.control import COMMIT
+from storage.state.producer_state import ProducerBatch
+
+# The markers of a log that are kept, and the kind of a transaction that has none yet.
+_MARKERS: Final = 1000
+OPEN: Final = -1
+# The markers of a transaction differ in time by less than this, and `_NEARER` times less than from
+# those of the next one.
+_APART_MS: Final = 10_000
+_NEARER: Final = 10
+
+
+class Marker(NamedTuple):
+    """The end of a transaction. Without a marker (`OPEN`), `offset` is that of its first record,
+    and the time is now.
+    """
+
+    offset: int
+    epoch: int
+    kind: int
+    time_ms: int
+
+
+class Sides(NamedTuple):
+    """A producer's last transaction below the end of a partition, and its first one above."""
+
+    below: Marker | None
+    above: Marker | None
+
+
+class Markers:
+    """The last markers of the producers of one log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._recent = deque[tuple[int, Marker]]()
+        # By producer: the last marker before those.
+        self._older = {
+            each.producer_id: Marker(each.last_offset + 1, each.epoch, COMMIT, each.timestamp)
+            for each in log.producers
+            if each.coordinator_epoch >= 0 and not each.in_transaction
+        }
+
+    def note(self, batches: Iterable[ProducerBatch]) -> None:
+        """Note the markers of batches that were appended."""
+        for each in batches:
+            if each.marker_type >= 0:
+                found = each.base_offset, each.producer_epoch, each.marker_type, each.max_timestamp
+                self._recent.append((each.producer_id, Marker(*found)))
+        while len(self._recent) > _MARKERS:
+            producer_id, marker = self._recent.popleft()
+            self._older[producer_id] = marker
+
+    def sides(self, end: int, now_ms: int) -> dict[int, Sides]:
+        """Return the transactions next to an end, by producer."""
+        producers = self._log.producers
+        self._older = {each: self._older[each] for each in self._older if each in producers.by_id}
+        below: dict[int, Marker] = {}
+        above: dict[int, Marker] = {}
+        for producer_id, marker in (*self._older.items(), *self._recent):
+            if marker.offset < end:
+                below[producer_id] = marker
+            else:
+                above.setdefault(producer_id, marker)
+        for each in producers:
+            if each.in_transaction:
+                marker = Marker(each.transaction_first_offset, each.epoch, OPEN, now_ms)
+                above.setdefault(each.producer_id, marker)
+        return {each: Sides(below.get(each), above.get(each)) for each in below | above}
+
+    def has_commit(self, first: int, end: int) -> bool:
+        """Return whether a transaction was committed at these offsets; `end` is exclusive."""
+        return any(
+            first <= marker.offset < end and marker.kind == COMMIT
+            for _, marker in (*self._older.items(), *self._recent)
+        )
+
+
+def cut_partition(found: Mapping[TopicPartition, Sides]) -> TopicPartition | None:
+    """Return a partition whose end has a transaction of a producer above it that may have ended
+    below the end of another; None: there is none.
+    """
+    last = max(
+        (sides.below for sides in found.values() if sides.below is not None),
+        key=lambda marker: (marker.epoch, marker.time_ms),
+        default=None,
+    )
+    if last is None:
+        return None
+    for each, (below, above) in found.items():
+        if above is not None and below is not last and not _is_later(above, last, below):
+            return each
+    return None
+
+
+def _is_later(marker: Marker, last: Marker, below: Marker | None) -> bool:
+    """Return whether a transaction is later than `last` of another partition. `below`: the one
+    before it in its own partition.
+    """
+    if marker.epoch != last.epoch:
+        # With clients and brokers of Kafka 4, each transaction has an epoch of its own.
+        return marker.epoch > last.epoch
+    apart = marker.time_ms - last.time_ms
+    if apart > _APART_MS or (apart > 0 and marker.kind not in (last.kind, OPEN)):
+        return True
+    # Else they are the same, unless `last` is clearly the one below.
+    return (
+        below is not None
+        and below.epoch == last.epoch
+        and abs(last.time_ms - below.time_ms) * _NEARER < apart
+    )

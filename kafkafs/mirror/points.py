@@ -1,0 +1,268 @@
+"""Takes restore points (`storage.state.point_file`): one a minute, and one at the end of a run.
+
+First the cluster is asked, on a thread. The order makes sure that no group is ahead of its records:
+
+1. the log ends: in the topic of groups, the commits of transactions that ended below count
+2. the committed offsets of all groups, also if their topic is copied
+3. the last stable offsets: the ends of the point
+4. the log ends again: up to there, our logs have a part of each transaction that the ends may cut
+
+The point is then pending until our logs have all of that. It is flushed and written if no partition
+is missing; a point that is late, incomplete or cuts a transaction says so. Records of the topic of
+groups are in no point, so that it can be compacted at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from kafka_client.cluster import UNKNOWN_TOPIC, Cluster, Topic, TopicPartition
+from kafka_client.errors import ClientError
+from kafka_client.requests import (
+    LATEST,
+    CommittedOffsets,
+    Offset,
+    TopicSettings,
+    fetch_all_committed,
+    list_offsets,
+)
+from kafkafs.mirror.copied import Copy
+from kafkafs.mirror.cuts import Sides, cut_partition
+from kafkafs.mirror.lookups import Lookups, settings_of
+from kafkafs.mirror.topics import id_text
+from storage import paths
+from storage.manager import LogManager
+from storage.state import point_file
+from storage.state.mirror_file import MirrorFile
+from storage.state.point_file import INVALID, SPLIT, VALID, Point, Position, Range
+
+_EACH_MS: Final = 60_000
+# From the request for the ends until our logs have them: later, the cleaner of the cluster may have
+# removed a key whose newer record lies above the end.
+_IN_TIME_MS: Final = 60_000
+# How often a point is taken until it cuts no transaction.
+_ATTEMPTS: Final = 5
+
+_Offsets = Mapping[TopicPartition, Offset | ClientError]
+
+
+class Asked(NamedTuple):
+    """The answers of the cluster. `asked_ms`: when the ends were asked for (monotonic)."""
+
+    before: _Offsets
+    groups: Mapping[str, CommittedOffsets | ClientError]
+    time_ms: int
+    asked_ms: int
+    ends: _Offsets
+    log_ends: _Offsets
+    topics: Mapping[str, Topic]
+    settings: Mapping[str, TopicSettings | ClientError]
+
+
+def _ask(
+    partitions: Sequence[TopicPartition], now: Callable[[], tuple[int, int]], cluster: Cluster
+) -> Asked:
+    latest = dict.fromkeys(partitions, LATEST)
+    before = list_offsets(cluster, latest)
+    groups = fetch_all_committed(cluster)
+    time_ms, asked_ms = now()
+    ends = list_offsets(cluster, latest, committed=True)
+    log_ends = list_offsets(cluster, latest)
+    topics = cluster.refresh().topics
+    settings = settings_of(cluster, sorted({each.topic for each in partitions}))
+    return Asked(before, groups, time_ms, asked_ms, ends, log_ends, topics, settings)
+
+
+class Points:
+    """The points of a session. `last`: the name and the content of the last one that was written;
+    `fault`: why there is none, or why it is not valid.
+    """
+
+    def __init__(
+        self,
+        manager: LogManager,
+        asking: Lookups[Asked],
+        status: MirrorFile,
+        copies: Mapping[TopicPartition, Copy],
+    ) -> None:
+        self._manager = manager
+        self._asking = asking
+        self._status = status
+        self._copies = copies
+        self._pending: Asked | None = None
+        self._attempts = 0
+        self._next_ms = manager.monotonic_ms() + _EACH_MS
+        self.last: tuple[str, Point] | None = None
+        self.fault = ""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._asking.is_under_way or self._pending is not None
+
+    def run(self, topics: Mapping[str, Topic]) -> None:
+        """Go on with the point that is due or pending. `topics`: those of the cluster."""
+        now_ms = self._manager.monotonic_ms()
+        if now_ms >= self._next_ms and not self.is_under_way:
+            self.begin(topics)
+        found = self._asking.take()
+        if isinstance(found, ClientError):
+            self.fault = f"no restore point can be taken: {found}"
+        elif found is not None:
+            self._pending = found
+        if self._pending is not None and self._is_reached(self._pending):
+            pending, self._pending = self._pending, None
+            point = self._point(pending)
+            self._attempts -= 1
+            if point.state == SPLIT and self._attempts > 0:
+                self._begin(topics)
+                return
+            self.fault = "the restore point could not be written"
+            with self._manager.duties.attempt("restore point"):
+                self._write(point)
+
+    def begin(self, topics: Mapping[str, Topic]) -> None:
+        """Begin a point now. Partitions of topics that the cluster does not list are left out."""
+        self._next_ms = self._manager.monotonic_ms() + _EACH_MS
+        self._attempts = _ATTEMPTS
+        self._begin(topics)
+
+    def _begin(self, topics: Mapping[str, Topic]) -> None:
+        listed = {name for name, topic in topics.items() if topic.error != UNKNOWN_TOPIC}
+        asked = [each for each in self._copies if each.topic in listed]
+        manager = self._manager
+        self._asking.begin(
+            partial(_ask, asked, lambda: (manager.clock_ms(), manager.monotonic_ms()))
+        )
+
+    def drop(self) -> None:
+        """Give up the pending point: the cluster has lost records that it may have."""
+        self._pending = None
+
+    def _is_reached(self, asked: Asked) -> bool:
+        """Return whether each log has what the point needs, or waits."""
+        late = self._late_ms(asked) > _IN_TIME_MS
+        for each, end in asked.log_ends.items():
+            copy, stable = self._copies[each], asked.ends[each]
+            if copy.reason or not isinstance(end, Offset) or not isinstance(stable, Offset):
+                continue
+            if copy.position < end.offset:
+                return False
+            # A copy that is complete ends the transactions whose markers the cluster has no more.
+            if _has_open(copy, stable) and not (copy.is_at_end or late):
+                return False
+        return True
+
+    def _late_ms(self, asked: Asked) -> int:
+        return self._manager.monotonic_ms() - asked.asked_ms
+
+    def _write(self, point: Point) -> None:
+        """Errors: OSError, StorageError."""
+        manager = self._manager
+        for item, (_, end) in point.partitions.items():
+            log = manager.log(*item)
+            if (log.flushed_end or 0) < end:
+                log.flush()
+        self.last = point_file.write(manager.files, manager.path, point), point
+        self.fault = ""
+        if point.state != VALID:
+            self.fault = f"the last restore point is {point.state}; `kafkafs points` has the reason"
+        point_file.thin(manager.files, manager.path, manager.clock_ms())
+
+    def _point(self, asked: Asked) -> Point:
+        """Return the point, with its state."""
+        point = Point(asked.time_ms, self._status.cluster)
+        ends: dict[TopicPartition, int] = {}
+        faults: list[str] = []
+        for each, end in asked.ends.items():
+            copy, log = self._copies[each], self._copies[each].log
+            if each.topic == paths.CONSUMER_OFFSETS:
+                end = asked.before[each]
+            topic = asked.topics.get(each.topic)
+            if copy.reason or not isinstance(end, Offset):
+                faults.append(f"{each} waits: {copy.reason or end}")
+            elif topic is None or id_text(topic.id) != self._status.ids[each.topic]:
+                faults.append(f"{each.topic} was deleted meanwhile")
+            elif _has_open(copy, asked.ends[each]):
+                faults.append(f"{each} has an open transaction that has ended in the cluster")
+            else:
+                ends[each] = end.offset
+            if each.topic != paths.CONSUMER_OFFSETS:
+                start = log.log_start_offset
+                stable = min(ends.get(each, log.last_stable_offset), log.log_end_offset)
+                point.partitions[each] = Range(start, max(start, stable))
+                point.ids[each.topic] = self._status.ids[each.topic]
+        point.groups = dict(_committed(asked.groups, point, faults))
+        if (late_ms := self._late_ms(asked)) > _IN_TIME_MS:
+            faults.append(f"the copy reached the ends after {late_ms // 1000} s")
+        notes = [
+            f"without {name}, which the cluster does not list"
+            for name in sorted(
+                {each.topic for each in self._copies} - {e.topic for e in asked.ends}
+            )
+        ]
+        for name in point.ids:
+            found, known = asked.settings.get(name), self._status.settings.get(name, {})
+            if not isinstance(found, TopicSettings):
+                notes.append(f"the settings of {name} cannot be read")
+            else:
+                known = found.set_here
+            if known:
+                point.settings[name] = dict(known)
+        split = self._why_split(asked, ends)
+        point.state = INVALID if faults else SPLIT if split else VALID
+        point.reason = _list(faults or ([split] if split else []) or notes)
+        return point
+
+    def _why_split(self, asked: Asked, ends: Mapping[TopicPartition, int]) -> str:
+        """Return how the ends cut a transaction; "": they do not."""
+        now_ms = self._manager.clock_ms()
+        producers: dict[int, dict[TopicPartition, Sides]] = {}
+        for each, end in ends.items():
+            for producer_id, sides in self._copies[each].markers.sides(end, now_ms).items():
+                producers.setdefault(producer_id, {})[each] = sides
+        for producer_id, found in producers.items():
+            if (cut := cut_partition(found)) is not None:
+                return f"a transaction of producer {producer_id} ends later in {cut}"
+        if asked.groups and not any(each.topic == paths.CONSUMER_OFFSETS for each in ends):
+            for each, end in ends.items():
+                first = asked.before[each]
+                if isinstance(first, Offset) and self._copies[each].markers.has_commit(
+                    first[0], end
+                ):
+                    return f"a transaction ended in {each} while the groups were read"
+        return ""
+
+
+def _has_open(copy: Copy, end: Offset | ClientError) -> bool:
+    """Return whether a transaction is open in our log, below a last stable offset."""
+    undecided = copy.log.producers.first_undecided_offset
+    return undecided is not None and isinstance(end, Offset) and undecided < end.offset
+
+
+def _committed(
+    found: Mapping[str, CommittedOffsets | ClientError],
+    point: Point,
+    faults: list[str],
+) -> Iterator[tuple[str, dict[tuple[str, int], Position]]]:
+    """Yield the committed offsets of groups; add those that cannot be read to the faults."""
+    for name, offsets in found.items():
+        if isinstance(offsets, ClientError):
+            faults.append(f"group {name!r} cannot be read: {offsets}")
+            continue
+        positions: dict[tuple[str, int], Position] = {}
+        for each, offset in offsets.items():
+            if not isinstance(offset, ClientError):
+                if offset.offset >= 0:
+                    positions[each] = Position(*offset)
+            elif each in point.partitions:
+                faults.append(f"group {name!r} cannot be read: {offset}")
+        if positions:
+            yield name, positions
+
+
+def _list(reasons: Sequence[str]) -> str:
+    """Return the first reasons."""
+    more = [f"{len(reasons) - 3} more"] if len(reasons) > 3 else []
+    return "; ".join([*reasons[:3], *more])
