@@ -27,7 +27,12 @@ T = TypeVar("T")
 
 
 class Compaction:
-    """Cleans one log after the other. A log whose cleaning fails waits for the next start."""
+    """Cleans one log after the other.
+
+    A log whose cleaning fails waits for the next start. If an error has interrupted its swap of
+    segments, it waits for log.cleaner.backoff.ms only: until the swap is finished, the log cannot
+    be truncated.
+    """
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
@@ -35,7 +40,8 @@ class Compaction:
         self._calls = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]()
         self._task = Task(self._on_log_thread)
         self._worker: Thread | None = None
-        self._failed: set[Log] = set()
+        # When the cleaning of logs has failed.
+        self._failed_ms: dict[Log, int] = {}
         self._next_ms = 0
 
     def run(self) -> None:
@@ -46,7 +52,7 @@ class Compaction:
             is_asked = self._call(_SOON_S)
         now_ms = self._manager.monotonic_ms()
         if now_ms >= self._next_ms and not self.begin():
-            self._next_ms = now_ms + self._manager.settings.broker.log_cleaner_backoff_ms
+            self._next_ms = now_ms + self._backoff_ms
 
     def begin(self) -> bool:
         """Begin to clean a log, unless one is being cleaned. Return False if none is due."""
@@ -58,11 +64,24 @@ class Compaction:
         now_ms = self._manager.clock_ms()
         log = None
         if self._manager.settings.broker.log_cleaner_enable:
-            log = self._cleaner.filthiest(now_ms, others | self._failed)
+            log = self._cleaner.filthiest(now_ms, others | self._waiting())
         if log is not None:
             self._worker = Thread(target=self._clean, args=(log,), name=f"cleaner of {log.name}")
             self._worker.start()
         return log is not None
+
+    @property
+    def _backoff_ms(self) -> int:
+        return self._manager.settings.broker.log_cleaner_backoff_ms
+
+    def _waiting(self) -> set[Log]:
+        """Return the logs whose cleaning has failed, and does not begin again yet."""
+        end_ms = self._manager.monotonic_ms() - self._backoff_ms
+        return {
+            log
+            for log, failed_ms in self._failed_ms.items()
+            if log.replacement is None or failed_ms > end_ms
+        }
 
     def close(self) -> None:
         """Cancel the cleaning of a log, which leaves no change, and wait for the worker."""
@@ -71,10 +90,13 @@ class Compaction:
             self._call(_SOON_S)
 
     def _clean(self, log: Log) -> None:
-        self._failed.add(log)
         with self._manager.duties.attempt("compaction", log.name):
-            self._cleaner.clean_all(log, self._task)
-            self._failed.discard(log)
+            try:
+                self._cleaner.clean_all(log, self._task)
+            except Exception:
+                self._failed_ms[log] = self._manager.monotonic_ms()
+                raise
+            self._failed_ms.pop(log, None)
 
     def _on_log_thread(self, function: Callable[[], T]) -> T:
         """Have the mirror's thread call a function. Runs on the worker."""

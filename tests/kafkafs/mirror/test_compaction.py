@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.mirror.compaction import Compaction
-from storage import LogManager
+from storage import LogManager, paths
 from storage.groups.offset_records import Committed
 from storage.record.batch import Record, encode
 from tests.storage.directory.test_mirror import make_mirror
@@ -59,3 +59,28 @@ def test_a_mirror_that_ends_waits_for_no_cleaning(mirror: LogManager) -> None:
         assert compaction.begin()
     assert offsets.size == size
     assert (threading.active_count(), offsets.cleaning, mirror.uncleanable) == (1, False, {})
+
+
+def test_an_interrupted_swap_is_finished_later(
+    mirror: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, the log cannot be truncated."""
+    (offsets,) = mirror.groups.logs
+    obstacle = Path(f"{offsets.segments[0].file_path(paths.INDEX)}{paths.DELETED}", "file")
+    obstacle.parent.mkdir()
+    obstacle.touch()
+    with closing(Compaction(mirror)) as compaction:
+
+        def clean() -> bool:
+            while compaction.begin():
+                compaction.run()
+            return offsets.replacement is None
+
+        assert not clean()
+        obstacle.unlink()
+        obstacle.parent.rmdir()
+        assert not clean()
+        later_ms = mirror.monotonic_ms() + mirror.settings.broker.log_cleaner_backoff_ms
+        monkeypatch.setattr(mirror, "monotonic_ms", lambda: later_ms)
+        assert clean()
+    mirror.truncate(offsets, 0)
