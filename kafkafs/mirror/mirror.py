@@ -56,7 +56,7 @@ from kafkafs.mirror.transactions import (
 from storage import paths
 from storage.directory.lock import alone
 from storage.directory.open import Progress
-from storage.directory.retain import delete_records
+from storage.directory.retain import delete_records, kept_starts
 from storage.errors import StorageError
 from storage.files import Files
 from storage.log.append import Part, abort_transaction, append_parts, holes, parse_as_follower
@@ -542,12 +542,14 @@ class Mirror:
         """Raise log starts to those of the cluster, if that is wanted."""
         if not self._options.follow_deletes:
             return
-        for copy in self._copies.values():
-            log = copy.log
-            offset = min(copy.source_start, log.log_end_offset)
-            if offset > log.log_start_offset and log.topic not in paths.INTERNAL_TOPICS:
-                with self._manager.duties.attempt("deletion as in the cluster", log.name):
-                    delete_records(self._manager, log, offset, Task())
+        with self._manager.duties.attempt("deletion as in the cluster"):
+            kept = kept_starts(self._manager)
+            for copy in self._copies.values():
+                log = copy.log
+                offset = min(copy.source_start, log.log_end_offset)
+                if offset > log.log_start_offset and log.topic not in paths.INTERNAL_TOPICS:
+                    with self._manager.duties.attempt("deletion as in the cluster", log.name):
+                        delete_records(self._manager, log, offset, Task(), kept)
 
     # -- records -----------------------------------------------------------------------------------
 

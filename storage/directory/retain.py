@@ -208,6 +208,10 @@ def retain(
                 advance.write_down(task)
                 flushed.append(advance)
         if flushed:
+            # A point may have been named meanwhile.
+            kept = kept_starts(directory)
+            flushed = [advance for advance in flushed if advance.fits(kept)]
+        if flushed:
             task.begin("deleting", sum(advance.size for advance in flushed))
             directory.checkpoint_logs([advance.log for advance in flushed], task)
         for advance in flushed:
@@ -345,6 +349,11 @@ class _LogStartAdvance:
             self.log.pending_log_starts.remove(self.log_start)
             directory.note([self.log])
 
+    def fits(self, kept: Mapping[TopicPartition, int]) -> bool:
+        """Whether it removes no records that are kept (`kept_starts`)."""
+        kept_from = kept.get((self.log.topic, self.log.partition), paths.MAX_OFFSET)
+        return self.log_start <= max(self.log.log_start_offset, kept_from)
+
     @property
     def is_given_up(self) -> bool:
         """Whether a checkpoint may have the log start though the log does not begin there."""
@@ -372,19 +381,27 @@ def remove_now(log: Log) -> None:
 # -- delete-records ------------------------------------------------------------------------------
 
 
-def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) -> int:
+def delete_records(
+    directory: DataDirectory,
+    log: Log,
+    offset: int,
+    task: Task,
+    kept: Mapping[TopicPartition, int] | None = None,
+) -> int:
     """Move the log start up to `offset` (`HIGH_WATERMARK`: as far as possible); return it. Runs on
     a worker thread.
 
     Durable when it returns. An offset at or below the log start changes nothing. Records of named
-    restore points stay. The next `retain`
+    restore points stay; `kept`: those of `kept_starts`, if the caller has them. The next `retain`
     deletes segments that lie below the log start. If the active segment does, it is rolled for
     that, but not in a broker's log. Errors: OffsetOutOfRange above the high watermark or below -1,
     PolicyViolation if cleanup.policy is only compact (`Partition.deleteRecordsOnLeader`) and for
     the topic of committed offsets, OSError and other StorageErrors; BlockingIOError if large
     transactions keep ending.
     """
-    kept_from = kept_starts(directory).get((log.topic, log.partition), paths.MAX_OFFSET)
+    if kept is None:
+        kept = kept_starts(directory)
+    kept_from = kept.get((log.topic, log.partition), paths.MAX_OFFSET)
     advance = task.on_log_thread(lambda: _begin_advance(directory, log, offset, kept_from))
     if advance is None:
         return log.log_start_offset
@@ -398,6 +415,9 @@ def delete_records(directory: DataDirectory, log: Log, offset: int, task: Task) 
 
     try:
         advance.write_down(task)
+        # A point may have been named meanwhile.
+        if not advance.fits(kept_starts(directory)):
+            return log.log_start_offset
         directory.checkpoint_logs([log], task)
         try:
             return task.on_log_thread(carry_out)

@@ -292,12 +292,8 @@ FAULTS = [
     Fault(
         "delete-records-log-start-not-written-down",
         "storage/directory/retain.py",
-        "        advance.write_down(task)\n"
-        "        directory.checkpoint_logs([log], task)\n"
+        "        directory.checkpoint_logs([log], task)\n        try:",
         "        try:",
-        """\
-        advance.write_down(task)
-        try:""",
         "Deleted records are back after a kill.",
         (RETENTION_CRASH, "tests/storage/log/test_delete_records.py"),
     ),

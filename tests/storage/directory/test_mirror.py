@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +14,7 @@ from kafkafs.cli import main
 from storage import Log, LogManager, paths
 from storage.directory.lock import alone, change_settings
 from storage.directory.mirror import end_mirror, is_mirror
-from storage.directory.retain import delete_records
+from storage.directory.retain import delete_records, retain
 from storage.errors import CorruptCheckpoint, InvalidConfig, LogLocked, MirroredDirectory
 from storage.files import Files
 from storage.log.append import append_as_follower
@@ -28,6 +30,8 @@ from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 from tests.storage.segmented import DAY_MS, bases, run, segmented
 
 SOURCE = "kafka://one:9092"
+
+T = TypeVar("T")
 
 
 def make_mirror(directory: Path, ids: dict[str, str] | None = None) -> None:
@@ -214,6 +218,34 @@ def test_named_restore_points_keep_their_records(tmp_path: Path) -> None:
         log = manager.create_mirrored_topic("a.b", None, 1, {}).partitions[0]
         append(log, *[b"x"] * 4)
         assert delete_records(manager, log, 4, Task()) == 2
+
+
+def test_a_restore_point_that_is_named_during_a_deletion_keeps_its_records(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    make_mirror(tmp_path)
+    files = Files()
+    point = Point(1000, "C", ids={"t": "-"}, partitions={("t", 0): Range(2, 8)})
+
+    def naming(function: Callable[[], T]) -> T:
+        if "mine" not in point_file.names(files, path):
+            keep(files, path, name_at(1000), "mine")
+        return function()
+
+    with opened(tmp_path, mirrors=True) as manager:
+        log = segmented(manager, retention_ms="1")
+        kept = bases(log)
+        for _ in range(2):
+            point_file.write(files, path, point)
+            assert delete_records(manager, log, 7, Task(naming)) == 0
+            point_file.remove(files, path, "mine")
+            point_file.write(files, path, point)
+            assert retain(manager, [log], Task(naming), NOW_MS + 9 * DAY_MS).segments == 0
+            assert bases(log)[: len(kept)] == kept
+            point_file.remove(files, path, "mine")
+        # A partition without records in a point needs none.
+        point.partitions["t", 0] = Range(2, 2)
+        point_file.write(files, path, point)
+        assert delete_records(manager, log, 7, Task(naming)) == 7
 
 
 @pytest.mark.parametrize("content", [None, b"rubbish"])
