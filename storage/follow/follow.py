@@ -675,11 +675,10 @@ class LogFollower:
             if not self._leads_to(segment):
                 segment.note_renamed_to(paths.DELETED)
         end = new[-1].next_offset
-        # The log start falls only if the log was truncated below it. Then the first segment is a
-        # new one, perhaps with the former base offset.
-        before, after = ((each[0].base_offset, each[0].identity) for each in (old, new))
-        is_same = before == after
-        start = min(log.log_start_offset, end) if is_same else new[0].base_offset
+        # The log start falls only if the log was truncated below it. Then no file of it stays.
+        start = new[0].base_offset
+        if not {each.identity for each in old}.isdisjoint(each.identity for each in new):
+            start = min(max(log.log_start_offset, start), end)
         self._tail.decided = min(self._tail.decided, offset)
         visible: Sequence[Segment] = new
         producers = recovered.producers

@@ -1046,8 +1046,8 @@ FAULTS = [
     Fault(
         "followed-log-start-stays-above-new-records",
         "storage/follow/follow.py",
-        "        is_same = before == after\n",
-        "        is_same = before[0] == after[0]\n",
+        "if not {each.identity for each in old}.isdisjoint(each.identity for each in new):\n",
+        "if old[0].base_offset == new[0].base_offset:\n",
         "After a truncation below the log start, a read-only mount hides the new records.",
         (FOLLOW_TRUNCATION,),
     ),

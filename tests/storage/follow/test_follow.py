@@ -1095,6 +1095,19 @@ def test_a_cut_in_an_earlier_segment(follow: Follow, offset: int) -> None:
     follow.check()
 
 
+def test_a_cut_after_the_first_segment_was_cleaned_leaves_the_log_start(follow: Follow) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"last")
+    follow.look()
+    partition.delete_records(2)
+    follow.log.sync_with_writer(log_start=2)
+    partition.clean(1, lambda offset, value: True)
+    partition.truncate(partition.next_offset - 1)
+    assert follow.look() == ["truncated"]
+    follow.check()
+
+
 def test_a_cut_of_everything(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
