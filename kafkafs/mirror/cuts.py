@@ -1,9 +1,10 @@
 """Decides whether the ends of a restore point cut a transaction. Nothing is touched.
 
-A transaction is cut if it has ended below the end of one partition, and not below that of another:
-ListOffsets does not ask all leaders at one moment. A producer begins a transaction after the last
-one has ended in all partitions. So the ends cut no transaction of a producer if each of its
-transactions above an end is later than all of those below the ends.
+A transaction is cut if it has records on both sides of the end of a partition: it had ended, but
+another one was open there. It is also cut if it has ended below the end of one partition, and not
+below that of another: ListOffsets does not ask all leaders at one moment. A producer begins a
+transaction after the last one has ended in all partitions. So the ends cut no transaction of a
+producer if each of its transactions above an end is later than all of those below the ends.
 """
 
 from __future__ import annotations
@@ -56,11 +57,23 @@ class Markers:
             for each in log.producers
             if each.coordinator_epoch >= 0 and not each.in_transaction
         }
+        # The first and last offsets of transactions: the open ones by producer, and ended ones.
+        self._open = {
+            each.producer_id: (each.transaction_first_offset, each.last_offset)
+            for each in log.producers
+            if each.in_transaction
+        }
+        self._ended = deque[tuple[int, tuple[int, int]]](maxlen=_MARKERS)
 
     def note(self, batches: Iterable[ProducerBatch]) -> None:
-        """Note the markers of batches that were appended."""
+        """Note batches that were appended."""
         for each in batches:
+            if each.is_transactional_data:
+                first, _ = self._open.get(each.producer_id, (each.base_offset, 0))
+                self._open[each.producer_id] = first, each.last_offset
             if each.marker_type >= 0:
+                if each.producer_id in self._open:
+                    self._ended.append((each.producer_id, self._open.pop(each.producer_id)))
                 found = each.base_offset, each.producer_epoch, each.marker_type, each.max_timestamp
                 self._recent.append((each.producer_id, Marker(*found)))
         while len(self._recent) > _MARKERS:
@@ -83,6 +96,13 @@ class Markers:
                 marker = Marker(each.transaction_first_offset, each.epoch, OPEN, now_ms)
                 above.setdefault(each.producer_id, marker)
         return {each: Sides(below.get(each), above.get(each)) for each in below | above}
+
+    def divided_at(self, end: int) -> int | None:
+        """Return the producer of a transaction with records on both sides of an end."""
+        for producer_id, (first, last) in (*self._ended, *self._open.items()):
+            if first < end <= last:
+                return producer_id
+        return None
 
     def has_commit(self, first: int, end: int) -> bool:
         """Return whether a transaction was committed at these offsets; `end` is exclusive."""

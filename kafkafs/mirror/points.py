@@ -220,6 +220,10 @@ class Points:
         now_ms = self._manager.clock_ms()
         producers: dict[int, dict[TopicPartition, Sides]] = {}
         for each, end in ends.items():
+            divided = self._copies[each].markers.divided_at(end)
+            # An end in the topic of groups is no last stable offset.
+            if divided is not None and each.topic != paths.CONSUMER_OFFSETS:
+                return f"a transaction of producer {divided} has records beyond {each}:{end}"
             for producer_id, sides in self._copies[each].markers.sides(end, now_ms).items():
                 producers.setdefault(producer_id, {})[each] = sides
         for producer_id, found in producers.items():

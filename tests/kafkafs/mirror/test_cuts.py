@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kafka_client.cluster import TopicPartition
-from kafkafs.mirror.cuts import OPEN, Marker, Sides, cut_partition
+from kafkafs.mirror.cuts import OPEN, Marker, Markers, Sides, cut_partition
 from storage.record.control import ABORT, COMMIT
+from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
+from storage.state.producer_state import ProducerBatch
+from tests.storage.logs import opened
+from tests.storage.transactions import Client, new_log
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 
@@ -48,3 +54,19 @@ def test_a_transaction_is_cut(
     found: dict[TopicPartition, tuple[Marker | None, Marker | None]], cut: TopicPartition | None
 ) -> None:
     assert cut_partition({each: Sides(*sides) for each, sides in found.items()}) == cut
+
+
+def test_a_transaction_with_records_on_both_sides_of_an_end(tmp_path: Path) -> None:
+    def noted(first: int, last: int, producer_id: int, kind: int = -1) -> ProducerBatch:
+        bits = TRANSACTIONAL_BIT | (CONTROL_BIT if kind >= 0 else 0)
+        return ProducerBatch(first, last, producer_id, 0, 0, bits, 0, 0, kind, 0)
+
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        Client(log, 1).send(b"0", b"1")
+        markers = Markers(log)
+        assert [markers.divided_at(end) for end in range(3)] == [None, 1, None]
+        markers.note([noted(2, 2, 2), noted(3, 3, 1), noted(4, 4, 1, COMMIT), noted(5, 5, 2)])
+        markers.note([noted(6, 6, 1), noted(7, 7, 1, ABORT), noted(8, 8, 2, COMMIT)])
+        found = [markers.divided_at(end) for end in range(9)]
+    assert found == [None, 1, 1, 1, 2, 2, None, None, None]
