@@ -109,10 +109,10 @@ class Mirror:
     """A mirror of a cluster. `run` copies; between its calls of `stop` the facts can be read.
 
     `status`: as written to `kafkafs.mirror`. `gaps`: the number of gaps that this run has named.
-    `copied_bytes`, `copied_offsets`: of this run. These and `left` do not count the topic of
-    committed offsets. `point`: the last restore point, with its name. `faults`: a line for each
-    topic and partition that cannot be copied, if the last restore point is not valid, and if the
-    cluster cannot be reached.
+    `copied_bytes`, `copied_offsets`: of this run, without gaps between batches. These and `left` do
+    not count the topic of committed offsets. `point`: the last restore point, with its name.
+    `faults`: a line for each topic and partition that cannot be copied, if the last restore point
+    is not valid, and if the cluster cannot be reached.
     """
 
     status: MirrorFile
@@ -630,7 +630,8 @@ class Mirror:
             log.flush()
         if log.topic != paths.CONSUMER_OFFSETS:
             self.copied_bytes += len(each.records)
-            self.copied_offsets += log.log_end_offset - end
+            without_records = sum(last + 1 - first for first, last in found)
+            self.copied_offsets += log.log_end_offset - end - without_records
         return True
 
     def _abort_removed_transactions(self, copy: Copy, last: int) -> None:

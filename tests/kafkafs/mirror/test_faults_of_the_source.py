@@ -302,3 +302,12 @@ def test_a_partition_that_never_had_a_leader_is_no_fault_once_it_is_deleted(
             yield
 
     run(steps(script()))
+
+
+def test_deleted_offsets_are_not_counted_as_copied(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    Run(source, tmp_path)()
+    log.start, log.batches = 5000, [batch(5000)]
+    run = Run(source, tmp_path)()
+    assert (run.copied_offsets, run.left, run.gaps) == (5, 0, 1)
