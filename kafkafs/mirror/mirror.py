@@ -239,6 +239,7 @@ class Mirror:
                 self._points.begin(self._cluster.metadata.topics)
             self._rounds.begin(manager.clock_ms())
             for each in consumer.poll():
+                self._rounds.begin(manager.clock_ms())
                 self._take(self._copies[each.partition], each)
             housekeeping.run()
             compaction.run()
@@ -791,6 +792,7 @@ class Mirror:
     def _write_status(self) -> None:
         """Write the state of all partitions."""
         now_ms = self._manager.clock_ms()
+        self._rounds.begin(now_ms)
         for each, copy in self._copies.items():
             self.status.partitions[each] = MirroredPartition(
                 copy.start,

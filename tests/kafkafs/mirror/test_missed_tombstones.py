@@ -28,6 +28,7 @@ def source(log: SourceLog) -> Iterator[Source]:
         yield source
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["", "ends"])
 @pytest.mark.parametrize(("steps_s", "gaps"), [([9] * 20, []), ([70], [("tombstones", 0, 14)])])
 def test_a_mirror_that_was_stopped_may_have_missed_tombstones(
     source: Source,
@@ -36,27 +37,51 @@ def test_a_mirror_that_was_stopped_may_have_missed_tombstones(
     monkeypatch: pytest.MonkeyPatch,
     steps_s: list[int],
     gaps: list[tuple[str, int, int]],
+    ends: bool,
 ) -> None:
-    """… but not one that got no records for long. The leader does not mention the partition."""
+    """… but not one that got no records for long. The leader does not mention the partition. The
+    process is stopped while it waits for an answer; the run may end right after that.
+    """
     wall_ms, late_ms = clock.wall_ms, 0
     monkeypatch.setattr(clock, "wall_ms", lambda: wall_ms() + late_ms)
     run, fetch = Run(source, tmp_path, accept_loss=True), source.answers["Fetch"]
 
     def script() -> Iterator[None]:
-        nonlocal late_ms
         while run.mirror.left or not run.mirror.copied_offsets:
             yield
         source.answers["Fetch"] = lambda *_: answer()
-        for step_s in steps_s:
+        # The mirror has then processed what came before.
+        asked = source.count("Fetch")
+        while source.count("Fetch") < asked + 3:
             yield
-            late_ms += step_s * 1000
-        yield
-        log.batches.append(batch(10))
-        source.answers["Fetch"] = fetch
+        source.answers["Fetch"] = late
+        while steps_s[1:]:
+            yield
+        source.answers["Fetch"] = last
+        while steps_s:
+            yield
+        if ends:
+            return
         while run.mirror.copied_offsets < 15:
             yield
 
+    def late(*_: Any) -> Struct:
+        nonlocal late_ms
+        if steps_s[1:]:
+            late_ms += steps_s.pop() * 1000
+        return answer()
+
+    def last(version: int, data: Struct) -> Any:
+        nonlocal late_ms
+        late_ms += steps_s.pop() * 1000
+        log.batches.append(batch(10))
+        source.answers["Fetch"] = fetch
+        return answer() if ends else fetch(version, data)
+
+    steps_s = [*steps_s]
     run(steps(script()))
+    if ends:
+        run()
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert [gap[:3] for gap in manager.log("t", 0).gaps] == gaps
 
