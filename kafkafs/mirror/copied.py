@@ -48,3 +48,7 @@ class Copy:
     @property
     def position(self) -> int:
         return max(self.log.log_end_offset, self.skip_to)
+
+    @property
+    def is_skipping(self) -> bool:
+        return self.position > self.log.log_end_offset

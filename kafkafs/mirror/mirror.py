@@ -440,8 +440,7 @@ class Mirror:
         """Fetch a partition from our log end on, or after a gap."""
         entries = copy.log.epochs.entries
         # The leader may have another epoch at the offsets that were skipped.
-        is_skipping = copy.position > copy.log.log_end_offset
-        epoch = entries[-1][0] if entries and not is_skipping else NO_EPOCH
+        epoch = entries[-1][0] if entries and not copy.is_skipping else NO_EPOCH
         name = copy.partition.topic
         topic = self._cluster.metadata.topics.get(name)
         known_id = self.status.ids[name]
@@ -581,12 +580,19 @@ class Mirror:
 
     def _take_records(self, copy: Copy, each: Fetched) -> None:
         copy.source_start, copy.source_end = each.log_start_offset, each.high_watermark
+        copy.attempts = 0
+        if copy.is_skipping and (each.records or not copy.is_answered):
+            # The leader was asked without an epoch, and cannot tell whether our log is its own.
+            found = self._compare(copy)
+            if not isinstance(found, Again):
+                self._do(copy, found)
+                return
         if each.records and not self._append(copy, each):
             return
         if copy.reason:
             self._report(f"{copy.partition}: the copy goes on")
             copy.reason = ""
-        copy.attempts, copy.is_answered = 0, True
+        copy.is_answered = True
         if copy.position >= copy.source_end:
             self._abort_lost_transactions(copy, each.last_stable_offset)
             self._note_end(copy, self._manager.clock_ms())

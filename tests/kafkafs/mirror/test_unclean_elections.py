@@ -10,6 +10,7 @@ import pytest
 
 from kafka_client.requests import LATEST
 from storage.manager import LogManager
+from storage.settings.messages import Struct
 from storage.state import mirror_file
 from tests.kafka_client.fake_broker import batch
 from tests.kafkafs.mirror.fake_source import NO_ID, Run, Source, SourceLog, SourceTopic
@@ -93,3 +94,35 @@ def test_records_that_cannot_be_removed_yet_are_no_gap(
     assert "is being compacted" in str(run(stop).waiting)
     assert run.mirror.gaps == 0
     assert (run().gaps, bounds(tmp_path)) == (1, (100, 110))
+
+
+@pytest.mark.parametrize(("answers", "count"), [(0, 3), (1, 4)])
+def test_a_new_leader_is_compared_after_records_were_skipped(
+    source: Source, log: SourceLog, tmp_path: Path, answers: int, count: int
+) -> None:
+    """No epoch tells the leader what is before damaged records: before the first answer after them,
+    and before the first records.
+    """
+    damaged = bytearray(batch(10, epoch=3))
+    damaged[70] ^= 1
+    log.start, log.batches = 0, [batch(0, epoch=3), batch(5, epoch=3), bytes(damaged)]
+    fetch, left = source.answers["Fetch"], answers
+
+    def elect(version: int, data: Struct) -> Any:
+        nonlocal left
+        if [part["fetchOffset"] for each in data["topics"] for part in each["partitions"]] == [15]:
+            if not left:
+                log.batches[1:] = [batch(5 * number, epoch=4) for number in range(1, count)]
+                log.epochs = {3: 5}
+            left -= 1
+        return fetch(version, data)
+
+    source.answers["Fetch"] = elect
+    run = Run(source, tmp_path, accept_loss=True)
+    # Ten of the old leader, and all but the first five of the new one.
+    run(lambda: run.mirror.copied_offsets >= 5 + 5 * count)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        copied = manager.log("t", 0)
+        assert copied.epochs.entries == [(3, 0), (4, 5)]
+        assert [gap[:3] for gap in copied.gaps] == [("damaged", 10, 14), ("diverged", 5, 9)]
+        assert copied.log_end_offset == 5 * count
