@@ -29,7 +29,7 @@ def source(log: SourceLog) -> Iterator[Source]:
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["", "ends"])
-@pytest.mark.parametrize(("steps_s", "gaps"), [([9] * 20, []), ([70], [("tombstones", 0, 14)])])
+@pytest.mark.parametrize(("steps_s", "gaps"), [([4] * 20, []), ([70], [("tombstones", 0, 14)])])
 def test_a_mirror_that_was_stopped_may_have_missed_tombstones(
     source: Source,
     log: SourceLog,
