@@ -643,21 +643,23 @@ class Mirror:
 
     def _abort_removed_transactions(self, copy: Copy, last: int) -> None:
         """Abort in a hole, which begins at our log end, the transactions that were open before a
-        pause and of which the source has no record any more.
+        pause and of which the cleaner of the source has removed all records.
         """
         log = copy.log
-        for producer_id, first in copy.open_transactions.items():
+        policy = self._policies.get(log.topic, Policy())
+        is_cleaned = policy.is_compacted and copy.position == log.log_end_offset
+        for producer_id, first in copy.open_transactions.items() if is_cleaned else ():
             producer = log.producers.by_id.get(producer_id)
             end = log.log_end_offset
-            # A record that came after the pause has its marker after it.
+            # A record that came after the pause has its marker after it. That of records below the
+            # log start may be anywhere after them.
             if (
-                end <= last
+                copy.source_start <= first
+                and end <= last
                 and producer is not None
                 and producer.transaction_first_offset == first
                 and producer.last_offset < copy.paused_at
-                and not has_records(
-                    self._cluster, copy.partition, producer_id, max(first, copy.source_start), end
-                )
+                and not has_records(self._cluster, copy.partition, producer_id, first, end)
             ):
                 self._name(copy, Hole("aborted", end, end))
                 abort_transaction(log, producer_id, time.time_ns())
@@ -667,6 +669,9 @@ class Mirror:
         """Abort transactions whose markers the source has no more."""
         log, now_ns = copy.log, time.time_ns()
         key = f"{copy.partition}: transaction"
+        if not copy.source_start < source_stable <= copy.source_end:
+            # The log start there may be in a transaction that is open.
+            return
         lost = lost_markers(log, source_stable, copy.searched_to)
         if lost:
             check_not_compacted(log)

@@ -7,7 +7,9 @@ ends both. So an ABORT marker is written at an offset after its records that has
 hides records that the source no longer has; a COMMIT could show aborted ones.
 
 - Before the first hole after a pause, `has_records` tells whether the source still has a record of
-  the transaction. If so, it also has the marker.
+  a transaction. If so, it also has the marker. If not, its cleaner has removed the records before
+  the marker: they were aborted, or later records have their keys. This says nothing about records
+  that retention removes, or whose marker is damaged: the marker may still come.
 - At the end, `lost_markers` finds transactions that are open here only. `write_markers` removes the
   batches after the first new marker, and appends them again from the files that keep them: the
   source may have deleted them. After a kill meanwhile, the files `*.diverged` still have those that

@@ -176,28 +176,76 @@ def test_a_kill_keeps_what_was_not_appended_again(
     assert log.last_stable_offset == log.log_end_offset
 
 
+def without_end(source: Source, stable: int) -> Any:
+    """Let the source report its last stable offset; return the answer before."""
+    fetch: Any = source.answers["Fetch"]
+
+    def answer(version: int, data: Struct) -> Any:
+        found = fetch(version, data)
+        for topic in found["responses"]:
+            topic["partitions"] = [
+                each | {"lastStableOffset": stable} for each in topic["partitions"]
+            ]
+        return found
+
+    source.answers["Fetch"] = answer
+    return fetch
+
+
+def gaps_and_records(path: Path) -> tuple[list[tuple[str, int, int]], list[int]]:
+    with LogManager.open(str(path), read_only=True) as manager:
+        copy = manager.log("t", 0)
+        return [gap[:3] for gap in copy.gaps], shown(copy)
+
+
 def test_a_transaction_whose_marker_was_deleted(tmp_path: Path) -> None:
-    """It ends at the start of the gap."""
+    """It ends at the end of the gap."""
     log = SourceLog([at(opening(7), 0, 3)])
     with Source(t=SourceTopic(logs={0: log})) as source:
-        fetch = source.answers["Fetch"]
-
-        def still_open(version: int, data: Struct) -> Any:
-            found: Any = fetch(version, data)
-            for topic in found["responses"]:
-                topic["partitions"] = [
-                    each | {"lastStableOffset": 0} for each in topic["partitions"]
-                ]
-            return found
-
         run = Run(source, tmp_path)
-        source.answers["Fetch"] = still_open
+        fetch = without_end(source, 0)
         # ListOffsets has another last stable offset.
         assert (run().gaps, list(run.mirror.faults)) == (0, ["point"])
         source.answers["Fetch"] = fetch
         log.start, log.batches = 5000, [at(batch([b"new"]), 5000, 3)]
         assert run().gaps == 2
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        copy = manager.log("t", 0)
-        assert [gap[:3] for gap in copy.gaps] == [("aborted", 1, 1), ("deleted", 1, 4999)]
-        assert shown(copy) == [5000]
+    found = gaps_and_records(tmp_path)
+    assert found == ([("deleted", 1, 4999), ("aborted", 4999, 4999)], [5000])
+
+
+def test_a_transaction_that_is_open_below_the_log_start_of_the_source(tmp_path: Path) -> None:
+    """The log start is then the last stable offset there."""
+    log = SourceLog([at(opening(7), 0, 3)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        run = Run(source, tmp_path)
+        fetch = without_end(source, 0)
+        run()
+        source.answers["Fetch"] = fetch
+        without_end(source, 5000)
+        log.start, log.batches = 5000, [at(batch([b"new"]), 5000, 3)]
+        run()
+        source.answers["Fetch"] = fetch
+        log.batches.append(at(marker(7, COMMIT), 5001, 3))
+        run()
+    assert gaps_and_records(tmp_path) == ([("deleted", 1, 4999)], [0, 5000])
+
+
+@pytest.mark.parametrize("start", [0, 1], ids=["cleaned", "deleted"])
+def test_a_transaction_that_the_source_has_compacted(tmp_path: Path, start: int) -> None:
+    """It ends where the hole begins, before other markers come; but only a cleaner removes the
+    marker with the records. Else the marker may be after the hole.
+    """
+    policy = {"name": "cleanup.policy", "value": "compact", "configSource": 5}
+    settings = {"resourceName": "t", "errorCode": 0, "configs": [policy]}
+    log = SourceLog([at(opening(7), 0, 3)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+        run = Run(source, tmp_path)
+        fetch = without_end(source, 0)
+        run()
+        source.answers["Fetch"] = fetch
+        log.start, log.batches = start, [at(marker(7, COMMIT), 10, 3)]
+        run()
+    gaps, records = gaps_and_records(tmp_path)
+    assert gaps == ([] if start else [("aborted", 1, 1)])
+    assert records == ([0] if start else [])
