@@ -245,7 +245,8 @@ def may_show_deleted(policy: Policy, at_end_ms: int, now_ms: int) -> bool:
     limit_ms = policy.delete_retention_ms
     limit_ms = _UNKNOWN_RETENTION_MS if limit_ms is None else limit_ms
     away_ms = now_ms - at_end_ms
-    return away_ms > max(limit_ms - _MARGIN_MS, 0) or away_ms < -_MARGIN_MS
+    # With a lower limit, each batch that is copied a moment late would be a gap.
+    return away_ms > max(limit_ms - _MARGIN_MS, _MARGIN_MS) or away_ms < -_MARGIN_MS
 
 
 class Rounds:

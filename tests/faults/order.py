@@ -1038,7 +1038,7 @@ FAULTS = [
     Fault(
         "tombstones-are-never-missed",
         "kafkafs/mirror/rules.py",
-        "    return away_ms > max(limit_ms - _MARGIN_MS, 0) or away_ms < -_MARGIN_MS\n",
+        "    return away_ms > max(limit_ms - _MARGIN_MS, _MARGIN_MS) or away_ms < -_MARGIN_MS\n",
         "    return away_ms > 2 * limit_ms\n",
         "A mirror that was away shows deleted keys, and no gap says so.",
         ("tests/kafkafs/mirror/test_rules.py",),
