@@ -23,7 +23,8 @@ def test_written_and_read(tmp_path: Path) -> None:
     gaps += [Gap("deleted", 0, MAX_OFFSET, MAX_OFFSET), Gap("missing", 0, MAX_OFFSET, 0)]
     assert gaps_file.add(files, str(tmp_path), gaps[:1]) == gaps[:1]
     assert gaps_file.add(files, str(tmp_path), gaps) == gaps[1:]
-    assert gaps_file.add(files, str(tmp_path), [gap._replace(time_ms=7) for gap in gaps]) == []
+    again = [gap._replace(time_ms=7) for gap in gaps if gap.kind != "diverged"]
+    assert gaps_file.add(files, str(tmp_path), again) == []
     assert gaps_file.read(files, str(tmp_path)) == tuple(gaps)
     assert os.listdir(tmp_path) == [FILE_NAME]
     assert (tmp_path / FILE_NAME).read_text().startswith("deleted 0 0 5\nmissing 1 1 5\n")
@@ -43,6 +44,14 @@ def test_one_from_before_a_truncation_is_written_again(tmp_path: Path) -> None:
         Gap("missing", 10, 49, 3),
     ]
     assert gaps_file.add(files, str(tmp_path), gaps) == gaps[:2]
+
+
+def test_a_divergence_is_left_out_only_if_it_is_the_last_line(tmp_path: Path) -> None:
+    """A killed process has written that one. Another was followed by new records."""
+    gaps = [Gap("diverged", 80, 99, 1), Gap("missing", 90, 95, 2)]
+    for gap in (gaps[0], *gaps, *gaps):
+        gaps_file.add(files, str(tmp_path), [gap])
+    assert gaps_file.read(files, str(tmp_path)) == (*gaps, *gaps)
 
 
 def test_one_that_a_killed_process_has_written_is_made_durable(tmp_path: Path) -> None:
