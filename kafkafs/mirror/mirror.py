@@ -24,6 +24,7 @@ from kafka_client.cluster import (
     UNKNOWN_TOPIC,
     Cluster,
     Metadata,
+    Topic,
     TopicPartition,
 )
 from kafka_client.consume import Consumer
@@ -377,7 +378,14 @@ class Mirror:
         *,
         is_first: bool,
     ) -> None:
-        """Write the starts of copies, and name the partitions that have none yet."""
+        """Write the starts of copies, and name the partitions that have none yet. If a topic was
+        created again, and the copy of the old one cannot be renamed, the copy gets no partitions.
+        """
+        offsets = {
+            each: offset
+            for each, offset in offsets.items()
+            if not self._is_another(metadata.topics[each.topic])
+        }
         for each in self._without_start - offsets.keys():
             self.faults.pop(str(each), None)
         self._without_start = {
@@ -393,6 +401,9 @@ class Mirror:
             self.status.partitions[each] = MirroredPartition(start=offset)
         if is_first or offsets.keys() & self.status.partitions.keys():
             mirror_file.write(files, self._path, self.status)
+
+    def _is_another(self, topic: Topic) -> bool:
+        return topics.is_another(self.status.ids.get(topic.name, NO_ID), topic)
 
     def _create(self, metadata: Metadata) -> None:
         """Create the topics and partitions that are missing here, and read from all."""
@@ -411,7 +422,7 @@ class Mirror:
             if each in self._copies or not topics.is_wanted(name, self._patterns):
                 continue
             try:
-                if name not in made and name in found:
+                if name not in made and name in found and not self._is_another(found[name]):
                     known = self._manager.topics.get(name)
                     topic_id = known.id if known is not None else self.status.ids[name]
                     count = max(found[name].partitions) + 1

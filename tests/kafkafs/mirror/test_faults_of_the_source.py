@@ -192,14 +192,20 @@ def test_a_topic_that_is_listed_without_its_id_waits(source: Source, tmp_path: P
 def test_a_broker_with_old_metadata_lists_a_deleted_topic(
     source: Source, log: SourceLog, tmp_path: Path
 ) -> None:
-    """The copy of the new topic is complete, and that of the old one is not changed."""
+    """The copy of the new topic is complete, and that of the old one is not changed. It gets none
+    of the new partitions either.
+    """
     run = Run(source, tmp_path)
     run()
     new = SourceTopic(OTHER_ID, logs={0: SourceLog([batch(0)])})
     for topic in (new, SourceTopic(logs={0: SourceLog()}), new):
         source.topics["t"] = topic
         run()
+    new.logs[1] = SourceLog([batch(0)])
+    run()
     assert "cannot get the name" in run.mirror.waiting["t", 0]
+    assert list(run.mirror.faults) == ["point"]
+    assert len(ends(tmp_path)) == 1
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         found = {name: topic.partitions[0].log_end_offset for name, topic in manager.topics.items()}
     assert sorted(found.values()) == [0, 5, 10]
