@@ -136,6 +136,8 @@ class Mirror:
         self._began_ms = 0
         # The partitions whose copies could not begin at the last look.
         self._without_start: set[TopicPartition] = set()
+        # The copies that wait while their logs are compacted.
+        self._busy: set[Copy] = set()
         # The leaders that could not be reached since the last look. Each is waited for once.
         self._silent: dict[HostPort, str] = {}
         # Whether the topic of committed offsets is copied; None: the cluster does not have it yet.
@@ -192,6 +194,7 @@ class Mirror:
             closing(Compaction(self._manager)) as compaction,
         ):
             self._copies.clear()
+            self._busy.clear()
             self._policies.clear()
             self._began_ms = self._manager.clock_ms()
             self._rounds = Rounds()
@@ -226,8 +229,13 @@ class Mirror:
         next_groups = manager.monotonic_ms() + _GROUPS_MS
         has_point = False
         while not stop():
+            for copy in [each for each in self._busy if not each.log.cleaning]:
+                self._busy.remove(copy)
+                self._end_wait(copy)
+                self._read_on(copy)
             is_caught_up = until_caught_up and all(
-                copy.reason or (copy.is_answered and copy.position >= copy.target)
+                (copy.reason and copy not in self._busy)
+                or (copy.is_answered and copy.position >= copy.target)
                 for copy in self._copies.values()
             )
             if is_caught_up and not compaction.begin() and not self._points.is_under_way:
@@ -588,6 +596,8 @@ class Mirror:
             if copy.log.closed:
                 raise
             self._wait(copy, str(error))
+            if copy.log.cleaning:
+                self._busy.add(copy)
 
     def _take_records(self, copy: Copy, each: Fetched) -> None:
         copy.source_start, copy.source_end = each.log_start_offset, each.high_watermark
@@ -600,9 +610,7 @@ class Mirror:
                 return
         if each.records and not self._append(copy, each):
             return
-        if copy.reason:
-            self._report(f"{copy.partition}: the copy goes on")
-            copy.reason = ""
+        self._end_wait(copy)
         copy.is_answered = True
         if copy.position >= copy.source_end:
             self._abort_lost_transactions(copy, each.last_stable_offset)
@@ -796,6 +804,11 @@ class Mirror:
         if reason != copy.reason:
             self._report(f"{copy.partition}: waits: {reason}")
         copy.reason = reason
+
+    def _end_wait(self, copy: Copy) -> None:
+        if copy.reason:
+            self._report(f"{copy.partition}: the copy goes on")
+            copy.reason = ""
 
     def _name(self, copy: Copy, *holes: Hole) -> None:
         """Write gaps, durably, and report those that are new."""
