@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +49,7 @@ from kafkafs.mirror.lookups import Found, Lookups, Wanted, look_up, settings_of
 from kafkafs.mirror.points import Asked, Points
 from kafkafs.mirror.rules import Again, BeginAt, Compare, Hole, Policy, Rounds, Skip, Truncate, Wait
 from kafkafs.mirror.transactions import (
+    LostMarker,
     has_records,
     lost_markers,
     open_transactions,
@@ -60,10 +61,11 @@ from storage.directory.open import Progress
 from storage.directory.retain import delete_records, kept_starts
 from storage.errors import StorageError
 from storage.files import Files
-from storage.log.append import Part, abort_transaction, append_parts, holes, parse_as_follower
+from storage.log.append import Part, append_as_follower, append_parts, holes, parse_as_follower
 from storage.log.truncate import check_not_compacted
 from storage.manager import LogManager
 from storage.record.header import parse_header
+from storage.segment.cut import cut_files
 from storage.state import mirror_file
 from storage.state.gaps_file import Gap
 from storage.state.mirror_file import NO_ID, UNKNOWN, MirroredPartition, MirrorFile
@@ -463,7 +465,7 @@ class Mirror:
         name = copy.partition.topic
         topic = self._cluster.metadata.topics.get(name)
         known_id = self.status.ids[name]
-        copy.is_answered, copy.searched_to = False, 0
+        copy.is_answered = False
         if topic is None or topic.error:
             code = UNKNOWN_TOPIC if topic is None else topic.error
             self._wait(copy, rules.reason_of(BrokerError(code, name)))
@@ -681,24 +683,25 @@ class Mirror:
                 and not has_records(self._cluster, copy.partition, producer_id, first, end)
             ):
                 self._name(copy, Hole("aborted", end, end))
-                abort_transaction(log, producer_id, time.time_ns())
+                lost = LostMarker(producer, end, log.epochs.latest, 0)
+                append_as_follower(log, lost.marker(), time.time_ns())
         copy.open_transactions = {}
 
     def _abort_lost_transactions(self, copy: Copy, source_stable: int) -> None:
         """Abort transactions whose markers the source has no more."""
-        log, now_ns = copy.log, time.time_ns()
+        log = copy.log
         key = f"{copy.partition}: transaction"
         if not copy.source_start < source_stable <= copy.source_end:
             # The log start there may be in a transaction that is open.
             return
-        lost = lost_markers(log, source_stable, copy.searched_to)
-        if lost:
+        if lost := lost_markers(log, source_stable, copy.searched_to):
             check_not_compacted(log)
-            self._name(copy, *(Hole("aborted", each.offset, each.offset) for each in lost))
-            # If that fails, the copy reads on at the end of the log, and not after skipped offsets.
-            skip_to, copy.skip_to = copy.skip_to, 0
-            write_markers(self._manager, log, lost, now_ns)
-            copy.skip_to = skip_to
+            try:
+                log.files.check_free(log.directory, 2 * lost[0].moved_bytes)
+            except OSError:
+                pass
+            else:
+                self._write_markers(copy, lost)
         first = log.producers.first_undecided_offset
         if first is None or first >= source_stable:
             self.faults.pop(key, None)
@@ -707,9 +710,27 @@ class Mirror:
         self._say_once(
             key,
             f"{copy.partition}: the end of a transaction that begins at offset {first} is not in "
-            "the cluster any more, and no offset is free for it here: committed records after it "
-            "are not shown",
+            "the cluster any more. No offset is free for it in the last 1 GiB here, or the disk "
+            "has no room to move the records after it: committed records after it are not shown",
         )
+
+    def _write_markers(self, copy: Copy, lost: Sequence[LostMarker]) -> None:
+        """Abort transactions at offsets before others that the log has."""
+        log = copy.log
+        before = cut_files(log.files, log.directory, paths.DIVERGED)
+        self._name(copy, *(Hole("aborted", each.offset, each.offset) for each in lost))
+        # If that fails, the copy reads on at the end of the log, and not after skipped offsets.
+        skip_to, copy.skip_to, copy.searched_to = copy.skip_to, 0, 0
+        try:
+            write_markers(self._manager, log, lost, time.time_ns())
+        except (OSError, StorageError):
+            kept = {*cut_files(log.files, log.directory, paths.DIVERGED)} - {*before}
+            names = ", ".join(sorted(os.path.basename(each) for each in kept))
+            line = f"{copy.partition}: records from offset {log.log_end_offset} on are in {names}"
+            if kept:
+                self._say_once(f"{copy.partition}: kept", line)
+            raise
+        copy.skip_to = skip_to
 
     def _note_end(self, copy: Copy, at_ms: int) -> None:
         """Note that the copy has all that the source had at a time."""
@@ -767,7 +788,7 @@ class Mirror:
 
     def _truncate(self, copy: Copy, offset: int) -> None:
         """Remove the records from an offset on."""
-        copy.skip_to = 0
+        copy.skip_to = copy.searched_to = 0
         copy.start = min(copy.start, offset, copy.log.log_start_offset)
         # A new run lets a log without records begin at the start that the file has.
         self._write_status()

@@ -34,32 +34,35 @@ from storage.log.log import Log
 from storage.manager import LogManager
 from storage.record._batch import walk_batches
 from storage.record.control import ABORT, encode_marker
-from storage.record.header import parse_header
+from storage.record.header import HEADER_SIZE, parse_header
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
 from storage.state.producer_state import Producer
 
 _PIECE_BYTES: Final = 4 << 20
+# So much is moved while the mirror does nothing else.
+_MOVED_BYTES: Final = 1 << 30
 
 
 class LostMarker(NamedTuple):
     """A transaction that has ended in the source. `offset`: one without a record after its records;
-    `epoch`: the leader epoch of the batch after that.
+    `epoch`: the leader epoch of the batch after that; `moved_bytes`: the size of what comes after.
     """
 
     producer: Producer
     offset: int
     epoch: int
+    moved_bytes: int
 
-    def marker(self, now_ms: int) -> bytearray:
-        """Return the batch that aborts the transaction here."""
+    def marker(self) -> bytearray:
+        """Return the batch that aborts the transaction here, with the time of its last record."""
         return encode_marker(
             ABORT,
             producer_id=self.producer.producer_id,
             epoch=self.producer.epoch,
             coordinator_epoch=max(self.producer.coordinator_epoch, 0),
             offset=self.offset,
-            timestamp_ms=now_ms,
+            timestamp_ms=self.producer.timestamp,
             leader_epoch=self.epoch,
         )
 
@@ -67,7 +70,7 @@ class LostMarker(NamedTuple):
 def lost_markers(log: Log, source_stable: int, searched_to: int = 0) -> list[LostMarker]:
     """Return the open transactions of a complete copy that have ended in the source, whose last
     stable offset is `source_stable`, in the order of their new markers. Those are left out for
-    which no offset is free, from `searched_to` on. Errors: OSError, StorageError.
+    which no offset is free in the last 1 GiB, from `searched_to` on. Errors: OSError, StorageError.
     """
     first = log.producers.first_undecided_offset
     if first is None or first >= source_stable:
@@ -77,11 +80,11 @@ def lost_markers(log: Log, source_stable: int, searched_to: int = 0) -> list[Los
     start = max(ended[0].last_offset + 1, log.log_start_offset, searched_to)
     found: list[LostMarker] = []
     # The later the offsets, the fewer batches are moved.
-    for offset, epoch in _free_offsets(log, start, len(ended)):
+    for offset, epoch, moved_bytes in _free_offsets(log, start, len(ended)):
         while ended and ended[-1].last_offset >= offset:
             ended.pop()
         if ended:
-            found.append(LostMarker(ended.pop(), offset, epoch))
+            found.append(LostMarker(ended.pop(), offset, epoch, moved_bytes))
     return found[::-1]
 
 
@@ -95,7 +98,7 @@ def write_markers(manager: LogManager, log: Log, lost: Sequence[LostMarker], now
     for cut in sorted(manager.truncate(log, lost[0].offset), key=_place):
         for base_offset, batches in _batches_of(log, cut, left):
             while left and left[0].offset < base_offset:
-                append_as_follower(log, left.popleft().marker(now_ns // 1_000_000), now_ns)
+                append_as_follower(log, left.popleft().marker(), now_ns)
             append_as_follower(log, batches, now_ns)
             if log.durability.flush_due:
                 log.flush()
@@ -104,34 +107,40 @@ def write_markers(manager: LogManager, log: Log, lost: Sequence[LostMarker], now
     assert not left
 
 
-def _free_offsets(log: Log, start: int, count: int) -> list[tuple[int, int]]:
-    """Return the last `count` offsets from `start` on without records, the last one first, and the
-    leader epoch of the batch after each. None are found before damage.
+def _free_offsets(log: Log, start: int, count: int) -> list[tuple[int, int, int]]:
+    """Return the last `count` offsets from `start` on without records, the last one first; with
+    each the leader epoch of the batch after it, and the number of bytes from that batch on, at most
+    `_MOVED_BYTES`. None are found before damage.
     """
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int, int]] = []
     later: tuple[int, int] | None = None
+    after = 0
     for segment in reversed(log.segments_from(start)):
-        free: deque[tuple[int, int]] = deque(maxlen=count)
+        if len(found) >= count or after > _MOVED_BYTES:
+            break
+        free: deque[tuple[int, int, int]] = deque(maxlen=count)
         end = max(start, segment.base_offset)
         first_epoch: int | None = None
         reader = SegmentReader(segment)
         position = reader.position_of(end)
-        for _, header in () if position is None else reader.batches(position):
+        for at, header in () if position is None else reader.batches(position):
             base, epoch = header.base_offset, header.leader_epoch
             first_epoch = epoch if first_epoch is None else first_epoch
+            moved = after + segment.size - at
             # (A wrapper of v0 or v1 has its last offset only.)
-            if not header.is_wrapper:
-                free.extend((offset, epoch) for offset in range(max(end, base - count), base))
+            if not header.is_wrapper and moved <= _MOVED_BYTES:
+                free.extend((each, epoch, moved) for each in range(max(end, base - count), base))
             end = max(end, header.last_offset + 1)
         if segment.damages:
             break
         if later is not None:
             base, epoch = later
-            free.extend((offset, epoch) for offset in range(max(end, base - count), base))
+            free.extend((each, epoch, after) for each in range(max(end, base - count), base))
         if first_epoch is not None:
             later = segment.base_offset, first_epoch
         elif later is not None:
             later = segment.base_offset, later[1]
+        after += segment.size
         found += reversed(free)
     return found[:count]
 
@@ -149,13 +158,12 @@ def _batches_of(log: Log, cut: Cut, left: Sequence[LostMarker]) -> Iterator[tupl
     files, position = log.files, 0
     with files.held_open(cut.kept_as) as fd:
         while position < cut.size:
-            data = files.pread(fd, min(_PIECE_BYTES, cut.size - position), position)
-            header = parse_header(data)
+            header = parse_header(files.pread(fd, HEADER_SIZE, position))
             if header.last_offset < log.log_start_offset:
                 position += header.size
                 continue
-            if header.size > len(data):
-                data = files.pread(fd, min(header.size, cut.size - position), position)
+            size = min(max(header.size, _PIECE_BYTES), cut.size - position)
+            data = files.pread(fd, size, position)
             base = header.base_offset
             end = next((each.offset for each in left if each.offset > base), paths.MAX_OFFSET)
             taken, _, _, _, fault, _ = walk_batches(data, len(data), base, base, end)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ from kafkafs.mirror.transactions import lost_markers, write_markers
 from storage import Log, LogManager
 from storage.log.append import append_as_follower
 from storage.record.control import COMMIT
+from storage.record.header import parse_header
 from storage.settings.messages import Struct
 from storage.verify.verify import verify
 from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
 from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.log.test_follower import at, emptied, stored
-from tests.storage.logs import NOW_NS, batch, opened
+from tests.storage.logs import NOW_MS, NOW_NS, batch, opened
 from tests.storage.transactions import marker, produced
 
 
@@ -105,6 +108,28 @@ def test_a_transaction_that_is_open_in_the_source_stays(manager: LogManager) -> 
     assert lost_markers(log, 0) == []
 
 
+@pytest.mark.parametrize("segment_bytes", [100, 1 << 20], ids=["segments", "one"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_transaction_too_far_before_the_end_stays(
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch, segment_bytes: int, missing: int
+) -> None:
+    log = new(manager, segment_bytes)
+    moved = [(9, batch([b"9"])), (10, batch([b"10"]))]
+    put(log, (0, opening(7)), (5, batch([b"5"])), *moved)
+    limit = sum(len(data) for _, data in moved) - missing
+    monkeypatch.setattr(transactions, "_MOVED_BYTES", limit)
+    found = lost_markers(log, 11)
+    assert [(each.offset, each.moved_bytes) for each in found] == [(8, limit)] * (not missing)
+
+
+def test_a_marker_is_not_newer_than_the_records_after_it(manager: LogManager) -> None:
+    log = new(manager)
+    put(log, (0, produced([b"open"], 7, transactional=True, timestamp_ms=NOW_MS - 5)))
+    put(log, (5, batch([b"5"], NOW_MS - 3)))
+    (lost,) = lost_markers(log, 6)
+    assert parse_header(lost.marker()).max_timestamp == NOW_MS - 5
+
+
 def test_no_batch_is_moved_beside_damage(manager: LogManager, tmp_path: Path) -> None:
     log = new(manager)
     put(log, (0, opening(7)), (5, batch([b"five"])), (6, batch([b"six"])), (9, batch([b"9"])))
@@ -149,6 +174,34 @@ def test_a_mirror_that_is_complete_ends_them(tmp_path: Path, next_offset: int, f
         copy = manager.log("t", 0)
         assert shown(copy) == ([] if fault else [5, 8])
         assert copy.last_stable_offset == (0 if fault else copy.log_end_offset)
+
+
+def test_a_transaction_stays_if_its_records_cannot_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If that fails later, the records are in files that the mirror names."""
+    log = SourceLog([at(opening(7), 0, 3), at(batch([b"new"]), 5, 3)])
+    space = os.statvfs
+
+    def full(path: str) -> os.statvfs_result:
+        found = [*space(path)]
+        found[4] *= not path.endswith("t-0")
+        return os.statvfs_result(found)
+
+    def failing(*_: Any) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        run = Run(source, tmp_path, accept_loss=True)
+        monkeypatch.setattr(os, "statvfs", full)
+        run()
+        (fault,) = (line for line in run.mirror.faults.values() if line.startswith("t:0"))
+        assert "no room" in fault
+        monkeypatch.setattr(os, "statvfs", space)
+        monkeypatch.setattr(transactions, "append_as_follower", failing)
+        run()
+    (kept,) = (path.name for path in (tmp_path / "t-0").glob("*.diverged"))
+    assert f"t:0: records from offset 1 on are in {kept}" in run.lines
 
 
 def test_a_kill_keeps_what_was_not_appended_again(
