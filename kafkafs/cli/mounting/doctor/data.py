@@ -370,4 +370,5 @@ def _mirror(path: str) -> Iterator[Finding]:
             yield Finding(what, f"kafkafs describe {quoted} {topic}")
     if not files.is_locked(os.path.join(path, paths.LOCK)):
         what = f"{path}: the mirror of {mirror.source} is not running"
-        yield Finding(what, f"kafkafs mirror {mirror.source} {quoted}", is_wrong=False)
+        source = shlex.quote(mirror.source)
+        yield Finding(what, f"kafkafs mirror {source} {quoted}", is_wrong=False)
