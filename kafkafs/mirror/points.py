@@ -42,8 +42,9 @@ _EACH_MS: Final = 60_000
 # From the request for the ends until our logs have them: later, the cleaner of the cluster may have
 # removed a key whose newer record lies above the end.
 _IN_TIME_MS: Final = 60_000
-# How often a point is taken until it cuts no transaction.
+# How often a point is taken until it cuts no transaction, and the pause before the next attempt.
 _ATTEMPTS: Final = 5
+_PAUSE_MS: Final = 200
 
 _Offsets = Mapping[TopicPartition, Offset | ClientError]
 
@@ -93,13 +94,15 @@ class Points:
         self._copies = copies
         self._pending: Asked | None = None
         self._attempts = 0
+        # When the next attempt begins. What was asked before is not used.
+        self._again_ms: int | None = None
         self._next_ms = manager.monotonic_ms() + _EACH_MS
         self.last: tuple[str, Point] | None = None
         self.fault = ""
 
     @property
     def is_under_way(self) -> bool:
-        return self._asking.is_under_way or self._pending is not None
+        return self._asking.is_under_way or self._pending is not None or self._again_ms is not None
 
     def run(self, topics: Mapping[str, Topic]) -> None:
         """Go on with the point that is due or pending. `topics`: those of the cluster."""
@@ -107,6 +110,11 @@ class Points:
         if now_ms >= self._next_ms and not self.is_under_way:
             self.begin(topics)
         found = self._asking.take()
+        if self._again_ms is not None:
+            if now_ms >= self._again_ms and not self._asking.is_under_way:
+                self._again_ms = None
+                self._begin(topics)
+            return
         if isinstance(found, ClientError):
             self.fault = f"no restore point can be taken: {found}"
         elif found is not None:
@@ -114,9 +122,8 @@ class Points:
         if self._pending is not None and self._is_reached(self._pending):
             pending, self._pending = self._pending, None
             point = self._point(pending)
-            self._attempts -= 1
             if point.state == SPLIT and self._attempts > 0:
-                self._begin(topics)
+                self._try_again()
                 return
             self.fault = "the restore point could not be written"
             with self._manager.duties.attempt("restore point"):
@@ -125,7 +132,7 @@ class Points:
     def begin(self, topics: Mapping[str, Topic]) -> None:
         """Begin a point now. Partitions of topics that the cluster does not list are left out."""
         self._next_ms = self._manager.monotonic_ms() + _EACH_MS
-        self._attempts = _ATTEMPTS
+        self._attempts = _ATTEMPTS - 1
         self._begin(topics)
 
     def _begin(self, topics: Mapping[str, Topic]) -> None:
@@ -137,8 +144,14 @@ class Points:
         )
 
     def drop(self) -> None:
-        """Give up the pending point: the cluster has lost records that it may have."""
+        """Give up the point that is under way: the cluster has lost records that it may have."""
+        if self.is_under_way:
+            self._try_again()
+
+    def _try_again(self) -> None:
         self._pending = None
+        self._attempts -= 1
+        self._again_ms = self._manager.monotonic_ms() + _PAUSE_MS
 
     def _is_reached(self, asked: Asked) -> bool:
         """Return whether each log has what the point needs, or waits."""
@@ -148,7 +161,10 @@ class Points:
             if copy.reason or not isinstance(end, Offset) or not isinstance(stable, Offset):
                 continue
             if copy.position < end.offset:
-                return False
+                # After an unclean election, the cluster may not have these records any more.
+                if not (copy.is_at_end and late):
+                    return False
+                continue
             # A copy that is complete ends the transactions whose markers the cluster has no more.
             if _has_open(copy, stable) and not (copy.is_at_end or late):
                 return False
@@ -179,11 +195,15 @@ class Points:
             copy, log = self._copies[each], self._copies[each].log
             if each.topic == paths.CONSUMER_OFFSETS:
                 end = asked.before[each]
-            topic = asked.topics.get(each.topic)
+            topic, log_end = asked.topics.get(each.topic), asked.log_ends[each]
             if copy.reason or not isinstance(end, Offset):
                 faults.append(f"{each} waits: {copy.reason or end}")
+            elif not isinstance(log_end, Offset):
+                faults.append(f"{each} waits: {log_end}")
             elif topic is None or id_text(topic.id) != self._status.ids[each.topic]:
                 faults.append(f"{each.topic} was deleted meanwhile")
+            elif _is_lost(copy, end, log_end):
+                faults.append(f"the cluster has lost records of {each}")
             elif _has_open(copy, asked.ends[each]):
                 faults.append(f"{each} has an open transaction that has ended in the cluster")
             else:
@@ -237,6 +257,18 @@ class Points:
                 ):
                     return f"a transaction ended in {each} while the groups were read"
         return ""
+
+
+def _is_lost(copy: Copy, *ends: Offset) -> bool:
+    """Return whether the cluster has lost records below ends that it has given: our log has not as
+    many, or those of a later leader.
+    """
+    entries = copy.log.epochs.entries
+    return any(
+        copy.position < end.offset
+        or any(0 <= end.leader_epoch < epoch for epoch, first in entries if first < end.offset)
+        for end in ends
+    )
 
 
 def _has_open(copy: Copy, end: Offset | ClientError) -> bool:

@@ -31,6 +31,10 @@ class SourceLog:
     def end(self) -> int:
         return parse_header(self.batches[-1]).last_offset + 1 if self.batches else self.start
 
+    @property
+    def epoch(self) -> int:
+        return parse_header(self.batches[-1]).leader_epoch if self.batches else -1
+
     def fetch(self, asked: Struct) -> Struct:
         offset, epoch = asked["fetchOffset"], asked["lastFetchedEpoch"]
         found: Struct = {"highWatermark": self.end, "lastStableOffset": self.end}
@@ -115,7 +119,11 @@ class Source(FakeBroker):
         return self._of_partitions(
             data,
             ("name", "partitionIndex"),
-            lambda log, each: {"offset": offset(log, each["timestamp"]), "timestamp": -1},
+            lambda log, each: {
+                "offset": offset(log, each["timestamp"]),
+                "timestamp": -1,
+                "leaderEpoch": log.epoch,
+            },
         )
 
     def _end_offsets(self, _version: int, data: Struct) -> Mapping[str, Any]:

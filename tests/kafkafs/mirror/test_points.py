@@ -1,0 +1,83 @@
+"""Restore points of a cluster that loses records while one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkafs.mirror import points
+from storage.settings.messages import Struct
+from storage.state.point_file import VALID, Point, Range
+from tests.kafka_client.fake_broker import batch
+from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
+from tests.waits import HANG_S, until
+
+
+@pytest.fixture
+def log() -> SourceLog:
+    """The log of `t:0`."""
+    return SourceLog(batches=[batch(0), batch(5)])
+
+
+@pytest.fixture
+def source(log: SourceLog) -> Iterator[Source]:
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        yield source
+
+
+def when_asked_for_ends(source: Source, action: Callable[[Struct], object]) -> None:
+    """Do something once with the answer that has the ends of a point."""
+    answer = source.answers["ListOffsets"]
+    is_done: list[bool] = []
+
+    def changed(version: int, data: Struct) -> Any:
+        found: Any = answer(version, data)
+        if data["isolationLevel"] and not is_done:
+            is_done.append(True)
+            action(found["topics"][0]["partitions"][0])
+        return found
+
+    source.answers["ListOffsets"] = changed
+
+
+def taken(run: Run) -> Point:
+    assert run.mirror.point is not None
+    return run.mirror.point[1]
+
+
+@pytest.mark.parametrize("has_new", [True, False])
+def test_an_end_that_the_cluster_has_lost(
+    source: Source, log: SourceLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_new: bool
+) -> None:
+    """Our log has never had its records. The next leader has none or others there."""
+    monkeypatch.setattr(points, "_IN_TIME_MS", HANG_S * 1000 if has_new else 0)
+    run = Run(source, tmp_path)
+
+    def elect(found: Struct) -> None:
+        found["offset"] = 15
+        if has_new:
+            log.batches.append(batch(10, epoch=1))
+
+    when_asked_for_ends(source, elect)
+    run()
+    assert taken(run).state == "invalid"
+    assert "the cluster has lost records of t:0" in taken(run).reason
+
+
+def test_a_truncation_while_the_cluster_is_asked(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """The answer is from before; the run takes another point."""
+    run = Run(source, tmp_path)
+
+    def elect(_: Struct) -> None:
+        log.epochs = {0: 5}
+        log.batches[1:] = [batch(5, epoch=1), batch(10, epoch=1)]
+        until(lambda: any("has lost" in line for line in run.lines))
+
+    when_asked_for_ends(source, elect)
+    run()
+    assert (taken(run).state, taken(run).partitions) == (VALID, {("t", 0): Range(0, 15)})
