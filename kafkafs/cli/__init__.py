@@ -125,6 +125,7 @@ _RENAMED = {
 # The names that other programs have for a command.
 _CALLED_SO_ELSEWHERE = {
     "list": "ls",
+    "print": "cat",
     "retain": "prune",
     "rm": "delete",
     "search": "grep",
