@@ -236,9 +236,11 @@ def test_the_container_is_made_of_what_is_there() -> None:
     # What it runs is a command line of kafkafs, for the volume.
     name, *arguments = json.loads(made["CMD"])
     assert json.loads(made["ENTRYPOINT"]) == ["kafkafs"]
-    command = main.get_command(click.Context(main), name)
+    # click keeps the names of the help option of the first context.
+    context = click.Context(main, **main.context_settings)
+    command = main.get_command(context, name)
     assert command is not None
-    given = command.make_context(name, arguments).params
+    given = command.make_context(name, arguments, parent=context).params
     assert (given["data_dir"], given["foreground"]) == (made["VOLUME"], True)
     for options in given["options"]:
         parse_mount_options([options])
