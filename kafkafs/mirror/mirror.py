@@ -863,7 +863,12 @@ class Mirror:
 
 
 def _append_parts(copy: Copy, parts: list[Part]) -> None:
-    append_parts(copy.log, parts, time.time_ns())
+    try:
+        append_parts(copy.log, parts, time.time_ns())
+    except (OSError, StorageError):
+        # The first of them may be appended.
+        copy.markers = Markers(copy.log)
+        raise
     for part in parts:
         copy.markers.note(part.producers)
 

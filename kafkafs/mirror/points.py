@@ -14,7 +14,7 @@ groups are in no point, so that it can be compacted at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -237,26 +237,43 @@ class Points:
 
     def _why_split(self, asked: Asked, ends: Mapping[TopicPartition, int]) -> str:
         """Return how the ends cut a transaction; "": they do not."""
-        now_ms = self._manager.clock_ms()
-        producers: dict[int, dict[TopicPartition, Sides]] = {}
         for each, end in ends.items():
-            divided = self._copies[each].markers.divided_at(end)
+            markers = self._copies[each].markers
+            if not markers.is_known(end):
+                return f"the transactions next to {each}:{end} are too many, or before this run"
+            divided = markers.divided_at(end)
             # An end in the topic of groups is no last stable offset.
             if divided is not None and each.topic != paths.CONSUMER_OFFSETS:
                 return f"a transaction of producer {divided} has records beyond {each}:{end}"
-            for producer_id, sides in self._copies[each].markers.sides(end, now_ms).items():
+        of_groups = [each for each in ends if each.topic == paths.CONSUMER_OFFSETS]
+        # A transaction that ended while the groups were read may be in their offsets, or not.
+        for found in (asked.before, asked.log_ends):
+            if cut := self._why_cut(asked.time_ms, {**ends, **_offsets(found, of_groups)}):
+                return cut
+        if asked.groups and not of_groups:
+            first, last = _offsets(asked.before, ends), _offsets(asked.log_ends, ends)
+            for each in ends:
+                if each not in first or self._copies[each].markers.has_commit(
+                    first[each], last[each]
+                ):
+                    return f"a transaction ended in {each} while the groups were read"
+        return ""
+
+    def _why_cut(self, time_ms: int, ends: Mapping[TopicPartition, int]) -> str:
+        """Return which transaction ends later in a partition than in others; "": none."""
+        producers: dict[int, dict[TopicPartition, Sides]] = {}
+        for each, end in ends.items():
+            for producer_id, sides in self._copies[each].markers.sides(end, time_ms).items():
                 producers.setdefault(producer_id, {})[each] = sides
         for producer_id, found in producers.items():
             if (cut := cut_partition(found)) is not None:
                 return f"a transaction of producer {producer_id} ends later in {cut}"
-        if asked.groups and not any(each.topic == paths.CONSUMER_OFFSETS for each in ends):
-            for each, end in ends.items():
-                first = asked.before[each]
-                if isinstance(first, Offset) and self._copies[each].markers.has_commit(
-                    first[0], end
-                ):
-                    return f"a transaction ended in {each} while the groups were read"
         return ""
+
+
+def _offsets(found: _Offsets, of: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the offsets of partitions that have one."""
+    return {each: end.offset for each in of if isinstance(end := found[each], Offset)}
 
 
 def _is_lost(copy: Copy, *ends: Offset) -> bool:
