@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from kafka_client.cluster import UNKNOWN_TOPIC, Cluster, Topic, TopicPartition
+from kafka_client.cluster import UNKNOWN_TOPIC, Cluster, Metadata, Topic, TopicPartition
 from kafka_client.errors import ClientError
 from kafka_client.requests import (
     LATEST,
@@ -31,7 +31,7 @@ from kafka_client.requests import (
 from kafkafs.mirror.copied import Copy
 from kafkafs.mirror.cuts import Sides, cut_partition
 from kafkafs.mirror.lookups import Lookups, settings_of
-from kafkafs.mirror.topics import id_text
+from kafkafs.mirror.topics import id_text, without_copies
 from storage import paths
 from storage.manager import LogManager
 from storage.state import point_file
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
     asked_ms: int
     ends: _Offsets
     log_ends: _Offsets
-    topics: Mapping[str, Topic]
+    metadata: Metadata
     settings: Mapping[str, TopicSettings | ClientError]
 
 
@@ -71,9 +71,9 @@ def _ask(
     time_ms, asked_ms = now()
     ends = list_offsets(cluster, latest, committed=True)
     log_ends = list_offsets(cluster, latest)
-    topics = cluster.refresh().topics
+    metadata = cluster.refresh()
     settings = settings_of(cluster, sorted({each.topic for each in partitions}))
-    return Asked(before, groups, time_ms, asked_ms, ends, log_ends, topics, settings)
+    return Asked(before, groups, time_ms, asked_ms, ends, log_ends, metadata, settings)
 
 
 class Points:
@@ -195,7 +195,7 @@ class Points:
             copy, log = self._copies[each], self._copies[each].log
             if each.topic == paths.CONSUMER_OFFSETS:
                 end = asked.before[each]
-            topic, log_end = asked.topics.get(each.topic), asked.log_ends[each]
+            topic, log_end = asked.metadata.topics.get(each.topic), asked.log_ends[each]
             if copy.reason or not isinstance(end, Offset):
                 faults.append(f"{each} waits: {copy.reason or end}")
             elif not isinstance(log_end, Offset):
@@ -213,6 +213,10 @@ class Points:
                 stable = min(ends.get(each, log.last_stable_offset), log.log_end_offset)
                 point.partitions[each] = Range(start, max(start, stable))
                 point.ids[each.topic] = self._status.ids[each.topic]
+        of_groups = [paths.CONSUMER_OFFSETS] if paths.CONSUMER_OFFSETS in self._status.ids else []
+        patterns = [*self._status.topics, *of_groups]
+        for each in without_copies(asked.metadata, patterns, asked.ends):
+            faults.append(f"{each} was not copied yet")
         point.groups = dict(_committed(asked.groups, point, faults))
         if (late_ms := self._late_ms(asked)) > _IN_TIME_MS:
             faults.append(f"the copy reached the ends after {late_ms // 1000} s")

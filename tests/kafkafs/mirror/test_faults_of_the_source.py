@@ -129,7 +129,8 @@ def test_partitions_without_a_leader_are_faults(source: Source, tmp_path: Path) 
     logs = source.topics["t"].logs
     logs[1] = SourceLog([batch(0)], leader=-1)
     line = "t:1: waits: LEADER_NOT_AVAILABLE"
-    assert Run(source, tmp_path)().faults == {"t:1": line}
+    point = "the last restore point is invalid; `kafkafs points` has the reason"
+    assert Run(source, tmp_path)().faults == {"t:1": line, "point": point}
     run = Run(source, tmp_path)
 
     def script() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Restore points of a cluster that loses records while one is taken."""
+"""Restore points of a cluster that changes while one is taken."""
 
 from __future__ import annotations
 
@@ -81,3 +81,14 @@ def test_a_truncation_while_the_cluster_is_asked(
     when_asked_for_ends(source, elect)
     run()
     assert (taken(run).state, taken(run).partitions) == (VALID, {("t", 0): Range(0, 15)})
+
+
+def test_a_partition_that_has_no_copy_yet(source: Source, tmp_path: Path) -> None:
+    run = Run(source, tmp_path)
+
+    def add(_: Struct) -> None:
+        source.topics["t"].logs[1] = SourceLog()
+
+    when_asked_for_ends(source, add)
+    run()
+    assert (taken(run).state, taken(run).reason) == ("invalid", "t:1 was not copied yet")
