@@ -35,7 +35,7 @@ from kafkafs.mirror.topics import id_text, without_copies
 from storage import paths
 from storage.manager import LogManager
 from storage.state import point_file
-from storage.state.mirror_file import MirrorFile
+from storage.state.mirror_file import NO_ID, MirrorFile
 from storage.state.point_file import INVALID, SPLIT, VALID, Point, Position, Range
 
 _EACH_MS: Final = 60_000
@@ -200,7 +200,7 @@ class Points:
                 faults.append(f"{each} waits: {copy.reason or end}")
             elif not isinstance(log_end, Offset):
                 faults.append(f"{each} waits: {log_end}")
-            elif topic is None or id_text(topic.id) != self._status.ids[each.topic]:
+            elif topic is None or self._status.ids[each.topic] not in (NO_ID, id_text(topic.id)):
                 faults.append(f"{each.topic} was deleted meanwhile")
             elif _is_lost(copy, end, log_end):
                 faults.append(f"the cluster has lost records of {each}")

@@ -12,7 +12,7 @@ from kafkafs.mirror import points
 from storage.settings.messages import Struct
 from storage.state.point_file import VALID, Point, Range
 from tests.kafka_client.fake_broker import batch
-from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
+from tests.kafkafs.mirror.fake_source import ID, NO_ID, Run, Source, SourceLog, SourceTopic
 from tests.waits import HANG_S, until
 
 
@@ -92,3 +92,12 @@ def test_a_partition_that_has_no_copy_yet(source: Source, tmp_path: Path) -> Non
     when_asked_for_ends(source, add)
     run()
     assert (taken(run).state, taken(run).reason) == ("invalid", "t:1 was not copied yet")
+
+
+def test_a_cluster_that_has_ids_since_an_upgrade(source: Source, tmp_path: Path) -> None:
+    source.topics["t"].id = NO_ID
+    Run(source, tmp_path)()
+    source.topics["t"].id = ID
+    run = Run(source, tmp_path)
+    run()
+    assert taken(run).state == VALID
