@@ -7,7 +7,7 @@ one.
 from __future__ import annotations
 
 from kafka_client.cluster import Cluster, TopicPartition
-from kafka_client.errors import BrokerError
+from kafka_client.errors import BrokerError, ClientError
 from kafka_client.fetch import Fetcher, Position
 from kafka_client.requests import EARLIEST, Offset, list_offsets
 from kafkafs.mirror.rules import OFFSET_OUT_OF_RANGE, Policy, is_same_batch
@@ -39,4 +39,5 @@ def has_batch_before(
         if found.error is not None:
             raise found.error
         return is_same_batch(ours, found.records, policy)
-    return True
+    # A broker that throttles answers without the partition.
+    raise ClientError(f"{partition}: the leader does not send the records that it has")

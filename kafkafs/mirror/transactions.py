@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.errors import ClientError
 from kafka_client.fetch import Fetcher, Position
 from storage import paths
 from storage.errors import CorruptRecord
@@ -205,19 +206,21 @@ def has_records(
     connection = cluster.connection(cluster.metadata.leader_of(partition))
     fetcher = Fetcher(connection, max_wait_ms=0)
     fetcher.add(partition, Position(first))
-    is_behind = first < end
-    while is_behind:
+    next_offset = first
+    while next_offset < end:
         fetcher.send()
-        is_behind = False
-        for found in fetcher.receive():
-            if found.error is not None:
-                raise found.error
-            is_behind = bool(found.records) and found.next_offset < end
-            at = 0
-            while at < len(found.records):
-                header = parse_header(found.records, at)
-                is_data = header.records_count > 0 and not header.is_control
-                if is_data and header.producer_id == producer_id and header.base_offset < end:
-                    return True
-                at += header.size
+        found = next(iter(fetcher.receive()), None)
+        if found is not None and found.error is not None:
+            raise found.error
+        if found is None or not found.records:
+            # It has records after these: it throttles, or it has just become the leader.
+            raise ClientError(f"{partition}: the leader does not send the records that it has")
+        next_offset = found.next_offset
+        at = 0
+        while at < len(found.records):
+            header = parse_header(found.records, at)
+            is_data = header.records_count > 0 and not header.is_control
+            if is_data and header.producer_id == producer_id and header.base_offset < end:
+                return True
+            at += header.size
     return False

@@ -274,6 +274,13 @@ def test_a_damaged_last_batch_waits_in_a_cluster_without_ids(
     assert list(Run(source, tmp_path)().waiting) == [("t", 0)]
 
 
+def test_a_leader_that_throttles_is_not_compared(source: Source, tmp_path: Path) -> None:
+    source.topics["t"].id = NO_ID
+    Run(source, tmp_path)()
+    source.answers["Fetch"] = lambda *_: {"throttleTimeMs": 100, "responses": []}
+    assert list(Run(source, tmp_path)(lambda: True).waiting) == [("t", 0)]
+
+
 def test_a_run_ends_although_the_cluster_grows_and_its_answers_lag(
     source: Source, log: SourceLog, tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ from tests.storage.log.test_follower import at, emptied, stored
 from tests.storage.logs import NOW_MS, NOW_NS, batch, opened
 from tests.storage.transactions import marker, produced
 
+COMPACT = {"name": "cleanup.policy", "value": "compact", "configSource": 5}
+
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[LogManager]:
@@ -288,8 +290,7 @@ def test_a_transaction_that_the_source_has_compacted(tmp_path: Path, start: int)
     """It ends where the hole begins, before other markers come; but only a cleaner removes the
     marker with the records. Else the marker may be after the hole.
     """
-    policy = {"name": "cleanup.policy", "value": "compact", "configSource": 5}
-    settings = {"resourceName": "t", "errorCode": 0, "configs": [policy]}
+    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT]}
     log = SourceLog([at(opening(7), 0, 3)])
     with Source(t=SourceTopic(logs={0: log})) as source:
         source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
@@ -302,3 +303,34 @@ def test_a_transaction_that_the_source_has_compacted(tmp_path: Path, start: int)
     gaps, records = gaps_and_records(tmp_path)
     assert gaps == ([] if start else [("aborted", 1, 1)])
     assert records == ([0] if start else [])
+
+
+@pytest.mark.parametrize("records", [None, b""], ids=["throttled", "lagging"])
+def test_a_leader_that_does_not_send_its_records_has_them(
+    tmp_path: Path, records: bytes | None
+) -> None:
+    """The copy waits, and does not abort a transaction whose COMMIT follows."""
+    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT]}
+    log = SourceLog([at(opening(7), 0, 3)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+        run = Run(source, tmp_path)
+        fetch = without_end(source, 0)
+        run()
+        source.answers["Fetch"] = fetch
+        log.batches.append(at(marker(7, COMMIT), 10, 3))
+
+        def withheld(version: int, data: Struct) -> Any:
+            found: Any = fetch(version, data)
+            if all(each["partitions"][0]["fetchOffset"] for each in data["topics"]):
+                return found
+            if records is None:
+                return {"throttleTimeMs": 100, "responses": []}
+            found["responses"][0]["partitions"][0]["records"] = records
+            return found
+
+        source.answers["Fetch"] = withheld
+        assert list(run().waiting) == [("t", 0)]
+        source.answers["Fetch"] = fetch
+        assert run().waiting == {}
+    assert gaps_and_records(tmp_path) == ([], [0])
