@@ -122,6 +122,7 @@ class Mirror:
     _manager: LogManager
     _rounds: Rounds
     _consumer: Consumer
+    _stop: Callable[[], bool]
     _report: Callable[[str], None]
     _progress: Callable[[Progress], None] | None
     _points: Points
@@ -173,18 +174,18 @@ class Mirror:
     ) -> None:
         """Copy until `stop` returns True, or until the copies have what the cluster had at first.
 
-        `stop`: called when the directory is open, and after each round of answers. `report` gets a
-        line for each gap and each partition that waits. `progress`: for `LogManager.open`. After
-        the start, a cluster that cannot be reached is no error. Errors: MirrorRefused, ClientError;
-        those of `LogManager.open` and OSError of the directory.
+        `stop`: called when the directory is open, after each round of answers, and in a round that
+        takes long. `report` gets a line for each gap and each partition that waits. `progress`: for
+        `LogManager.open`. After the start, a cluster that cannot be reached is no error. Errors:
+        MirrorRefused, ClientError; those of `LogManager.open` and OSError of the directory.
         """
-        self._report, self._progress = report, progress
+        self._stop, self._report, self._progress = stop, report, progress
         os.makedirs(self._path, exist_ok=True)
         self._cluster.refresh()
-        while not self._session(stop, until_caught_up=until_caught_up):
+        while not self._session(until_caught_up=until_caught_up):
             pass
 
-    def _session(self, stop: Callable[[], bool], *, until_caught_up: bool) -> bool:
+    def _session(self, *, until_caught_up: bool) -> bool:
         """Copy until the run ends, or a topic was created again; return whether the run ends."""
         metadata = self._cluster.metadata
         of_groups = self._begin(metadata)
@@ -207,7 +208,7 @@ class Mirror:
                 self._set_targets(each for each, copy in self._copies.items() if not copy.reason)
             self._points = Points(self._manager, asking, self.status, self._copies)
             try:
-                return self._copy(lookups, compaction, stop, until_caught_up=until_caught_up)
+                return self._copy(lookups, compaction, until_caught_up=until_caught_up)
             finally:
                 self._write_status()
 
@@ -220,7 +221,6 @@ class Mirror:
         self,
         lookups: Lookups[Found],
         compaction: Compaction,
-        stop: Callable[[], bool],
         *,
         until_caught_up: bool,
     ) -> bool:
@@ -230,7 +230,7 @@ class Mirror:
         next_settings = manager.monotonic_ms() + _SETTINGS_MS
         next_groups = manager.monotonic_ms() + _GROUPS_MS
         has_point = False
-        while not stop():
+        while not self._stop():
             for copy in [each for each in self._busy if not each.log.cleaning]:
                 self._busy.remove(copy)
                 self._end_wait(copy)
@@ -680,7 +680,9 @@ class Mirror:
                 and producer is not None
                 and producer.transaction_first_offset == first
                 and producer.last_offset < copy.paused_at
-                and not has_records(self._cluster, copy.partition, producer_id, first, end)
+                and not has_records(
+                    self._cluster, copy.partition, producer_id, first, end, self._stop
+                )
             ):
                 self._name(copy, Hole("aborted", end, end))
                 lost = LostMarker(producer, end, log.epochs.latest, 0)

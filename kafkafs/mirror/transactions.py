@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kafka_client.cluster import Cluster, TopicPartition
@@ -197,17 +197,25 @@ def open_transactions(log: Log) -> dict[int, int]:
 
 
 def has_records(
-    cluster: Cluster, partition: TopicPartition, producer_id: int, first: int, end: int
+    cluster: Cluster,
+    partition: TopicPartition,
+    producer_id: int,
+    first: int,
+    end: int,
+    stop: Callable[[], bool],
 ) -> bool:
-    """Return whether the leader has records of a producer from offset `first` up to `end`.
+    """Return whether the leader has records of a producer from offset `first` up to `end`. `stop`:
+    called before each request, of which there may be many.
 
-    Errors: ClientError, CorruptRecord.
+    Errors: ClientError, also if `stop` returns True; CorruptRecord.
     """
     connection = cluster.connection(cluster.metadata.leader_of(partition))
     fetcher = Fetcher(connection, max_wait_ms=0)
     fetcher.add(partition, Position(first))
     next_offset = first
     while next_offset < end:
+        if stop():
+            raise ClientError("the run ends before the cluster is searched for a transaction")
         fetcher.send()
         found = next(iter(fetcher.receive()), None)
         if found is not None and found.error is not None:

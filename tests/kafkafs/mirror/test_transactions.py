@@ -334,3 +334,30 @@ def test_a_leader_that_does_not_send_its_records_has_them(
         source.answers["Fetch"] = fetch
         assert run().waiting == {}
     assert gaps_and_records(tmp_path) == ([], [0])
+
+
+def test_a_run_ends_while_the_source_is_searched(tmp_path: Path) -> None:
+    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT]}
+    data = (opening(7), batch([b"1"]), batch([b"2"]))
+    log = SourceLog([bytes(at(each, offset, 3)) for offset, each in enumerate(data)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+        run = Run(source, tmp_path)
+        fetch = without_end(source, 0)
+        run()
+        log.batches = [*log.batches[1:], at(marker(7, COMMIT), 10, 3)]
+        is_searched = False
+
+        def one_batch(version: int, data: Struct) -> Any:
+            nonlocal is_searched
+            found: Any = fetch(version, data)
+            for topic in found["responses"]:
+                if not data["topics"][0]["partitions"][0]["fetchOffset"]:
+                    (part,) = topic["partitions"]
+                    part["records"] = log.batches[0]
+                    is_searched = True
+            return found
+
+        source.answers["Fetch"] = one_batch
+        assert list(run(lambda: is_searched).waiting) == [("t", 0)]
+    assert gaps_and_records(tmp_path) == ([], [])
