@@ -693,8 +693,19 @@ class Mirror:
         """Abort transactions whose markers the source has no more."""
         log = copy.log
         key = f"{copy.partition}: transaction"
+        first = log.producers.first_undecided_offset
+        is_lost = first is not None and first < source_stable
         if not copy.source_start < source_stable <= copy.source_end:
             # The log start there may be in a transaction that is open.
+            if is_lost and copy.source_start == copy.source_end:
+                self._say_once(
+                    key,
+                    f"{copy.partition}: the cluster has no records, so nothing shows whether the "
+                    f"transaction that begins at offset {first} has ended: committed records after "
+                    "it are not shown",
+                )
+            elif not is_lost:
+                self.faults.pop(key, None)
             return
         if lost := lost_markers(log, source_stable, copy.searched_to):
             check_not_compacted(log)

@@ -285,6 +285,22 @@ def test_a_transaction_that_is_open_below_the_log_start_of_the_source(tmp_path: 
     assert gaps_and_records(tmp_path) == ([("deleted", 1, 4999)], [0, 5000])
 
 
+def test_a_transaction_that_is_open_in_the_copy_of_an_empty_log(tmp_path: Path) -> None:
+    """It is named until the source has records again."""
+    log = SourceLog([at(opening(7), 0, 3), at(batch([b"1"]), 1, 3)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        run = Run(source, tmp_path)
+        fetch = without_end(source, 0)
+        run()
+        source.answers["Fetch"] = fetch
+        log.start, log.batches = 5, []
+        (fault,) = (line for line in run().faults.values() if line.startswith("t:0"))
+        assert "transaction that begins at offset 0 has ended" in fault
+        log.batches = [at(batch([b"new"]), 5, 3)]
+        assert "t:0: transaction" not in run().faults
+    assert gaps_and_records(tmp_path)[1] == [1, 5]
+
+
 @pytest.mark.parametrize("start", [0, 1], ids=["cleaned", "deleted"])
 def test_a_transaction_that_the_source_has_compacted(tmp_path: Path, start: int) -> None:
     """It ends where the hole begins, before other markers come; but only a cleaner removes the
