@@ -5,9 +5,14 @@ is. The end of a partition of the topic of groups is a log end: there the marker
 
 A transaction is cut if it has records on both sides of the end of a partition: it had ended, but
 another one was open there. It is also cut if it has ended below the end of one partition, and not
-below that of another: ListOffsets does not ask all leaders at one moment. A producer begins a
-transaction after the last one has ended in all partitions. So the ends cut no transaction of a
-producer if each of its transactions above an end is later than all of those below the ends.
+below that of another: ListOffsets does not ask all leaders at one moment. So the ends cut no
+transaction of a producer if each of its transactions above an end is later than all of those below
+the ends of other partitions. Only two facts prove that:
+
+- Its records have a later epoch. With clients and brokers of Kafka 4, each transaction has one.
+- It began after all ends were known: its first record is above the log end that was asked for then.
+
+Times prove nothing: a leader can write a marker long after the others, and has its own clock.
 """
 
 from __future__ import annotations
@@ -25,22 +30,17 @@ from storage.state.producer_state import ProducerBatch
 # The markers of a log that are kept, and the kind of a transaction that has none yet.
 _MARKERS: Final = 1000
 OPEN: Final = -1
-# The markers of a transaction differ in time by less than this, and `_NEARER` times less than from
-# those of the next one.
-_APART_MS: Final = 10_000
-_NEARER: Final = 10
 
 
 class Marker(NamedTuple):
-    """The end of a transaction. `first`: the offset of its first record. Without a marker (`OPEN`),
-    `offset` is the same, and the time is that of the point.
+    """The end of a transaction. `first`: the offset of its first record, `epoch`: of its records.
+    Those of the marker if the log has no records. Without a marker (`OPEN`), `offset` is `first`.
     """
 
     first: int
     offset: int
     epoch: int
     kind: int
-    time_ms: int
 
 
 class Sides(NamedTuple):
@@ -60,33 +60,33 @@ class Markers:
         self._recent = deque[tuple[int, Marker]]()
         # By producer: the last marker before those.
         self._older = {
-            each.producer_id: Marker(
-                each.last_offset, each.last_offset + 1, each.epoch, COMMIT, each.timestamp
-            )
+            each.producer_id: Marker(each.last_offset, each.last_offset + 1, each.epoch, COMMIT)
             for each in log.producers
             if each.coordinator_epoch >= 0 and not each.in_transaction
         }
-        # The first and last offsets of transactions: the open ones by producer, and ended ones.
+        # The first and last offsets and the epochs of transactions: the open ones by producer, and
+        # ended ones.
         self._open = {
-            each.producer_id: (each.transaction_first_offset, each.last_offset)
+            each.producer_id: (each.transaction_first_offset, each.last_offset, each.epoch)
             for each in log.producers
             if each.in_transaction
         }
-        self._ended = deque[tuple[int, tuple[int, int]]](maxlen=_MARKERS)
+        self._ended = deque[tuple[int, tuple[int, int, int]]](maxlen=_MARKERS)
 
     def note(self, batches: Iterable[ProducerBatch]) -> None:
         """Note batches that were appended."""
         for each in batches:
             if each.is_transactional_data:
-                first, _ = self._open.get(each.producer_id, (each.base_offset, 0))
-                self._open[each.producer_id] = first, each.last_offset
+                first, *_ = self._open.get(each.producer_id, (each.base_offset,))
+                self._open[each.producer_id] = first, each.last_offset, each.producer_epoch
             if each.marker_type >= 0:
-                first = each.base_offset
+                first, epoch = each.base_offset, each.producer_epoch
                 if each.producer_id in self._open:
-                    first, last = self._open.pop(each.producer_id)
-                    self._ended.append((each.producer_id, (first, last)))
-                found = each.base_offset, each.producer_epoch, each.marker_type, each.max_timestamp
-                self._recent.append((each.producer_id, Marker(first, *found)))
+                    # The epoch of the marker may already be that of the next transaction.
+                    first, last, epoch = self._open.pop(each.producer_id)
+                    self._ended.append((each.producer_id, (first, last, epoch)))
+                marker = Marker(first, each.base_offset, epoch, each.marker_type)
+                self._recent.append((each.producer_id, marker))
         while len(self._recent) > _MARKERS:
             producer_id, marker = self._recent.popleft()
             self._older[producer_id] = marker
@@ -98,8 +98,10 @@ class Markers:
             each.coordinator_epoch >= 0 or each.in_transaction for each in self._log.producers
         )
 
-    def sides(self, end: int, time_ms: int) -> dict[int, Sides]:
-        """Return the transactions next to an end, by producer. `time_ms`: of the point."""
+    def sides(self, end: int, log_end: int) -> dict[int, Sides]:
+        """Return the transactions next to an end, by producer; not those that began at `log_end` or
+        later.
+        """
         producers = self._log.producers
         self._older = {each: self._older[each] for each in self._older if each in producers.by_id}
         below: dict[int, Marker] = {}
@@ -107,18 +109,20 @@ class Markers:
         for producer_id, marker in (*self._older.items(), *self._recent):
             if (marker.offset if self._of_groups else marker.first) < end:
                 below[producer_id] = marker
-            else:
+            elif marker.first == marker.offset:
+                # The epoch of its records may be the one before.
+                above.setdefault(producer_id, marker._replace(epoch=marker.epoch - 1))
+            elif marker.first < log_end:
                 above.setdefault(producer_id, marker)
         for each in producers:
-            if each.in_transaction:
-                first = each.transaction_first_offset
-                marker = Marker(first, first, each.epoch, OPEN, time_ms)
-                above.setdefault(each.producer_id, marker)
+            first = each.transaction_first_offset
+            if each.in_transaction and first < log_end:
+                above.setdefault(each.producer_id, Marker(first, first, each.epoch, OPEN))
         return {each: Sides(below.get(each), above.get(each)) for each in below | above}
 
     def divided_at(self, end: int) -> int | None:
         """Return the producer of a transaction with records on both sides of an end."""
-        for producer_id, (first, last) in (*self._ended, *self._open.items()):
+        for producer_id, (first, last, _) in (*self._ended, *self._open.items()):
             if first < end <= last:
                 return producer_id
         return None
@@ -137,33 +141,10 @@ def cut_partition(found: Mapping[TopicPartition, Sides]) -> TopicPartition | Non
     """Return a partition whose end has a transaction of a producer above it that may have ended
     below the end of another; None: there is none.
     """
-    last = max(
-        (sides.below for sides in found.values() if sides.below is not None),
-        key=lambda marker: (marker.epoch, marker.time_ms),
-        default=None,
-    )
-    if last is None:
-        return None
-    for each, (below, above) in found.items():
-        if above is not None and below is not last and not _is_later(above, last, below):
+    epochs = {each: sides.below.epoch for each, sides in found.items() if sides.below is not None}
+    latest = max(epochs.values(), default=-1)
+    last = [each for each, epoch in epochs.items() if epoch == latest]
+    for each, (_, above) in found.items():
+        if above is not None and last and last != [each] and above.epoch <= latest:
             return each
     return None
-
-
-def _is_later(marker: Marker, last: Marker, below: Marker | None) -> bool:
-    """Return whether a transaction is later than `last` of another partition. `below`: the one
-    before it in its own partition.
-    """
-    if marker.epoch != last.epoch:
-        # With clients and brokers of Kafka 4, each transaction has an epoch of its own.
-        return marker.epoch > last.epoch
-    apart = marker.time_ms - last.time_ms
-    # If no marker has come, it may come at any time.
-    if marker.kind != OPEN and (apart > _APART_MS or (apart > 0 and marker.kind != last.kind)):
-        return True
-    # Else they are the same, unless `last` is clearly the one below.
-    return (
-        below is not None
-        and below.epoch == last.epoch
-        and abs(last.time_ms - below.time_ms) * _NEARER < apart
-    )

@@ -252,7 +252,7 @@ class Points:
         of_groups = [each for each in ends if each.topic == paths.CONSUMER_OFFSETS]
         # A transaction that ended while the groups were read may be in their offsets, or not.
         for found in (asked.before, asked.log_ends):
-            if cut := self._why_cut(asked.time_ms, {**ends, **_offsets(found, of_groups)}):
+            if cut := self._why_cut(asked, {**ends, **_offsets(found, of_groups)}):
                 return cut
         if asked.groups and not of_groups:
             first, last = _offsets(asked.before, ends), _offsets(asked.log_ends, ends)
@@ -263,11 +263,12 @@ class Points:
                     return f"a transaction ended in {each} while the groups were read"
         return ""
 
-    def _why_cut(self, time_ms: int, ends: Mapping[TopicPartition, int]) -> str:
+    def _why_cut(self, asked: Asked, ends: Mapping[TopicPartition, int]) -> str:
         """Return which transaction ends later in a partition than in others; "": none."""
         producers: dict[int, dict[TopicPartition, Sides]] = {}
+        log_ends = _offsets(asked.log_ends, ends)
         for each, end in ends.items():
-            for producer_id, sides in self._copies[each].markers.sides(end, time_ms).items():
+            for producer_id, sides in self._copies[each].markers.sides(end, log_ends[each]).items():
                 producers.setdefault(producer_id, {})[each] = sides
         for producer_id, found in producers.items():
             if (cut := cut_partition(found)) is not None:

@@ -19,48 +19,45 @@ from tests.storage.transactions import Client, new_log
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 
 
-def m(time_ms: int, epoch: int = 0, kind: int = COMMIT) -> Marker:
-    return Marker(0, 0, epoch, kind, time_ms)
+def m(epoch: int) -> Marker:
+    return Marker(0, 1, epoch, COMMIT)
 
 
 @pytest.mark.parametrize(
     ("found", "cut"),
     [
-        # Each pair: the last marker below the end, the first transaction above it.
-        ({A: (m(5000), None)}, None),
-        ({A: (m(5000), None), B: (m(5001), None)}, None),
-        ({A: (None, m(5000)), B: (None, m(5001))}, None),
-        ({A: (m(5000), None), B: (None, m(5002))}, B),
-        ({A: (m(5002), None), B: (None, m(5000))}, B),
-        ({A: (m(5000), None), B: (None, m(5002, kind=ABORT))}, None),
-        # It is open in our log: no marker has come, which may be of either kind.
-        ({A: (m(5000), None), B: (None, m(5050, kind=OPEN))}, B),
-        ({A: (m(5000), None), B: (None, m(15001, kind=OPEN))}, B),
+        # Each pair: the epochs of the last transaction below the end, of the first one above it.
+        ({A: (0, None), B: (0, None)}, None),
+        ({A: (None, 0), B: (None, 0)}, None),
+        ({A: (0, None), B: (None, 0)}, B),
         # Two transactions in the same partition.
-        ({A: (m(5000), m(5002))}, None),
-        ({A: (m(5000), m(5002)), B: (m(4999), None)}, None),
-        # With earlier transactions, the times tell which ones belong together.
-        ({A: (m(5001), m(5100)), B: (m(5000), m(5102))}, None),
-        ({A: (m(5100), m(5200)), B: (m(5000), m(5102))}, B),
-        ({A: (m(5100), m(5200)), B: (m(5000), m(6100))}, B),
-        ({A: (m(5001), None), B: (m(5000), m(5050, kind=OPEN))}, None),
-        ({A: (m(5000), None), B: (m(5002), None), C: (m(4000), m(5003))}, C),
-        # Since Kafka 4, each transaction has an epoch.
-        ({A: (m(5000, 7), None), B: (None, m(5000, 8))}, None),
-        ({A: (m(5000, 7), None), B: (m(4000, 6), m(9000, 7))}, B),
-        ({A: (m(90000, 9), None), B: (m(4000, 6), m(5000, 7))}, B),
-        ({A: (m(5000, 7), None), B: (None, m(90000, 6, OPEN))}, B),
+        ({A: (0, 0)}, None),
+        ({A: (0, 0), B: (None, 0)}, B),
+        ({A: (0, 0), B: (None, None)}, None),
+        # Without an epoch each, it cannot be told which ones belong together.
+        ({A: (0, 0), B: (0, 0)}, A),
+        ({A: (0, None), B: (0, 0)}, B),
+        # Since Kafka 4, each transaction has one.
+        ({A: (7, None), B: (None, 8)}, None),
+        ({A: (7, 8), B: (7, 8), C: (6, 8)}, None),
+        ({A: (7, None), B: (6, 7)}, B),
+        ({A: (9, None), B: (6, 7)}, B),
+        ({A: (7, None), B: (None, 6)}, B),
     ],
 )
 def test_a_transaction_is_cut(
-    found: dict[TopicPartition, tuple[Marker | None, Marker | None]], cut: TopicPartition | None
+    found: dict[TopicPartition, tuple[int | None, int | None]], cut: TopicPartition | None
 ) -> None:
-    assert cut_partition({each: Sides(*sides) for each, sides in found.items()}) == cut
+    sides = {
+        each: Sides(*(None if epoch is None else m(epoch) for epoch in epochs))
+        for each, epochs in found.items()
+    }
+    assert cut_partition(sides) == cut
 
 
-def noted(first: int, last: int, producer_id: int, kind: int = -1) -> ProducerBatch:
+def noted(first: int, last: int, producer_id: int, kind: int = -1, epoch: int = 0) -> ProducerBatch:
     bits = TRANSACTIONAL_BIT | (CONTROL_BIT if kind >= 0 else 0)
-    return ProducerBatch(first, last, producer_id, 0, 0, bits, 0, 0, kind, 0)
+    return ProducerBatch(first, last, producer_id, epoch, 0, bits, 0, 0, kind, 0)
 
 
 def test_a_transaction_with_records_on_both_sides_of_an_end(tmp_path: Path) -> None:
@@ -84,9 +81,28 @@ def test_a_transaction_that_ends_above_another_one_that_is_open(
         manager.create_mirrored_topic(topic, None, 1, {})
         markers = Markers(manager.log(topic, 0))
         markers.note([noted(0, 1, 1), noted(2, 2, 2), noted(3, 3, 1, COMMIT)])
-        sides = markers.sides(2, 0)[1]
-        ended = Marker(0, 3, 0, COMMIT, 0)
+        sides = markers.sides(2, 9)[1]
+        ended = Marker(0, 3, 0, COMMIT)
     assert sides == (Sides(ended, None) if below else Sides(None, ended))
+
+
+def test_the_first_transaction_above_an_end(tmp_path: Path) -> None:
+    """Its epoch is that of its records; it began before the log end."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        markers = Markers(log)
+        markers.note([noted(0, 0, 1, epoch=3), noted(1, 1, 1, COMMIT, epoch=4)])
+        markers.note([noted(2, 2, 2), noted(3, 3, 2, ABORT), noted(4, 4, 3, COMMIT, epoch=9)])
+        for producer_id in (4, 5):
+            Client(log, producer_id).send(b"")
+        found = [
+            {each: sides.above for each, sides in markers.sides(0, log_end).items()}
+            for log_end in (1, 3)
+        ]
+    # The log has no records of the third one.
+    early = {1: Marker(0, 1, 3, COMMIT), 3: Marker(4, 4, 8, COMMIT), 4: Marker(0, 0, 0, OPEN)}
+    late = {2: Marker(2, 3, 0, ABORT), 5: Marker(1, 1, 0, OPEN)}
+    assert found == [early, {**early, **late}]
 
 
 def test_transactions_that_ended_before_the_start(tmp_path: Path) -> None:
