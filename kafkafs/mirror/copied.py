@@ -20,7 +20,7 @@ class Copy:
     `reason`: why it waits. `is_answered`: whether the leader has answered about the position.
     `target`: the end of the source when the session began. `open_transactions`: those at our log
     end `paused_at`, until the source has given the records after it. `searched_to`: no offset below
-    is free for a marker.
+    is free for a marker. `needed_bytes`: free space without which no marker can be written.
     `markers`: of transactions, since the session began.
     """
 
@@ -40,6 +40,7 @@ class Copy:
     open_transactions: dict[int, int] = field(default_factory=dict)
     paused_at: int = 0
     searched_to: int = 0
+    needed_bytes: int = 0
     markers: Markers = field(init=False)
 
     def __post_init__(self) -> None:

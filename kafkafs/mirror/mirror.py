@@ -62,6 +62,7 @@ from storage.directory.retain import delete_records, kept_starts
 from storage.errors import StorageError
 from storage.files import Files
 from storage.log.append import Part, append_as_follower, append_parts, holes, parse_as_follower
+from storage.log.log import Log
 from storage.log.truncate import check_not_compacted
 from storage.manager import LogManager
 from storage.record.header import parse_header
@@ -694,37 +695,43 @@ class Mirror:
         log = copy.log
         key = f"{copy.partition}: transaction"
         first = log.producers.first_undecided_offset
-        is_lost = first is not None and first < source_stable
+        if first is None or first >= source_stable:
+            copy.needed_bytes = 0
+            self.faults.pop(key, None)
+            return
         if not copy.source_start < source_stable <= copy.source_end:
             # The log start there may be in a transaction that is open.
-            if is_lost and copy.source_start == copy.source_end:
+            if copy.source_start == copy.source_end:
                 self._say_once(
                     key,
                     f"{copy.partition}: the cluster has no records, so nothing shows whether the "
                     f"transaction that begins at offset {first} has ended: committed records after "
                     "it are not shown",
                 )
-            elif not is_lost:
-                self.faults.pop(key, None)
             return
+        if copy.needed_bytes and not _has_room(log, copy.needed_bytes):
+            return
+        copy.needed_bytes = 0
         if lost := lost_markers(log, source_stable, copy.searched_to):
             check_not_compacted(log)
-            try:
-                log.files.check_free(log.directory, 2 * lost[0].moved_bytes)
-            except OSError:
-                pass
-            else:
+            moved_bytes = 2 * lost[0].moved_bytes
+            if _has_room(log, moved_bytes):
                 self._write_markers(copy, lost)
+            else:
+                copy.needed_bytes = moved_bytes
         first = log.producers.first_undecided_offset
         if first is None or first >= source_stable:
             self.faults.pop(key, None)
             return
-        copy.searched_to = log.log_end_offset
+        if copy.needed_bytes:
+            reason = "The disk has no room to move the records after it"
+        else:
+            copy.searched_to = log.log_end_offset
+            reason = "No offset is free for it in the last 1 GiB here"
         self._say_once(
             key,
             f"{copy.partition}: the end of a transaction that begins at offset {first} is not in "
-            "the cluster any more. No offset is free for it in the last 1 GiB here, or the disk "
-            "has no room to move the records after it: committed records after it are not shown",
+            f"the cluster any more. {reason}: committed records after it are not shown",
         )
 
     def _write_markers(self, copy: Copy, lost: Sequence[LostMarker]) -> None:
@@ -801,7 +808,7 @@ class Mirror:
 
     def _truncate(self, copy: Copy, offset: int) -> None:
         """Remove the records from an offset on."""
-        copy.skip_to = copy.searched_to = 0
+        copy.skip_to = copy.searched_to = copy.needed_bytes = 0
         copy.start = min(copy.start, offset, copy.log.log_start_offset)
         # A new run lets a log without records begin at the start that the file has.
         self._write_status()
@@ -873,6 +880,14 @@ class Mirror:
                 copy.reason,
             )
         mirror_file.write(self._manager.files, self._path, self.status)
+
+
+def _has_room(log: Log, size: int) -> bool:
+    try:
+        log.files.check_free(log.directory, size)
+    except OSError:
+        return False
+    return True
 
 
 def _append_parts(copy: Copy, parts: list[Part]) -> None:

@@ -206,6 +206,39 @@ def test_a_transaction_stays_if_its_records_cannot_be_moved(
     assert f"t:0: records from offset 1 on are in {kept}" in run.lines
 
 
+def test_a_transaction_is_ended_when_the_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same run searches again."""
+    log = SourceLog([at(opening(7), 0, 3), at(batch([b"new"]), 5, 3)])
+    space = os.statvfs
+    is_full = True
+
+    def found(path: str) -> os.statvfs_result:
+        values = [*space(path)]
+        values[4] *= not (is_full and path.endswith("t-0"))
+        return os.statvfs_result(values)
+
+    monkeypatch.setattr(os, "statvfs", found)
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        run = Run(source, tmp_path, accept_loss=True)
+
+        def script() -> Iterator[bool]:
+            nonlocal is_full
+            while not (fault := run.mirror.faults.get("t:0: transaction")):
+                yield False
+            assert "no room" in fault
+            assert "No offset" not in fault
+            is_full = False
+            log.batches.append(at(batch([b"newer"]), 6, 3))
+            while run.mirror.faults.get("t:0: transaction"):
+                yield False
+
+        steps = script()
+        run(lambda: next(steps, True))
+    assert gaps_and_records(tmp_path)[1] == [5, 6]
+
+
 def test_a_kill_keeps_what_was_not_appended_again(
     manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
