@@ -22,6 +22,8 @@ _INCONSISTENT_TOPIC_ID: Final = 103
 _NOT_HERE: Final = frozenset({3, 100})
 # Between two looks at a thread that connects or asks for leaders.
 _LOOK_S: Final = 0.005
+# As long as in Kafka's consumer, a replica is read without asking the leader which one it prefers.
+_LEASE_S: Final = 300
 
 
 class _Lookup(NamedTuple):
@@ -76,9 +78,10 @@ class Consumer:
         self._metadata = cluster.metadata
         self._fetchers: dict[_Place, Fetcher] = {}
         self._connecting: dict[_Place, Future[Connection]] = {}
-        # The partitions without a known leader; those that are not fetched from their leader.
+        # The partitions without a known leader; those that are not fetched from their leader, with
+        # the time of the answer that named the replica, oldest first.
         self._waiting: dict[TopicPartition, Position] = {}
-        self._at_followers: set[TopicPartition] = set()
+        self._at_followers: dict[TopicPartition, float] = {}
         # When a partition without a leader that answers was last well.
         self._failing: dict[TopicPartition, float] = {}
         for partition, position in positions.items():
@@ -137,6 +140,7 @@ class Consumer:
         """
         end = time.monotonic() + self._max_wait_s
         found: list[Fetched] = []
+        self._end_leases()
         while True:
             found += self._find_leaders()
             is_answered = False
@@ -195,7 +199,7 @@ class Consumer:
                 self._waiting[partition] = position
             else:
                 self._fetch_from(_Place(address, place.rack_id), partition, position)
-                self._at_followers.add(partition)
+                self._at_followers[partition] = time.monotonic()
             return False
         is_complete = each.next_offset >= self._ends.get(partition, each.next_offset + 1)
         if error or each.diverging:
@@ -212,6 +216,19 @@ class Consumer:
             assert position is not None
             self._place_or_wait(partition, position, self._rack_id)
         return True
+
+    def _end_leases(self) -> None:
+        """Ask leaders again which replicas to fetch from: one may no longer replicate."""
+        for partition, named_at in list(self._at_followers.items()):
+            if time.monotonic() - named_at < _LEASE_S:
+                break
+            del self._at_followers[partition]
+            for fetcher in self._fetchers.values():
+                position = fetcher.positions.get(partition)
+                if position is not None:
+                    fetcher.remove(partition)
+                    self._place_or_wait(partition, position, self._rack_id)
+                    break
 
     # -- leaders -----------------------------------------------------------------------------------
 
@@ -268,7 +285,7 @@ class Consumer:
         if position.topic_id not in (NO_TOPIC_ID, topic.id):
             raise BrokerError(_INCONSISTENT_TOPIC_ID, partition.topic)
         epoch = topic.partitions[partition.partition].leader_epoch
-        self._at_followers.discard(partition)
+        self._at_followers.pop(partition, None)
         position = replace(position, leader_epoch=epoch, topic_id=topic.id)
         self._fetch_from(_Place(address, rack_id), partition, position)
 

@@ -282,3 +282,19 @@ def test_what_a_preferred_replica_has_in_another_way_is_read_from_the_leader(
             found += consumer.poll()
     assert [(each.next_offset, each.error) for each in found] == [(1, None), (2, None)]
     assert [fetches(each) for each in brokers] == [3, 2]
+
+
+def test_the_leader_is_asked_again_when_a_preferred_replica_has_no_news(
+    brokers: list[FakeBroker], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_module, "_LEASE_S", 0)
+
+    def leader(version: int, data: Struct) -> Struct:
+        if not fetches(brokers[1]):
+            return answer(partition(preferredReadReplica=1))
+        return lead(0)(version, data)
+
+    brokers[0].answers["Fetch"], brokers[1].answers["Fetch"] = leader, lambda *_: answer()
+    with Consumer(cluster, {ZERO: Position(0)}, {ZERO: 1}, rack_id="r") as consumer:
+        get(consumer, ZERO, 1)
+        assert consumer.is_done
