@@ -80,13 +80,17 @@ class Markers:
                 first, *_ = self._open.get(each.producer_id, (each.base_offset,))
                 self._open[each.producer_id] = first, each.last_offset, each.producer_epoch
             if each.marker_type >= 0:
-                first, epoch = each.base_offset, each.producer_epoch
-                if each.producer_id in self._open:
-                    # The epoch of the marker may already be that of the next transaction.
-                    first, last, epoch = self._open.pop(each.producer_id)
-                    self._ended.append((each.producer_id, (first, last, epoch)))
-                marker = Marker(first, each.base_offset, epoch, each.marker_type)
-                self._recent.append((each.producer_id, marker))
+                epoch, kind = each.producer_epoch, each.marker_type
+                self.note_marker(each.producer_id, each.base_offset, epoch, kind)
+
+    def note_marker(self, producer_id: int, offset: int, epoch: int, kind: int) -> None:
+        """Note the end of a transaction, which may be below other batches that were noted."""
+        first = offset
+        if producer_id in self._open:
+            # The epoch of the marker may already be that of the next transaction.
+            first, last, epoch = self._open.pop(producer_id)
+            self._ended.append((producer_id, (first, last, epoch)))
+        self._recent.append((producer_id, Marker(first, offset, epoch, kind)))
         while len(self._recent) > _MARKERS:
             producer_id, marker = self._recent.popleft()
             self._older[producer_id] = marker

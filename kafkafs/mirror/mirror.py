@@ -61,10 +61,11 @@ from storage.directory.open import Progress
 from storage.directory.retain import delete_records, kept_starts
 from storage.errors import StorageError
 from storage.files import Files
-from storage.log.append import Part, append_as_follower, append_parts, holes, parse_as_follower
+from storage.log.append import Part, append_parts, holes, parse_as_follower
 from storage.log.log import Log
 from storage.log.truncate import check_not_compacted
 from storage.manager import LogManager
+from storage.record.control import ABORT
 from storage.record.header import parse_header
 from storage.segment.cut import cut_files
 from storage.state import mirror_file
@@ -687,7 +688,7 @@ class Mirror:
             ):
                 self._name(copy, Hole("aborted", end, end))
                 lost = LostMarker(producer, end, log.epochs.latest, 0)
-                append_as_follower(log, lost.marker(), time.time_ns())
+                _append_parts(copy, parse_as_follower(log, lost.marker()))
         copy.open_transactions = {}
 
     def _abort_lost_transactions(self, copy: Copy, source_stable: int) -> None:
@@ -744,12 +745,16 @@ class Mirror:
         try:
             write_markers(self._manager, log, lost, time.time_ns())
         except (OSError, StorageError):
+            copy.markers = Markers(log)
             kept = {*cut_files(log.files, log.directory, paths.DIVERGED)} - {*before}
             names = ", ".join(sorted(os.path.basename(each) for each in kept))
             line = f"{copy.partition}: records from offset {log.log_end_offset} on are in {names}"
             if kept:
                 self._say_once(f"{copy.partition}: kept", line)
             raise
+        for each in lost:
+            producer = each.producer
+            copy.markers.note_marker(producer.producer_id, each.offset, producer.epoch, ABORT)
         copy.skip_to = skip_to
 
     def _note_end(self, copy: Copy, at_ms: int) -> None:

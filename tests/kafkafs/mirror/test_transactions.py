@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from kafkafs.mirror import transactions
+from kafkafs.mirror.cuts import Marker, Sides
 from kafkafs.mirror.transactions import lost_markers, write_markers
 from storage import Log, LogManager
 from storage.log.append import append_as_follower
-from storage.record.control import COMMIT
+from storage.record.control import ABORT, COMMIT
 from storage.record.header import parse_header
 from storage.settings.messages import Struct
 from storage.verify.verify import verify
@@ -410,3 +411,21 @@ def test_a_run_ends_while_the_source_is_searched(tmp_path: Path) -> None:
         source.answers["Fetch"] = one_batch
         assert list(run(lambda: is_searched).waiting) == [("t", 0)]
     assert gaps_and_records(tmp_path) == ([], [])
+
+
+@pytest.mark.parametrize(("policy", "end"), [("compact", 1), ("delete", 4999)])
+def test_a_marker_that_the_mirror_writes_is_noted(tmp_path: Path, policy: str, end: int) -> None:
+    """The marker is noted for restore points."""
+    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT | {"value": policy}]}
+    log = SourceLog([at(opening(7), 0, 3)])
+    with Source(t=SourceTopic(logs={0: log})) as source:
+        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+        run = Run(source, tmp_path)
+        fetch = without_end(source, 0)
+        run()
+        source.answers["Fetch"] = fetch
+        log.start = 0 if policy == "compact" else 5000
+        log.batches = [at(batch([b"new"]), 5000, 3)]
+        run()
+    (copy,) = run.mirror._copies.values()
+    assert copy.markers.sides(5000, 5001) == {7: Sides(Marker(0, end, 0, ABORT), None)}
