@@ -232,7 +232,8 @@ def test_a_transaction_is_ended_when_the_disk_has_room_again(
             assert "No offset" not in fault
             is_full = False
             log.batches.append(at(batch([b"newer"]), 6, 3))
-            while run.mirror.faults.get("t:0: transaction"):
+            (copy,) = run.mirror._copies.values()
+            while run.mirror.faults.get("t:0: transaction") or copy.log.log_end_offset < 7:
                 yield False
 
         steps = script()
