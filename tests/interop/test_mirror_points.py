@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -250,8 +251,11 @@ def test_keys_that_are_rewritten_and_cleaned_before_they_are_copied(
         broker, "keyed", cleanup_policy="compact", segment_ms=1, min_cleanable_dirty_ratio=0
     )
     run = Run(broker, tmp_path, "keyed")
+    # No request for records waits in the broker while the copy is held back.
+    run.options = replace(run.options, consumer={"max_wait_ms": 1})
     run()
-    skew, is_rewritten, rounds = [0], threading.Event(), iter(range(1 << 30))
+    skew, rounds = [0], iter(range(1 << 30))
+    is_held, is_rewritten = threading.Event(), threading.Event()
     monotonic_ms = clock.monotonic_ms
     is_asked: list[bool] = []
     monkeypatch.setattr(clock, "monotonic_ms", lambda: monotonic_ms() + skew[0])
@@ -259,6 +263,7 @@ def test_keys_that_are_rewritten_and_cleaned_before_they_are_copied(
     def rewrite(cluster: Cluster, wanted: Any, **options: bool) -> Any:
         """The old records are below the ends, and are not there when they are copied."""
         if options:
+            assert is_held.wait(HANG_S)
             Sender(broker).send("keyed", [Record(0, T, 0, b"key", b"old")])
             return list_offsets(cluster, wanted, **options)
         found = list_offsets(cluster, wanted)
@@ -278,6 +283,7 @@ def test_keys_that_are_rewritten_and_cleaned_before_they_are_copied(
         if number == 0:
             skew[0] += 60_000
         elif number == 1:
+            is_held.set()
             assert is_rewritten.wait(HANG_S)
         return number > 0 and run.mirror.point is not None
 
