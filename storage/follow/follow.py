@@ -134,10 +134,6 @@ class LogFollower:
             is_done = stamp == self._names_seen or self._look_at_names(stamp)
         except (FileNotFoundError, SegmentGone):
             raise
-        except BlockingIOError:
-            # The head waits for listeners. What follows it was read before, or has to wait, too.
-            self._keep_readable()
-            raise
         except (OSError, StorageError):
             # A segment of the head cannot be read.
             with contextlib.suppress(OSError, StorageError):

@@ -15,7 +15,6 @@ Not here: changes inside a partition (`follow`).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -222,8 +221,7 @@ class DirectoryFollower:
             if log is None:
                 continue  # it counts when the partition appears
             if self._log_starts.offsets.get((topic_name, partition), 0) > log.log_end_offset:
-                with contextlib.suppress(BlockingIOError):
-                    self.look(log)
+                self.look(log)
             self._raise_log_start(log)
 
     def _read_log_starts(self) -> None:
@@ -237,16 +235,10 @@ class DirectoryFollower:
         start = log.checkpointed_start or 0
         # Otherwise it was recorded before its records are visible, or is beyond `_limit`.
         if start <= log.log_end_offset:
+            self._starting.discard(item)
             if start > log.log_start_offset:
-                self._starting.add(item)
-                try:
-                    for listener in log.listeners:
-                        listener.moving_log_start(log, start)
-                except BlockingIOError:
-                    return  # the next call tries again
                 log.sync_with_writer(log_start=start)
                 log.log_start_moved()
-            self._starting.discard(item)
 
 
 class _Offsets:

@@ -102,8 +102,7 @@ class LogListener(Generic[L]):
     def moving_log_start(self, log: L, log_start: int) -> None:
         """The log start is about to move up to `log_start`.
 
-        Errors: BlockingIOError; nothing has changed, and it must not move now. In a log of this
-        process, it needs `preparing` again.
+        Errors: BlockingIOError; nothing has changed, and it must not move before `preparing`.
         """
 
     def log_start_moved(self, log: L) -> None:

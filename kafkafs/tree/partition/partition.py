@@ -431,8 +431,6 @@ class Partition:
             return
         try:
             anyway(follower.look, self.log)
-        except BlockingIOError:
-            pass  # a large transaction has ended: the log changes when its text is measured
         except (StorageError, OSError) as error:
             # One line for an error, not one for every stat.
             if str(error) != self._refused:
@@ -710,10 +708,7 @@ class Partition:
             text.repack_ended()
 
     def moving_log_start(self, log_start: int) -> None:
-        """The log start is about to move up. BlockingIOError as in `_catch_up`."""
-        if self.mount.follows:
-            self._catch_up()
-            return
+        """The log start is about to move up. BlockingIOError as in `_measure_passed`."""
         segments = self.log.segments
         self._measure_passed(segments[visible_from(segments, log_start)].base_offset)
 
@@ -767,9 +762,9 @@ class Partition:
         """Measure all shown text before the past changes; `preparing` has measured most of it.
 
         BlockingIOError if that takes more than `LOOK_S`, for example because a large transaction
-        has just ended.
+        has just ended. If another process has changed the log, it waits until all is measured.
         """
-        until = time.monotonic() + LOOK_S
+        until = NEVER if self.mount.follows else time.monotonic() + LOOK_S
         self._measure_each(lambda text: text.catch_up(until))
 
     def _measure_passed(self, end: int) -> None:

@@ -18,7 +18,6 @@ from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.notices import Waiter
-from kafkafs.tree.partition import partition as partition_module
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.log.append import append_batches
@@ -556,43 +555,6 @@ def test_a_tail_shows_what_is_committed_and_rewritten_between_two_looks(
     written = b"".join(value + b"\n" for value in (*values, b"plain", *later))
     assert rest(handle, node, 5, tree) == written
     assert tree.read("t/0") == partition.text()
-
-
-@pytest.mark.parametrize("change", ["clean", "delete", "delete records"])
-def test_a_change_waits_until_a_large_transaction_that_has_ended_is_indexed(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    """The owner's thread waits only for a moment: a request for the text indexes it."""
-    tree, partition = beside.tree, beside.partition
-    node = tree.file()
-    handle = tree.open(node)
-    producer = Producer(7, transactional=True)
-    for _ in range(3):
-        partition.put(producer.batch(b"inside"), b"inside")
-        partition.roll()
-    assert rest(handle, node, 0, tree) == b"zero\n"
-    log = tree.log()
-    before = log.log_start_offset, log.segments[0]
-    inode = tree.file("t/.follow/0").inode
-    partition.put(producer.commit())
-    if change == "clean":
-        partition.clean(2, lambda offset, value: value != b"zero")
-    elif change == "delete":
-        partition.delete_head(2)
-    else:
-        partition.delete_records(2)
-    monkeypatch.setattr(partition_module, "LOOK_S", 0)
-    for _ in range(2):
-        tree.fs.partitions.tick()
-        assert (log.log_start_offset, log.segments[0]) == before
-    assert rest(handle, node, 5, tree) == b"inside\n" * 3
-    tree.read("t/.follow/0", 5)
-    tree.fs.partitions.tick()
-    assert (log.log_start_offset, log.segments[0]) != before
-    assert tree.file("t/.follow/0").inode == inode
-    assert tree.read("t/0") == partition.text()
-    assert rest(handle, node, 5, tree) == b"inside\n" * 3
-    assert "cannot read" not in tree.events()
 
 
 @pytest.mark.parametrize("is_rolled", [False, True])

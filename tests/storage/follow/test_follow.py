@@ -349,30 +349,6 @@ def test_two_stats_where_nothing_has_changed(tmp_path: Path) -> None:
     follow.manager.close()
 
 
-def test_a_change_of_the_head_that_has_to_wait_loads_the_directory_once(tmp_path: Path) -> None:
-    class Busy(LogListener[Log]):
-        def removing(self, log: Log, segments: Sequence[Segment]) -> None:
-            raise BlockingIOError
-
-    files = Counting()
-    follow = Follow(tmp_path / "data", files)
-    fill(follow.partition)
-    follow.look()
-    follow.manager.log_group.listeners.insert(0, busy := Busy())
-    follow.partition.delete_head(2)
-    for value in (b"one", b"two"):
-        follow.partition.append(value)
-        files.asked.clear()
-        with pytest.raises(BlockingIOError):
-            follow.look()
-        assert files.asked.count("scan") == 2
-        assert follow.told.take() == ["appended"]
-    follow.manager.log_group.listeners.remove(busy)
-    assert follow.look() == ["removing"]
-    follow.check()
-    follow.manager.close()
-
-
 def test_a_time_of_change_that_is_young_is_not_relied_on(tmp_path: Path) -> None:
     """Another change may come at the same moment: of a kernel's clock that ticks slowly."""
     files = Counting()
