@@ -259,8 +259,8 @@ class Broker:
 class Member(Broker):
     """A broker of a cluster whose controller is the first node."""
 
-    def __init__(self, base: Path, node: int, first: Broker | None) -> None:
-        super().__init__(base)
+    def __init__(self, base: Path, node: int, first: Broker | None, **settings: object) -> None:
+        super().__init__(base, **settings)
         self.node = node
         self._first = first
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 SAMPLE_S = 45.0
-ONLY_WHEN_ASKED_FOR = ("test_package.py", "test_many_directories.py")
-"""Fresh roots, and 100,000 directories: no sample can be taken of them."""
+ONLY_WHEN_ASKED_FOR = ("test_package.py", "test_many_directories.py", "test_mirror_storm.py")
+"""Fresh roots, 100,000 directories, and kills of three brokers: no sample can be taken of them."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
