@@ -491,6 +491,13 @@ def test_a_mirror_that_is_killed_goes_on(broker: Broker, tmp_path: Path) -> None
     for commit in (True, False) * 3:
         with sender.transaction(commit=commit):
             sender.send("killed", large(b"k", 400, 10_000))
+    # The last transaction ends before its marker is written.
+    until(
+        lambda: (
+            clients.offsets(broker, "killed", committed=True)
+            == clients.offsets(broker, "killed", committed=False)
+        )
+    )
     directory, place = tmp_path / "killed-0", f"kafka://{broker.address}"
     end = len(stored(broker.partition("killed")))
 
