@@ -41,12 +41,14 @@ class Writer:
     def is_repacked(self) -> bool:
         """Whether the sealed segments are repacked, and the old files deleted."""
         directory = self.mount.data / "t-0"
-        *sealed, _ = sorted(directory.glob("*.log"))
+        sealed = sorted(directory.glob("*.log"))[:-1]
         try:
             sizes = [path.stat().st_size for path in sealed]
         except FileNotFoundError:
             return False  # it is being renamed
-        return max(sizes) < LINES * 20 and not list(directory.glob("*.log.*"))
+        # Without any, the sealed one is being renamed.
+        is_small = bool(sizes) and max(sizes) < LINES * 20
+        return is_small and not list(directory.glob("*.log.*"))
 
 
 class Shipper:
