@@ -126,7 +126,7 @@ def read_partition_metadata(files: Files, path: str) -> str | None:
     CorruptCheckpoint for an invalid id, or zero.
     """
     try:
-        lines = _LINE_END.split(_read_text(files, path))
+        lines = _LINE_END.split(read_text(files, path))
     except FileNotFoundError:
         return None
     if lines[-1] == "":
@@ -204,7 +204,7 @@ def _frame(lines: list[str]) -> bytes:
 def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[str]]]:
     """Return (line number, its fields) of each entry of a checkpoint."""
     try:
-        text = _read_text(files, path)
+        text = read_text(files, path)
     except FileNotFoundError:
         return []
     if not text:
@@ -234,7 +234,8 @@ def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[
     return entries
 
 
-def _read_text(files: Files, path: str) -> str:
+def read_text(files: Files, path: str) -> str:
+    """Return the text of a file. Errors: FileNotFoundError, CorruptCheckpoint, OSError."""
     try:
         return files.read_whole(path).decode()
     except UnusableFile as error:

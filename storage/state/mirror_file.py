@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from storage import paths
-from storage.errors import CorruptCheckpoint, UnusableFile
+from storage.errors import CorruptCheckpoint
 from storage.files import Files
+from storage.state.checkpoint_file import read_text
 
 STATES = ("ok", "waiting")
 """`waiting`: the mirror copies nothing of the partition until its reason is removed."""
@@ -41,8 +42,9 @@ UNKNOWN = -1
 NO_ID = "-"
 """Stands for the id of a topic in a cluster that has no topic ids."""
 
-# The number of lines before those of topics.
-_HEAD = 4
+HEAD = 4
+"""The number of lines before those of topics."""
+
 _NUMBER = re.compile(r"-1|0|[1-9][0-9]{0,18}")
 _NUMBERS = ("start", "end", "source-start", "source-end", "at-end")
 
@@ -101,32 +103,20 @@ class MirrorFile:
         """Parse the content of the file `path`. Errors: CorruptCheckpoint for any other content,
         such as that of a later version.
         """
-        lines = text.split("\n")
-        if lines.pop() or len(lines) < _HEAD:
-            raise CorruptCheckpoint("the file is incomplete", path=path)
         parsed = cls("", "", ())
-        for number, line in enumerate(lines, start=1):
-            try:
-                parsed._add(number, line.split(" "))
-            except (ValueError, IndexError):
-                reason = f"not a line of this file: {line[:80]!r}"
-                raise CorruptCheckpoint(reason, path=path, line=number) from None
+        add_lines(text, path, parsed._add)
         return parsed
 
     def _add(self, number: int, words: list[str]) -> None:
         """Add a line. Errors: ValueError, IndexError."""
         match words:
-            case _ if "" in words:
-                raise ValueError(words)
-            case ["version", "0"] if number == 1:
-                pass
             case ["cluster", cluster] if number == 2:
                 self.cluster = cluster
             case ["source", source] if number == 3:
                 self.source = source
-            case ["topics", *patterns] if patterns and number == _HEAD:
+            case ["topics", *patterns] if patterns and number == HEAD:
                 self.topics = tuple(patterns)
-            case ["topic", name, topic_id] if number > _HEAD:
+            case ["topic", name, topic_id] if number > HEAD:
                 if name in self.ids or not paths.is_topic_name(name):
                     raise ValueError(words)
                 self.ids[name] = topic_id
@@ -139,6 +129,26 @@ class MirrorFile:
                 self.partitions[item] = _parse_copy(copy)
             case _:
                 raise ValueError(words)
+
+
+def add_lines(text: str, path: str, add: Callable[[int, list[str]], None]) -> None:
+    """Call `add` with the number and the words of each line of the file `path` after that of its
+    version. Errors: CorruptCheckpoint, also for a line for which `add` raises ValueError or
+    IndexError.
+    """
+    lines = text.split("\n")
+    if lines.pop() or len(lines) < HEAD:
+        raise CorruptCheckpoint("the file is incomplete", path=path)
+    for number, line in enumerate(lines, start=1):
+        words = line.split(" ")
+        try:
+            if "" in words or (number == 1 and words != ["version", "0"]):
+                raise ValueError(words)
+            if number > 1:
+                add(number, words)
+        except (ValueError, IndexError):
+            reason = f"not a line of this file: {line[:80]!r}"
+            raise CorruptCheckpoint(reason, path=path, line=number) from None
 
 
 def kept_name(topic: str, topic_id: str) -> str:
@@ -159,13 +169,9 @@ def read(files: Files, data_dir: str) -> MirrorFile | None:
     """
     path = path_in(data_dir)
     try:
-        return MirrorFile.parse(files.read_whole(path).decode(), path)
+        return MirrorFile.parse(read_text(files, path), path)
     except FileNotFoundError:
         return None
-    except UnusableFile as error:
-        raise CorruptCheckpoint(str(error.strerror), path=path) from None
-    except UnicodeDecodeError as error:
-        raise CorruptCheckpoint(f"not UTF-8 at byte {error.start}", path=path) from None
 
 
 def write(files: Files, data_dir: str, value: MirrorFile) -> None:

@@ -37,13 +37,23 @@ from urllib.parse import quote, unquote
 from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig
 from storage.files import Files
-from storage.state.mirror_file import add_setting, kept_name, number_of, setting_lines
+from storage.state.checkpoint_file import read_text
+from storage.state.mirror_file import (
+    HEAD,
+    add_lines,
+    add_setting,
+    kept_name,
+    number_of,
+    setting_lines,
+)
 
 VALID: Final = "valid"
 INVALID: Final = "invalid"
-"""The copy reached the ends too late: the cluster may have removed records since."""
+"""The copy reached the ends too late, so that the cluster may have removed records since; or
+something is missing.
+"""
 SPLIT: Final = "split"
-"""A transaction is committed in one partition and open in another."""
+"""The ends cut a transaction, or it is not known whether they do."""
 STATES: Final = (VALID, INVALID, SPLIT)
 
 HOUR_MS: Final = 3_600_000
@@ -52,8 +62,6 @@ MONTH_MS: Final = 30 * DAY_MS
 
 _T = TypeVar("_T")
 
-# The number of lines before those of topics.
-_HEAD: Final = 4
 _TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 _TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
@@ -119,32 +127,20 @@ class Point:
         """Parse the content of the file `path`. Errors: CorruptCheckpoint for any other content,
         such as that of a later version.
         """
-        lines = text.split("\n")
-        if lines.pop() or len(lines) < _HEAD:
-            raise CorruptCheckpoint("the file is incomplete", path=path)
         parsed = cls(-1, "")
-        for number, line in enumerate(lines, start=1):
-            try:
-                parsed._add(number, line.split(" "))
-            except ValueError:
-                reason = f"not a line of this file: {line[:80]!r}"
-                raise CorruptCheckpoint(reason, path=path, line=number) from None
+        add_lines(text, path, parsed._add)
         return parsed
 
     def _add(self, number: int, words: list[str]) -> None:
         """Add a line. Errors: ValueError."""
         match words:
-            case _ if "" in words:
-                raise ValueError(words)
-            case ["version", "0"] if number == 1:
-                pass
             case ["time", time_ms] if number == 2:
                 self.time_ms = number_of(time_ms)
             case ["cluster", cluster] if number == 3:
                 self.cluster = cluster
-            case ["state", state, *reason] if state in STATES and number == _HEAD:
+            case ["state", state, *reason] if state in STATES and number == HEAD:
                 self.state, self.reason = state, " ".join(reason)
-            case ["topic", name, topic_id] if number > _HEAD and name not in self.ids:
+            case ["topic", name, topic_id] if number > HEAD and name not in self.ids:
                 if not paths.is_topic_name(name):
                     raise ValueError(words)
                 self.ids[name] = topic_id
@@ -200,10 +196,7 @@ def names(files: Files, data_dir: str) -> list[str]:
 def read(files: Files, data_dir: str, name: str) -> Point:
     """Return a point. Errors: CorruptCheckpoint, OSError (FileNotFoundError)."""
     path = path_of(data_dir, name)
-    try:
-        return Point.parse(files.read_whole(path).decode(), path)
-    except UnicodeDecodeError as error:
-        raise CorruptCheckpoint(f"not UTF-8 at byte {error.start}", path=path) from None
+    return Point.parse(read_text(files, path), path)
 
 
 def write(files: Files, data_dir: str, point: Point) -> str:
