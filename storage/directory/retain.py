@@ -140,7 +140,7 @@ def kept_starts(directory: DataDirectory) -> Mapping[TopicPartition, int]:
     files, path = directory.files, directory.path
     if not is_mirror(files, path):
         return {}
-    return {item: kept.start for item, kept in point_file.kept_ranges(files, path).items()}
+    return point_file.kept_starts(files, path)
 
 
 def plan_retention(

@@ -274,14 +274,13 @@ def thin(files: Files, data_dir: str, now_ms: int) -> list[str]:
     return doomed
 
 
-def kept_ranges(files: Files, data_dir: str) -> dict[tuple[str, int], Range]:
-    """Return, for each partition with records in points that a user has named, the lowest start and
-    end; also under the name that its topic has after it was created again in the cluster
-    (`kept_name`).
+def kept_starts(files: Files, data_dir: str) -> dict[tuple[str, int], int]:
+    """Return, for each partition with records in points that a user has named, the lowest start;
+    also under the name that its topic has after it was created again in the cluster (`kept_name`).
 
     Errors: CorruptCheckpoint, OSError: it is not known which records are needed.
     """
-    lowest: dict[tuple[str, int], Range] = {}
+    lowest: dict[tuple[str, int], int] = {}
     for name in names(files, data_dir):
         if time_of(name) is not None:
             continue
@@ -290,8 +289,7 @@ def kept_ranges(files: Files, data_dir: str) -> dict[tuple[str, int], Range]:
             if each.start == each.end:
                 continue
             for item in ((topic, number), (kept_name(topic, point.ids[topic]), number)):
-                known = lowest.get(item, each)
-                lowest[item] = Range(min(known.start, each.start), min(known.end, each.end))
+                lowest[item] = min(lowest.get(item, each.start), each.start)
     return lowest
 
 
