@@ -34,7 +34,7 @@ from storage.log.append import append_as_follower
 from storage.log.log import Log
 from storage.manager import LogManager
 from storage.record._batch import walk_batches
-from storage.record.control import ABORT, encode_marker
+from storage.record.control import ABORT
 from storage.record.header import HEADER_SIZE, parse_header
 from storage.segment.cut import Cut
 from storage.segment.reader import SegmentReader
@@ -57,15 +57,7 @@ class LostMarker(NamedTuple):
 
     def marker(self) -> bytearray:
         """Return the batch that aborts the transaction here, with the time of its last record."""
-        return encode_marker(
-            ABORT,
-            producer_id=self.producer.producer_id,
-            epoch=self.producer.epoch,
-            coordinator_epoch=max(self.producer.coordinator_epoch, 0),
-            offset=self.offset,
-            timestamp_ms=self.producer.timestamp,
-            leader_epoch=self.epoch,
-        )
+        return self.producer.marker(ABORT, self.offset, self.producer.timestamp, self.epoch)
 
 
 def lost_markers(log: Log, source_stable: int, searched_to: int = 0) -> list[LostMarker]:

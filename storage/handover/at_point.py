@@ -89,15 +89,7 @@ def markers(
             raise HandoverRefused(reason, path=log.directory)
         if kind == ABORT:
             aborted.append(producer.producer_id)
-        made += encode_marker(
-            kind,
-            producer_id=producer.producer_id,
-            epoch=producer.epoch,
-            coordinator_epoch=max(producer.coordinator_epoch, 0),
-            offset=offset,
-            timestamp_ms=now_ms,
-            leader_epoch=0,
-        )
+        made += producer.marker(kind, offset, now_ms, leader_epoch=0)
     return made, aborted
 
 

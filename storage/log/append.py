@@ -20,7 +20,7 @@ from storage.log.log import Log
 from storage.log.truncate import start_at
 from storage.log.validator import ValidatedBatch, validated, without_conversion
 from storage.record._batch import walk_batches
-from storage.record.control import ABORT, Marker, encode_marker, parse_marker
+from storage.record.control import ABORT, Marker, parse_marker
 from storage.record.header import BatchHeader, Buffer, parse_header, size_at
 from storage.segment.segment import MAX_OFFSET_SPAN
 from storage.segment.writer import BatchEntry
@@ -148,15 +148,7 @@ def end_transaction(log: Log, producer_id: int, kind: int, now_ns: int) -> int:
         reason = "unknown producer" if producer is None else "no transaction is open"
         raise InvalidTxnState(reason, producer_id, path=log.directory)
     offset = log.log_end_offset
-    batch = encode_marker(
-        kind,
-        producer_id=producer_id,
-        epoch=producer.epoch,
-        coordinator_epoch=max(producer.coordinator_epoch, 0),
-        offset=offset,
-        timestamp_ms=now_ns // 1_000_000,
-        leader_epoch=log.epochs.latest,
-    )
+    batch = producer.marker(kind, offset, now_ns // 1_000_000, log.epochs.latest)
     update = ProducerUpdate(log.producers)
     update.add(_producer_batch(parse_header(batch), offset, 0, parse_marker(batch)))
     assigned = with_offsets(batch, offset, log.epochs.latest, update)

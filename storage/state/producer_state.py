@@ -33,7 +33,7 @@ from storage.errors import (
 )
 from storage.files import LARGEST_WHOLE, Files
 from storage.index.txn_index import TxnEntry
-from storage.record.control import ABORT
+from storage.record.control import ABORT, encode_marker
 from storage.record.crc import crc32c
 from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 
@@ -140,6 +140,18 @@ class Producer(NamedTuple):
     @property
     def in_transaction(self) -> bool:
         return self.transaction_first_offset >= 0
+
+    def marker(self, kind: int, offset: int, timestamp_ms: int, leader_epoch: int) -> bytearray:
+        """Return the marker, ABORT or COMMIT, that ends its transaction at `offset`, as a batch."""
+        return encode_marker(
+            kind,
+            producer_id=self.producer_id,
+            epoch=self.epoch,
+            coordinator_epoch=max(self.coordinator_epoch, 0),
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            leader_epoch=leader_epoch,
+        )
 
     def duplicate(self, batch: ProducerBatch) -> WrittenBatch | None:
         """Return the batch that this one repeats (`ProducerStateEntry.findDuplicateBatch`)."""
