@@ -180,13 +180,10 @@ class _Segments:
         from storage import paths
 
         directory = os.path.join(self._data_dir, paths.partition_directory(topic, number))
-        sizes: dict[int, int] = {}
         try:
-            for name, _ in self._files.scan(directory):
-                base = paths.base_offset_of(name) if name.endswith(paths.LOG) else None
-                if base is not None:
-                    sizes[base] = self._files.file_stat(os.path.join(directory, name)).st_size
+            bases = paths.log_bases(name for name, _ in self._files.scan(directory))
+            logs = (os.path.join(directory, paths.file_name(base, paths.LOG)) for base in bases)
+            sizes = [self._files.file_stat(log).st_size for log in logs]
         except OSError:
             return [], [0]
-        bases = sorted(sizes)
-        return bases, list(accumulate((sizes[base] for base in bases), initial=0))
+        return bases, list(accumulate(sizes, initial=0))
