@@ -62,6 +62,10 @@ class MirroredPartition:
     reason: str = ""
 
     @property
+    def is_waiting(self) -> bool:
+        return self.state == "waiting"
+
+    @property
     def lag(self) -> int | None:
         """The number of offsets that the leader has and the copy has not; None: not known."""
         at = max(self.start, self.end)

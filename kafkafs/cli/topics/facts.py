@@ -39,7 +39,7 @@ def notes_of(logs: Address, lines: Sequence[str], mirror: MirrorFile | None) -> 
     waiting = (
         f"{topic}:{number}: not copied at present: {copy.reason}"
         for (topic, number), copy in sorted(mirror.partitions.items())
-        if copy.state == "waiting"
+        if copy.is_waiting
     )
     return [*notes, f"mirror of {mirror.source}", *waiting]
 

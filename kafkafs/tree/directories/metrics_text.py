@@ -223,7 +223,7 @@ def of_mirror(state: MirrorFile | None) -> Iterator[Values]:
         "mirror_complete_timestamp_seconds",
         [(of[item], copy.at_end_ms / 1000) for item, copy in copies if copy.at_end_ms != UNKNOWN],
     )
-    yield "mirror_waiting", [(of[item], copy.state == "waiting") for item, copy in copies]
+    yield "mirror_waiting", [(of[item], copy.is_waiting) for item, copy in copies]
 
 
 def _of_groups(mount: MountContext) -> Iterator[Values]:

@@ -365,7 +365,7 @@ def _mirror(path: str) -> Iterator[Finding]:
     if mirror is None:
         return
     for (topic, number), copy in sorted(mirror.partitions.items()):
-        if copy.state == "waiting":
+        if copy.is_waiting:
             what = f"{topic}:{number}: the mirror copies nothing: {copy.reason}"
             yield Finding(what, f"kafkafs describe {quoted} {topic}")
     if not files.is_locked(os.path.join(path, paths.LOCK)):
