@@ -609,30 +609,41 @@ def test_what_the_cluster_deletes_is_deleted_on_request_only(
         assert manager.log("trimmed", 0).log_start_offset == 3
 
 
-def test_a_transaction_whose_marker_was_compacted_away(broker: Broker, tmp_path: Path) -> None:
+def run_without_marker(
+    broker: Broker, data: Path, topic: str, key: str, *, commit: bool
+) -> tuple[Run, Sender]:
+    """Copy a record of an open transaction, and end it. Return when its marker is compacted away:
+    the run, which can go on, and the producer.
+    """
     clients.create_topic(
         broker,
-        "marker",
+        topic,
         cleanup_policy="compact",
         min_cleanable_dirty_ratio=0.001,
         internal_segment_bytes=4000,
         delete_retention_ms=0,
     )
-    plain, sender = Sender(broker), Sender(broker, transactional_id="marker")
-    plain.send("marker", keyed("a", "b"))
+    plain, sender = Sender(broker), Sender(broker, transactional_id=topic)
+    plain.send(topic, keyed("a", "b"))
     sender.producer.begin_transaction()
-    sender.send("marker", keyed("a"))
-    run = Run(broker, tmp_path, "marker")
+    sender.send(topic, keyed(key))
+    run = Run(broker, data, topic)
     run()
-    before = stored(tmp_path / "marker-0")
-    sender.producer.commit_transaction(HANG_S)
-    directory = broker.partition("marker")
+    end = sender.producer.commit_transaction if commit else sender.producer.abort_transaction
+    end(HANG_S)
+    directory = broker.partition(topic)
 
     def has_marker() -> bool:
-        plain.send("marker", keyed("a", "b", size=1500))
+        plain.send(topic, keyed("a", "b", size=1500))
         return any(has_producer(path.read_bytes()) for path in directory.glob("*.log"))
 
     until(lambda: not has_marker())
+    return run, sender
+
+
+def test_a_transaction_whose_marker_was_compacted_away(broker: Broker, tmp_path: Path) -> None:
+    run, _ = run_without_marker(broker, tmp_path, "marker", "a", commit=True)
+    before = stored(tmp_path / "marker-0")
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert manager.log("marker", 0).last_stable_offset == 2
     assert run().gaps >= 1
@@ -654,28 +665,7 @@ def test_a_later_transaction_of_the_producer_ends_none_whose_marker_was_compacte
     broker: Broker, tmp_path: Path
 ) -> None:
     """Its COMMIT marker would show the records of the first one, which was aborted."""
-    clients.create_topic(
-        broker,
-        "later",
-        cleanup_policy="compact",
-        min_cleanable_dirty_ratio=0.001,
-        internal_segment_bytes=4000,
-        delete_retention_ms=0,
-    )
-    plain, sender = Sender(broker), Sender(broker, transactional_id="later")
-    plain.send("later", keyed("a", "b"))
-    sender.producer.begin_transaction()
-    sender.send("later", keyed("aborted"))
-    run = Run(broker, tmp_path, "later")
-    run()
-    sender.producer.abort_transaction(HANG_S)
-    directory = broker.partition("later")
-
-    def has_marker() -> bool:
-        plain.send("later", keyed("a", "b", size=1500))
-        return any(has_producer(path.read_bytes()) for path in directory.glob("*.log"))
-
-    until(lambda: not has_marker())
+    run, sender = run_without_marker(broker, tmp_path, "later", "aborted", commit=False)
     with sender.transaction():
         sender.send("later", keyed("committed"))
     assert run().gaps >= 1

@@ -25,7 +25,14 @@ from tests.storage.log.test_follower import at, emptied, stored
 from tests.storage.logs import NOW_MS, NOW_NS, batch, opened
 from tests.storage.transactions import marker, produced
 
-COMPACT = {"name": "cleanup.policy", "value": "compact", "configSource": 5}
+
+def source_of(log: SourceLog, policy: str = "compact") -> Source:
+    """Return a cluster with a topic of this cleanup.policy."""
+    config = {"name": "cleanup.policy", "value": policy, "configSource": 5}
+    settings = {"resourceName": "t", "errorCode": 0, "configs": [config]}
+    source = Source(t=SourceTopic(logs={0: log}))
+    source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+    return source
 
 
 @pytest.fixture
@@ -341,10 +348,8 @@ def test_a_transaction_that_the_source_has_compacted(tmp_path: Path, start: int)
     """It ends where the hole begins, before other markers come; but only a cleaner removes the
     marker with the records. Else the marker may be after the hole.
     """
-    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT]}
     log = SourceLog([at(opening(7), 0, 3)])
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+    with source_of(log) as source:
         run = Run(source, tmp_path)
         fetch = without_end(source, 0)
         run()
@@ -361,10 +366,8 @@ def test_a_leader_that_does_not_send_its_records_has_them(
     tmp_path: Path, records: bytes | None
 ) -> None:
     """The copy waits, and does not abort a transaction whose COMMIT follows."""
-    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT]}
     log = SourceLog([at(opening(7), 0, 3)])
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+    with source_of(log) as source:
         run = Run(source, tmp_path)
         fetch = without_end(source, 0)
         run()
@@ -388,11 +391,9 @@ def test_a_leader_that_does_not_send_its_records_has_them(
 
 
 def test_a_run_ends_while_the_source_is_searched(tmp_path: Path) -> None:
-    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT]}
     data = (opening(7), batch([b"1"]), batch([b"2"]))
     log = SourceLog([bytes(at(each, offset, 3)) for offset, each in enumerate(data)])
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+    with source_of(log) as source:
         run = Run(source, tmp_path)
         fetch = without_end(source, 0)
         run()
@@ -417,10 +418,8 @@ def test_a_run_ends_while_the_source_is_searched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("policy", "end"), [("compact", 1), ("delete", 4999)])
 def test_a_marker_that_the_mirror_writes_is_noted(tmp_path: Path, policy: str, end: int) -> None:
     """The marker is noted for restore points."""
-    settings = {"resourceName": "t", "errorCode": 0, "configs": [COMPACT | {"value": policy}]}
     log = SourceLog([at(opening(7), 0, 3)])
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        source.answers["DescribeConfigs"] = lambda *_: {"results": [settings]}
+    with source_of(log, policy) as source:
         run = Run(source, tmp_path)
         fetch = without_end(source, 0)
         run()
