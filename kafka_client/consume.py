@@ -74,7 +74,7 @@ class Consumer:
         self._finder = cluster.for_thread()
         self._lookup: _Lookup | None = None
         self._next_lookup_at = 0.0
-        # What is known of the cluster since the last failure.
+        # The metadata since the last failure.
         self._metadata = cluster.metadata
         self._fetchers: dict[_Place, Fetcher] = {}
         self._connecting: dict[_Place, Future[Connection]] = {}

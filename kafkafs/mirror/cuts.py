@@ -10,7 +10,7 @@ transaction of a producer if each of its transactions above an end is later than
 the ends of other partitions. Only two facts prove that:
 
 - Its records have a later epoch. With clients and brokers of Kafka 4, each transaction has one.
-- It began after all ends were known: its first record is above the log end that was asked for then.
+- It began after all ends were known: its first record is above the log end of that time.
 
 Times prove nothing: a leader can write a marker long after the others, and has its own clock.
 """

@@ -31,8 +31,8 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The metadata of all topics, the starts of new copies, the settings of their topics and of
-    those that were asked for, and the groups if they were asked for.
+    """The metadata of all topics, the starts of new copies, the settings of their topics and of the
+    wanted ones, and the groups if they are wanted.
     """
 
     metadata: Metadata

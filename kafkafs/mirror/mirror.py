@@ -79,7 +79,7 @@ from storage.task import Task
 _LOOK_MS: Final = 10_000
 _SETTINGS_MS: Final = 60_000
 _GROUPS_MS: Final = 30_000
-# How often a refused position is asked for again.
+# How often the mirror fetches a refused position again.
 _ATTEMPTS: Final = 3
 _ANOTHER: Final = "the cluster has other records at our last offset: is it another topic?"
 _WORDS: Final = {
@@ -665,8 +665,8 @@ class Mirror:
         return True
 
     def _abort_removed_transactions(self, copy: Copy, last: int) -> None:
-        """Abort in a hole, which begins at our log end, the transactions that were open before a
-        pause and of which the cleaner of the source has removed all records.
+        """Abort transactions in a hole, which begins at our log end: those that were open before a
+        pause, if the cleaner of the source has removed all their records.
         """
         log = copy.log
         policy = self._policies.get(log.topic, Policy())

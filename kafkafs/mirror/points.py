@@ -50,7 +50,7 @@ _Offsets = Mapping[TopicPartition, Offset | ClientError]
 
 
 class Asked(NamedTuple):
-    """The answers of the cluster. `asked_ms`: when the ends were asked for (monotonic)."""
+    """The answers of the cluster. `asked_ms`: the time of the request for the ends (monotonic)."""
 
     before: _Offsets
     groups: Mapping[str, CommittedOffsets | ClientError]
@@ -94,7 +94,7 @@ class Points:
         self._copies = copies
         self._pending: Asked | None = None
         self._attempts = 0
-        # When the next attempt begins. What was asked before is not used.
+        # When the next attempt begins. Earlier answers are not used.
         self._again_ms: int | None = None
         self._next_ms = manager.monotonic_ms() + _EACH_MS
         self.last: tuple[str, Point] | None = None

@@ -197,7 +197,7 @@ def has_records(
     stop: Callable[[], bool],
 ) -> bool:
     """Return whether the leader has records of a producer from offset `first` up to `end`. `stop`:
-    called before each request, of which there may be many.
+    called before each of the requests, which may be many.
 
     Errors: ClientError, also if `stop` returns True; CorruptRecord.
     """

@@ -239,7 +239,7 @@ class Permissions:
 
 
 class Writers:
-    """Who may write an open file whose lines act on all partitions of a topic."""
+    """The users who may write an open file whose lines act on all partitions of a topic."""
 
     __slots__ = ("_at_open", "_checked", "_permissions", "_topic")
 

@@ -30,7 +30,7 @@ BATCHES = b"".join(at(batch([b"%d" % n] * 5), 5 * n, 3) for n in range(4))
 
 
 class Renaming:
-    """The copies of two topics, of which one was created again."""
+    """The copies of two topics. One of them was created again."""
 
     def __init__(self, data: Path) -> None:
         self.data = data

@@ -155,7 +155,7 @@ def test_another_cluster_is_refused(broker: Broker, tmp_path: Path) -> None:
 def test_a_copy_begins_at_the_start_that_was_first_given(
     broker: Broker, tmp_path: Path, start: int, first: int
 ) -> None:
-    """Also a later run has it. What is created meanwhile begins with its first record."""
+    """Also a later run has it. A topic that is created meanwhile begins with its first record."""
     topic = f"from-{start}"
     clients.create_topic(broker, topic)
     Sender(broker).send(topic, records(b"v", 20))
@@ -290,7 +290,7 @@ def test_records_that_the_leader_has_lost(
 def test_a_topic_that_was_created_again_without_ids(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Its records tell. What was copied stays."""
+    """Its records show it. The records that were copied stay."""
     as_before_topic_ids(monkeypatch)
     topic = f"without-{count}"
     run = mirrored(broker, tmp_path, topic, 5)
@@ -411,7 +411,7 @@ def clean(broker: Broker, topic: str, **settings: object) -> None:
 
 
 def dumped(data: Path, topics: Iterable[str]) -> list[str]:
-    """What Kafka's tool prints of logs and of aborted transactions, without places in files."""
+    """Return the output of Kafka's tool about logs and aborted transactions, without positions."""
     logs = [log for topic in topics for log in sorted((data / f"{topic}-0").glob("*.log"))]
     # The index of what is cleaned may name transactions without records.
     aborted = sorted((data / "tx-0").glob("*.txnindex"))
@@ -421,7 +421,7 @@ def dumped(data: Path, topics: Iterable[str]) -> list[str]:
 
 
 def test_kafkas_tool_prints_the_same_of_both(broker: Broker, tmp_path: Path) -> None:
-    """Topics of all kinds, one of which the broker has cleaned: it is copied without a gap."""
+    """Topics of all kinds. The broker has cleaned one of them, which is copied without a gap."""
     clean(broker, "cleaned")
     topics = ("orders", "tx", "started", "cleaned")
     run = Run(broker, tmp_path, *topics)

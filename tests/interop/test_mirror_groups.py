@@ -35,7 +35,7 @@ OFFSETS = "__consumer_offsets"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With two topics. Who may do something with a topic matters once it has an ACL."""
+    """With two topics. Rights on a topic count once it has an ACL."""
     broker = Broker(
         tmp_path_factory.mktemp("mirror"),
         offsets_topic_num_partitions=2,

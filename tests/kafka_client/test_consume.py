@@ -51,7 +51,7 @@ def metadata(*brokers: FakeBroker) -> Mapping[str, Any]:
 
 
 def lead(number: int) -> Callable[[int, Struct], Struct]:
-    """An answer to Fetch with one batch at the offset that was asked for."""
+    """An answer to Fetch with one batch at the requested offset."""
 
     def fetched(_version: int, data: Struct) -> Struct:
         offsets = [each["fetchOffset"] for topic in data["topics"] for each in topic["partitions"]]
@@ -95,7 +95,7 @@ def consumer(brokers: list[FakeBroker], cluster: Cluster) -> Iterator[Consumer]:
 
 
 def get(consumer: Consumer, wanted: TopicPartition, count: int = 5) -> list[Fetched]:
-    """Poll until so many answers have come for a partition; returns those for others."""
+    """Poll until `count` answers have come for a partition; return those for others."""
     others: list[Fetched] = []
     found: list[Fetched] = []
 

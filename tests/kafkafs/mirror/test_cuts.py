@@ -34,7 +34,7 @@ def m(epoch: int) -> Marker:
         ({A: (0, 0)}, None),
         ({A: (0, 0), B: (None, 0)}, B),
         ({A: (0, 0), B: (None, None)}, None),
-        # Without an epoch each, it cannot be told which ones belong together.
+        # Without an epoch each, nothing shows which ones belong together.
         ({A: (0, 0), B: (0, 0)}, A),
         ({A: (0, None), B: (0, 0)}, B),
         # Since Kafka 4, each transaction has one.

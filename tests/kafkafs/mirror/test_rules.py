@@ -1,4 +1,4 @@
-"""What a mirror does, by facts of an answer and of its log."""
+"""The decisions of a mirror, by facts of an answer and of its log."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_files_show_what_is_left(tmp_path: Path, offset: int, log_start: int) ->
 
 
 class FullHistories(Files):
-    """A disk with room for so many histories."""
+    """A disk with room for `left` histories."""
 
     left = 1 << 30
 
