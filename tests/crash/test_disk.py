@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage import LogManager, descriptors
 from storage.errors import LogLocked
 from storage.files import Files
 from tests.crash.disk import Crashed, SimulatedDisk
 from tests.crash.disk_model import DirectoryModel, Draw, FileModel
+from tests.storage.logs import append, opened
 from tests.waits import HANG_S
 
 CREATE = os.O_RDWR | os.O_CREAT
@@ -217,6 +219,22 @@ def test_a_dead_process_holds_no_lock_and_no_descriptor(tmp_path: Path) -> None:
         os.fstat(fd)
     files = Files()
     files.unlock(files.lock(path))
+
+
+def test_a_dead_process_is_asked_for_no_descriptor(tmp_path: Path) -> None:
+    def fail() -> descriptors.Descriptor:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for name in ("dead", "alive"):
+        (tmp_path / name).mkdir()
+    disk = SimulatedDisk(str(tmp_path / "dead"))
+    dead = LogManager.open(str(tmp_path / "dead"), files=disk)
+    append(dead.create_topic("t", 1).partitions[0], b"1")
+    disk.kill()
+    with opened(tmp_path / "alive") as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        with pytest.raises(OSError, match="Too many open files"):
+            descriptors.open_for(log.active, fail)
 
 
 def test_single_operations_fail(tmp_path: Path) -> None:
