@@ -123,6 +123,8 @@ class ControlHandle(WritingHandle, Generic[T]):
         return len(data)
 
     def release(self) -> None:
+        if self._reader is not None:
+            self._reader.release()
         if self._rest:
             self.examine(b"\n")
             self._take(b"\n", resumes=False)
