@@ -73,10 +73,10 @@ def command(
     exist there, with the same number of partitions, and must never have had a record there. Without
     TOPIC, handover copies all topics of DATA except Kafka's own. handover checks every byte.
 
-    First run handover with --dry-run: it prints the commands that create the topics at the broker,
-    with their settings. Run these commands, stop the broker, run handover, and start the broker.
-    From then on, DATA and the broker are independent: records that are written to one of them do
-    not appear in the other.
+    First run handover with --dry-run: it prints a shell script that creates the topics at the
+    broker, with their settings. Run this script, stop the broker, run handover, and start the
+    broker. From then on, DATA and the broker are independent: records that are written to one of
+    them do not appear in the other.
 
     With --link, handover makes hard links to the log files of closed segments instead of copies.
     Both directories must then be on one file system. handover still copies a log file that another
@@ -131,16 +131,17 @@ def command(
 
 
 def _report(outcome: HandoverOutcome, *, would: bool) -> Iterator[str]:
+    """Yield the lines of a shell script: the commands for the broker, and comments."""
     for topic, partition in outcome.finished:
-        yield f"{topic}:{partition}: already handed over"
+        yield f"# {topic}:{partition}: already handed over"
     for handed in outcome.handed:
-        yield str(handed)
+        yield f"# {handed}"
     for topic, partition, producer_id in outcome.aborted:
         aborted = "would be aborted" if would else "was aborted"
-        yield f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}"
+        yield f"# {topic}:{partition}: the transaction of producer {producer_id} {aborted}"
     for topic in outcome.left_out:
-        yield f"{topic}: skipped, because it is internal. To hand it over, name it"
-    yield f"{counted(len(outcome.handed), 'partition')} {'would be ' if would else ''}handed over"
+        yield f"# {topic}: skipped, because it is internal. To hand it over, name it"
+    yield f"# {counted(len(outcome.handed), 'partition')} {'would be ' if would else ''}handed over"
     if outcome.settings:
         yield "# set these before the broker's first retention check:"
     for topic, settings in outcome.settings.items():

@@ -40,10 +40,12 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     )
     lines = done.stdout.splitlines()
     assert [line.partition(",")[0] for line in lines[:2]] == [
-        "plain:0: offsets 0 to 6",
-        "plain:1: offsets 0 to 6",
+        "# plain:0: offsets 0 to 6",
+        "# plain:1: offsets 0 to 6",
     ]
-    assert "2 partitions would be handed over" in lines
+    assert "# 2 partitions would be handed over" in lines
+    # The output is a shell script.
+    assert all(line.startswith(("# ", "kafka-topics ", "kafka-configs ")) for line in lines)
     server = "--bootstrap-server localhost:9092"
     alter = f"kafka-configs {server} --alter --entity-type topics --entity-name plain --add-config"
     (plain,) = (line for line in lines if line.startswith(alter))
@@ -61,14 +63,16 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     assert content(broker) == before
     done = kafkafs("handover", data, broker, "plain", "old")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "3 partitions handed over" in done.stdout
+    assert "# 3 partitions handed over\n" in done.stdout
     assert done.stdout.endswith("# now start the broker\n")
     ours, theirs = shown(data), shown(broker)
     for item in (("plain", 0), ("plain", 1), ("old", 0)):
         assert theirs[item] == ours[item]
     again = kafkafs("handover", data, broker, "plain")
     assert again.returncode == 0
-    assert again.stdout.startswith("plain:0: already handed over\nplain:1: already handed over\n")
+    assert again.stdout.startswith(
+        "# plain:0: already handed over\n# plain:1: already handed over\n"
+    )
 
 
 def test_transactions_and_links(tmp_path: Path) -> None:
