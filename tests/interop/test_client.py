@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -48,6 +49,7 @@ from tests.interop import clients
 from tests.interop.bad_proxy import BadProxy
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
+from tests.interop.kafka_tools import java_command
 from tests.kafkafs.schemas.avro_values import encoded
 from tests.kafkafs.schemas.registries import Topic, framed
 from tests.mount.test_pages_for_operators import PAYMENT, paste
@@ -391,16 +393,53 @@ def test_recipes(broker: Broker, tmp_path: Path) -> None:
             assert run_line(line, tmp_path) == shown
 
 
-def test_recipes_of_a_mirror(broker: Broker, tmp_path: Path) -> None:
+def test_recipes_of_a_mirror(
+    broker: Broker, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test broker is the same one without the topic. A client finds it again."""
     clients.create_topic(broker, "mirrored")
     orders = [
         (b"order-4711", b'{"n":3,"item":"apples"}'),
         (b"order-4712", b'{"n":1,"item":"pear"}'),
     ]
     Sender(broker).send("mirrored", [Record(0, T, 0, *each) for each in orders])
-    script = scripts("docs/kafka.md")["Backing up a cluster"]
-    script = script.replace("orders", "mirrored").replace("broker:9092", broker.address)
-    assert paste(script, tmp_path) == 6
+    recipes = scripts("docs/kafka.md")
+    copied, end, ended = recipe(broker, recipes["Backing up a cluster"]).partition("# End the")
+    assert paste(copied, tmp_path) == 5
+    clients.delete_topic(broker, "mirrored")
+    monkeypatch.setenv("PATH", f"{kafka_topics(broker, tmp_path)}{os.pathsep}{os.environ['PATH']}")
+    restored = recipe(broker, recipes["Restore points"])
+    created, handed, shown = re.split(r"^systemctl .*\n", restored, flags=re.M)
+    assert paste(created, tmp_path) == 2
+    broker.stop()
+    with pytest.raises(BrokerUnreachable, match="Connection refused"):
+        cluster.refresh()
+    assert paste(handed, tmp_path) == 1
+    broker.start()
+    assert read(cluster, ORDERS, 90, 100)
+    assert paste(shown, tmp_path) == 1
+    assert paste(end + ended, tmp_path) == 1
+
+
+def recipe(broker: Broker, script: str) -> str:
+    for shown, meant in {
+        "orders": "mirrored",
+        "broker:9092": broker.address,
+        "localhost:9092": broker.address,
+        "/var/lib/kafka-test": str(broker.data),
+    }.items():
+        script = script.replace(shown, meant)
+    return script
+
+
+def kafka_topics(broker: Broker, directory: Path) -> Path:
+    """Return a directory with Kafka's command, for which `localhost:9092` is this broker."""
+    command = shlex.join(java_command("org.apache.kafka.tools.TopicCommand"))
+    path = directory / "bin/kafka-topics"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/bash\nexec {command} "${{@/localhost:9092/{broker.address}}}"\n')
+    path.chmod(0o755)
+    return path.parent
 
 
 def test_groups_and_settings_of_the_cluster(broker: Broker) -> None:
@@ -459,15 +498,6 @@ def test_a_bad_connection_shows_nothing_wrong(
         assert data + rest == log
         lengths.add(len(data))
     assert len(lengths) > 2, lengths
-
-
-def test_a_broker_that_restarts_is_found_again(broker: Broker, tmp_path: Path) -> None:
-    broker.stop()
-    with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
-        with pytest.raises(Exception, match="Connection refused"):
-            cluster.refresh()
-        broker.start()
-        assert read(cluster, ORDERS, 90, 100)
 
 
 # -- the command mirror ----------------------------------------------------------------------------

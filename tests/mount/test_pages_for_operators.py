@@ -122,7 +122,7 @@ def test_a_broker_is_named_and_its_directory_detached(broker: Path, tmp_path: Pa
         *("Finding one order", "Reading Avro", "Groups, lag and offsets"),
         *("Settings", "Detaching from the broker"),
         # tests/interop/test_client.py runs these
-        *("A cluster that you cannot log in to", "Backing up a cluster"),
+        *("A cluster that you cannot log in to", "Backing up a cluster", "Restore points"),
     }
     (broker.parent / "server.properties").write_text("log.retention.hours=24\n")
     assert paste(on(broker, "Settings"), tmp_path) == 1
