@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 from kafkafs.metrics import Traffic
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.notices import Waiter
-from kafkafs.tree.unfinished import Unfinished
 from storage.log.append_queue import AppendQueue
 
 READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
@@ -72,13 +71,15 @@ class Handle:
     """Set by a write: answer it only after `sync_plan()` has run (O_SYNC, flush.messages)."""
     asks_groups = False
     """`opened_by` needs the supplementary groups."""
+    reader: Handle | None = None
+    """Answers reads and poll(2) of a file that is open for both reading and writing."""
     awaited: Sequence[Job] = ()
     """Set by a write: answer it when these jobs have ended, or after a while, by `awaited_over`."""
 
     @property
     def append_queue(self) -> AppendQueue | None:
         """As `Node.append_queue`."""
-        return None
+        return None if self.reader is None else self.reader.append_queue
 
     def opened_by(self, opener: Opener) -> None:
         """Note the user of the open file; called once, before all others."""
@@ -89,7 +90,9 @@ class Handle:
         Called first on the owner's thread, `at_once`, then in a worker thread, where other reads of
         this handle may run.
         """
-        raise OSError(errno.EBADF, "not open for reading")
+        if self.reader is None:
+            raise OSError(errno.EBADF, "not open for reading")
+        return self.reader.read(position, size)
 
     def poll(self, waiter: Waiter | None) -> int:
         """The events of poll(2) that are there now. On the owner's thread; never waits.
@@ -97,7 +100,7 @@ class Handle:
         `waiter` is woken once, when there may be others, and replaces the one before. None: the
         process only asks.
         """
-        return READY
+        return READY if self.reader is None else self.reader.poll(waiter)
 
     def write(self, position: int, data: bytes) -> int:
         """Take all of `data`, or raise; returns its length. `position` is only the kernel's guess.
@@ -120,66 +123,9 @@ class Handle:
 
     def release(self) -> None:
         """The last descriptor is closed. Only the event log gets the errors. MustQueue."""
+        if self.reader is not None:
+            self.reader.release()
 
     def sync_plan(self) -> FlushPlan | None:
         """The plan for fsync; None where nothing has to be flushed. MustQueue."""
         return None
-
-
-class WritingHandle(Handle):
-    """An open file that takes lines or batches, in pieces as write() or the kernel cuts them.
-
-    `_rest` is the incomplete end of the last write, which the next write continues; it counts as
-    its user's. `_reader` answers reads where the file is open for both.
-    """
-
-    __slots__ = ("_budget", "_counted", "_reader", "_uid", "_unended", "traffic")
-
-    direct_io = True
-
-    def __init__(self, unfinished: Unfinished, reader: Handle | None) -> None:
-        self._reader = reader
-        self.traffic = None
-        self._unended = bytearray()
-        # How many bytes of it are counted, where, and whose they are.
-        self._counted = 0
-        self._budget = unfinished
-        self._uid = 0
-
-    def opened_by(self, opener: Opener) -> None:
-        self._uid = opener.uid
-
-    @property
-    def _rest(self) -> bytearray:
-        return self._unended
-
-    @_rest.setter
-    def _rest(self, rest: bytearray) -> None:
-        """Set it, also after a change in place."""
-        self._unended = rest
-        self._count(rest.__alloc__())
-
-    def _count(self, size: int) -> None:
-        """Replace the number of bytes that this handle counts."""
-        more = size - self._counted
-        if more:
-            self._counted += more
-            self._budget.add(self._uid, more)
-
-    def _check_room(self, size: int) -> None:
-        """UnfinishedError unless there is room for a rest of `size` bytes."""
-        more = size - self._counted
-        if more > 0:
-            self._budget.check(self._uid, more)
-
-    @property
-    def append_queue(self) -> AppendQueue | None:
-        return None if self._reader is None else self._reader.append_queue
-
-    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if self._reader is None:
-            return super().read(position, size)
-        return self._reader.read(position, size)
-
-    def poll(self, waiter: Waiter | None) -> int:
-        return super().poll(waiter) if self._reader is None else self._reader.poll(waiter)

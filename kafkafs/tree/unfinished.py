@@ -85,6 +85,40 @@ class Rest:
         return b"".join((*parts, data))
 
 
+class CountedRest(Rest):
+    """The rest of one open file, which counts as its user's."""
+
+    __slots__ = ("_budget", "uid")
+
+    def __init__(self, budget: Unfinished) -> None:
+        super().__init__()
+        self.uid = 0
+        self._budget = budget
+
+    def add(self, data: memoryview) -> None:
+        """Add more bytes. UnfinishedError if there is no room for them; nothing has changed."""
+        before = self.capacity
+        self._budget.check(self.uid, self.capacity_with(len(data)) - before)
+        super().add(data)
+        self._budget.add(self.uid, self.capacity - before)
+
+    def rest_of(self, data: memoryview) -> Rest:
+        """Return `data` for `replace`. UnfinishedError if there is no room for it."""
+        rest = Rest()
+        self._budget.check(self.uid, rest.capacity_with(len(data)) - self.capacity)
+        rest.add(data)
+        return rest
+
+    def replace(self, rest: Rest) -> None:
+        """Take the bytes of `rest` instead of its own."""
+        self._budget.add(self.uid, rest.capacity - self.capacity)
+        self.size, self.capacity = rest.size, rest.capacity
+        self._small, self._blocks = rest._small, rest._blocks
+
+    def clear(self) -> None:
+        self.replace(Rest())
+
+
 class UnfinishedError(OSError):
     """No room for what is unfinished (ENOMEM): what there was of the line or batch is dropped."""
 
@@ -101,12 +135,14 @@ class Unfinished:
         self._lock = threading.Lock()
 
     def check(self, uid: int, more: int) -> None:
-        """UnfinishedError unless a user may leave `more` bytes."""
+        """UnfinishedError unless a user may leave `more` bytes; fewer than before are always
+        allowed.
+        """
         for who, held, limit in (
             (f"user {uid}", self._of[uid], self.limit),
             ("all users", self.total, self.limit * IN_ALL),
         ):
-            if held + more > limit:
+            if more > 0 and held + more > limit:
                 raise UnfinishedError(
                     errno.ENOMEM,
                     f"unfinished lines of {who} would take {held + more} bytes (limit {limit}): "

@@ -19,6 +19,7 @@ import os
 from array import array
 from typing import Generic, NoReturn, TypeVar
 
+from kafkafs.metrics import Traffic
 from kafkafs.tree.append.append_target import (
     AppendTarget,
     NewPartitionTarget,
@@ -26,8 +27,8 @@ from kafkafs.tree.append.append_target import (
 )
 from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import mark_logged
-from kafkafs.tree.handles import FlushPlan, Handle, Opener, WritingHandle
-from kafkafs.tree.unfinished import Rest, UnfinishedError
+from kafkafs.tree.handles import FlushPlan, Handle, Opener
+from kafkafs.tree.unfinished import CountedRest, UnfinishedError
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError, refusal_of
 
 _PAGE = 4096
@@ -64,23 +65,29 @@ def _hashes(data: bytes) -> array[int]:
     return array("q", (hash(view[at : at + _PAGE]) for at in range(0, len(data), _PAGE)))
 
 
-class AppendHandle(WritingHandle, Generic[T]):
+class AppendHandle(Handle, Generic[T]):
     """See the module. `reader` answers reads where the file is open for both."""
 
-    __slots__ = ("_flags", "_kept", "_refused", "_target", "asks_groups", "sync_due")
+    __slots__ = (
+        *("_flags", "_kept", "_refused", "_target", "asks_groups", "reader", "sync_due"),
+        "traffic",
+    )
+
+    direct_io = True
 
     def __init__(self, target: T, flags: int, reader: Handle | None) -> None:
-        super().__init__(target.mount.unfinished, reader)
         self._target = target
         self._flags = flags
-        self._kept = Rest()
+        self.reader = reader
+        self.traffic: Traffic | None = None
+        self._kept = CountedRest(target.mount.unfinished)
         # The last refused write, and its error where it had begun inside of a line or batch.
         self._refused: tuple[_Written, StorageError | OSError | None] | None = None
         self.asks_groups = isinstance(target, TopicTarget)
         self.sync_due = False
 
     def opened_by(self, opener: Opener) -> None:
-        super().opened_by(opener)
+        self._kept.uid = opener.uid
         if isinstance(self._target, TopicTarget):
             self._target.opener = opener
 
@@ -104,23 +111,6 @@ class AppendHandle(WritingHandle, Generic[T]):
     def _is_inside(self) -> bool:
         """Whether the next write begins inside of a line or batch."""
         return bool(self._kept)
-
-    def _keep(self, data: memoryview) -> None:
-        """Keep more bytes. UnfinishedError where there is no room for them; nothing has changed."""
-        self._check_room(self._kept.capacity_with(len(data)))
-        self._kept.add(data)
-        self._count(self._kept.capacity)
-
-    def _replace_kept(self, rest: Rest) -> None:
-        self._kept = rest
-        self._count(rest.capacity)
-
-    def _rest_of(self, data: memoryview) -> Rest:
-        """`data` to be kept instead of what is. UnfinishedError where there is no room for it."""
-        rest = Rest()
-        self._check_room(rest.capacity_with(len(data)))
-        rest.add(data)
-        return rest
 
     def _begin_again(self) -> None:
         """The writer repeats a refused write, from the beginning of its line or batch."""
@@ -207,8 +197,7 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     def release(self) -> None:
         self._target.released()
-        if self._reader is not None:
-            self._reader.release()
+        super().release()
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False

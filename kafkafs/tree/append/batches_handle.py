@@ -59,12 +59,12 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
     def _take(self, data: bytes) -> tuple[int, bool]:
         begun = len(self._kept)
         if begun + len(data) < self._needed:
-            self._keep(memoryview(data))
+            self._kept.add(memoryview(data))
             return len(data), False
         joined = self._joined(data)
         config = self._target.config
         end, needed = _whole_batches(joined, config)
-        rest = self._rest_of(memoryview(joined)[end:])
+        rest = self._kept.rest_of(memoryview(joined)[end:])
         appended = self._append(joined[:end], config) if end else 0
         taken = len(data)
         if appended < end:
@@ -72,7 +72,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
             taken, needed, rest = appended - begun, 0, Rest()
         self._taken += appended
         self._needed = needed
-        self._replace_kept(rest)
+        self._kept.replace(rest)
         return taken, end > 0
 
     def _append(self, batches: bytes, config: LogConfig) -> int:
@@ -122,7 +122,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         return f"an incomplete batch, {counted(len(self._kept), 'byte')}"
 
     def _drop_rest(self, data: bytes) -> None:
-        self._replace_kept(Rest())
+        self._kept.clear()
         self._needed = 0
 
     def _say(self, what: str, number: int | None = None) -> None:

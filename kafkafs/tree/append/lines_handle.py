@@ -61,12 +61,12 @@ class LinesHandle(AppendHandle[AppendTarget]):
         if end <= start:
             # No complete line.
             self._check_unfinished(self._kept, data, start)
-            self._keep(memoryview(data)[start:])
+            self._kept.add(memoryview(data)[start:])
         else:
             self._check_unfinished(Rest(), data, end)
-            rest = self._rest_of(memoryview(data)[end:])
+            rest = self._kept.rest_of(memoryview(data)[end:])
             self._append(data, start, end, self._kept.joined())
-            self._replace_kept(rest)
+            self._kept.replace(rest)
         self._discarding = False
         return end > start
 
@@ -169,5 +169,5 @@ class LinesHandle(AppendHandle[AppendTarget]):
         super().release()
 
     def _drop_line(self) -> None:
-        self._replace_kept(Rest())
+        self._kept.clear()
         self._count_unfinished()

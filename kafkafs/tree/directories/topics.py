@@ -19,7 +19,7 @@ from kafkafs.tree.files.follow_file import look_up_follow
 from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.files.view_file import MEASURE_S, ViewFile
-from kafkafs.tree.handles import Handle, WritingHandle
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import OWN_NAMES
@@ -215,7 +215,7 @@ def append_file(place: TopicPlace, name: str) -> Node:
     assert view.is_text
     partitioner = Partitioner()
 
-    def take(flags: int, reader: Handle | None) -> WritingHandle:
+    def take(flags: int, reader: Handle | None) -> Handle:
         mount.manager.tiered.check_may_write(topic.name)
         check_takes_records(topic.name)
         return LinesHandle(

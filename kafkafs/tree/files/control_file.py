@@ -18,10 +18,11 @@ from typing import Generic, NamedTuple, TypeVar
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import mark_logged
-from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener, WritingHandle
+from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener
 from kafkafs.tree.jobs import Job, JobState
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import planned
+from kafkafs.tree.unfinished import CountedRest
 from storage.errors import InvalidConfig, StorageError, refusal_of
 
 LONGEST_LINE = 1 << 16
@@ -29,7 +30,7 @@ MOST_LINES = 4096
 """Lines of a write at most: the loop thread parses them."""
 _SYNC = os.O_SYNC | os.O_DSYNC
 T = TypeVar("T")
-Take = Callable[[int, Handle | None], WritingHandle]
+Take = Callable[[int, Handle | None], Handle]
 """Opens a file for writing, with the flags and the handle that answers reads."""
 
 
@@ -89,19 +90,22 @@ class TextCommands(Commands[str]):
             raise InvalidConfig("a line is not UTF-8") from None
 
 
-class ControlHandle(WritingHandle, Generic[T]):
+class ControlHandle(Handle, Generic[T]):
     """Collects lines, and has `commands` carry out the complete ones of a write."""
 
     __slots__ = (
-        *("_asks_sync", "_begun", "_commands", "_decoded", "_grown"),
-        *("awaited", "structural", "sync_due"),
+        *("_asks_sync", "_begun", "_commands", "_decoded", "_grown", "_kept"),
+        *("awaited", "reader", "structural", "sync_due"),
     )
 
     asks_groups = True
+    direct_io = True
 
     def __init__(self, commands: Commands[T], flags: int, reader: Handle | None) -> None:
-        super().__init__(commands.mount.unfinished, reader)
         self._commands = commands
+        self.reader = reader
+        # The incomplete line at the end of the last write.
+        self._kept = CountedRest(commands.mount.unfinished)
         self._asks_sync = flags & _SYNC != 0
         # Partitions that may still have to be flushed.
         self._grown: dict[Partition, None] = {}
@@ -114,7 +118,7 @@ class ControlHandle(WritingHandle, Generic[T]):
         self.sync_due = False
 
     def opened_by(self, opener: Opener) -> None:
-        super().opened_by(opener)
+        self._kept.uid = opener.uid
         self._commands.opener = opener
 
     def write(self, position: int, data: bytes) -> int:
@@ -123,9 +127,8 @@ class ControlHandle(WritingHandle, Generic[T]):
         return len(data)
 
     def release(self) -> None:
-        if self._reader is not None:
-            self._reader.release()
-        if self._rest:
+        super().release()
+        if self._kept:
             self.examine(b"\n")
             self._take(b"\n", resumes=False)
 
@@ -134,15 +137,16 @@ class ControlHandle(WritingHandle, Generic[T]):
         try:
             self._check_lengths(data)
             end = data.rfind(b"\n") + 1
-            self._check_room(len(data) - end + (0 if end else len(self._rest)))
             if end:
+                rest = self._kept.rest_of(memoryview(data)[end:])
                 self._note(self._commands.carry_out(self._lines(data, end)))
-                self._rest = bytearray()
-            self._rest += data[end:]
+                self._kept.replace(rest)
+            else:
+                self._kept.add(memoryview(data))
         except (StorageError, OSError) as error:
             if not (resumes and isinstance(error, OSError)):
                 # The next write begins with a new line.
-                self._rest = bytearray()
+                self._kept.clear()
             line = f"{self._commands.path}: {refusal_of(error)}"
             self._commands.mount.events.of_request(line, errno_of(error))
             mark_logged(error)
@@ -154,7 +158,7 @@ class ControlHandle(WritingHandle, Generic[T]):
         if count > most:
             raise InvalidConfig(f"a write may have at most {most} lines, not {count}")
         first = data.find(b"\n") if count else len(data)
-        if len(self._rest) + first > longest or len(data) - data.rfind(b"\n") - 1 > longest:
+        if len(self._kept) + first > longest or len(data) - data.rfind(b"\n") - 1 > longest:
             raise OSError(self._commands.too_long, f"a line of more than {longest} bytes")
 
     def _lines(self, data: bytes, end: int) -> Sequence[T]:
@@ -162,7 +166,7 @@ class ControlHandle(WritingHandle, Generic[T]):
         found, self._decoded = self._decoded, None
         if found is None or found[0] != data:
             most = self._commands.decoded_at_once
-            if most is not None and len(self._rest) + end > most:
+            if most is not None and len(self._kept) + end > most:
                 raise NotExamined
             self.examine(data)
             found, self._decoded = self._decoded, None
@@ -172,7 +176,7 @@ class ControlHandle(WritingHandle, Generic[T]):
         return found[1]
 
     def examine(self, data: bytes) -> None:
-        lines = (bytes(self._rest) + data[: data.rfind(b"\n")]).split(b"\n")
+        lines = self._kept.joined(data[: data.rfind(b"\n")]).split(b"\n")
         try:
             self._decoded = data, self._commands.decode(lines)
         except StorageError as error:

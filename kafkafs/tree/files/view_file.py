@@ -17,7 +17,7 @@ from kafkafs.line_index import Damaged, Reader, TextChanged
 from kafkafs.tree.append.append_target import NewPartitionTarget, PartitionTarget
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
-from kafkafs.tree.handles import READY, FlushPlan, Handle, WritingHandle
+from kafkafs.tree.handles import READY, FlushPlan, Handle
 from kafkafs.tree.inodes import BLOCK_SIZE, Attributes, Change, Node, inode_number
 from kafkafs.tree.notices import Waiter
 from kafkafs.tree.partition.generations import Generation
@@ -377,7 +377,7 @@ class ViewFile(Node):
         view = self.text.view
         kind = PartitionTarget if flags & os.O_APPEND else NewPartitionTarget
         target = kind(self.partition, self.inode, generation)
-        handle: WritingHandle
+        handle: LinesHandle | BatchesHandle
         if view.is_text:
             handle = LinesHandle(target, view, flags, reader)
         else:

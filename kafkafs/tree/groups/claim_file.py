@@ -88,10 +88,10 @@ class ClaimHandle(ControlHandle[str]):
         return READY | (select.POLLPRI if self._consumer.has_news else 0)
 
     def release(self) -> None:
-        self._rest = bytearray()
+        self._kept.clear()
         self._text = Text("")
         self._claiming.claims.leave(self._claiming.group, self._consumer)
-        self._budget.add(self._uid, -self._claiming.claimed_bytes)
+        self._claiming.mount.unfinished.add(self._kept.uid, -self._claiming.claimed_bytes)
 
 
 class ClaimCommands(TextCommands):
