@@ -113,7 +113,7 @@ class Housekeeping:
                     await self._operations.rescue(log)
                 elif not log.closed:
                     plan = await self._operations.turns.call(log.durability.start_flush)
-                    await self._operations.sync(plan)
+                    await self._operations.sync([plan])
         except Exception as error:
             self._flushes_again.failed(log)
             if not (log.closed or log.deleting):

@@ -46,11 +46,12 @@ from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
 from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import FAULTS, is_logged
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener
+from kafkafs.tree.handles import Handle, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Change, InodeTable, Node
 from kafkafs.tree.open_files import OpenTable
 from storage.errors import NoThread, SegmentGone, StorageError, reason_of
 from storage.log.append_queue import MustQueue
+from storage.log.flush import FlushPlan, run_all
 from storage.log.log import Log
 from storage.task import Task
 from storage.waiting import at_once
@@ -181,13 +182,14 @@ class Operations(pyfuse3.Operations):
             except NoThread:
                 await trio.sleep(THREAD_AGAIN_S)
 
-    async def sync(self, plan: FlushPlan) -> None:
-        """Run a flush plan: its fsyncs in a thread, the rest on this one."""
+    async def sync(self, plans: Sequence[FlushPlan]) -> None:
+        """Run flush plans: their fsyncs in a thread, the rest on this one."""
         try:
             with self._spinner.elsewhere():
-                await in_thread(self._syncers, plan.run)
+                await in_thread(self._syncers, run_all, plans)
         finally:
-            plan.finish()
+            for plan in plans:
+                plan.finish()
 
     async def rescue(self, log: Log) -> None:
         """Rescue a log after a failed fsync."""
@@ -196,9 +198,9 @@ class Operations(pyfuse3.Operations):
 
     async def _sync(self, handle: Handle) -> None:
         began_ns = time.monotonic_ns()
-        plan = await self.turns.call(handle.sync_plan)
-        if plan is not None:
-            await self.sync(plan)
+        plans = await self.turns.call(handle.sync_plans)
+        if plans:
+            await self.sync(plans)
             self._counters.fsyncs.add(time.monotonic_ns() - began_ns)
 
     def _count_error(self, operation: str, number: int) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import select
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from kafkafs.metrics import Traffic
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.notices import Waiter
 from storage.log.append_queue import AppendQueue
+from storage.log.flush import FlushPlan
 
 READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
 """The events of poll(2) that each file has at any time, as the kernel says of plain files: reading
@@ -31,14 +32,6 @@ class Opener(NamedTuple):
     gid: int
     groups: Collection[int]
     thread: int
-
-
-class FlushPlan(Protocol):
-    """An fsync in two parts: `run` in any thread, `finish` on the thread that owns the tree."""
-
-    def run(self) -> Any: ...
-
-    def finish(self) -> Any: ...
 
 
 class NotExamined(Exception):  # noqa: N818 - no error: the caller examines, and writes again
@@ -68,7 +61,7 @@ class Handle:
     traffic: Traffic | None = None
     """Where its reads count: that of a partition in a view."""
     sync_due = False
-    """Set by a write: answer it only after `sync_plan()` has run (O_SYNC, flush.messages)."""
+    """Set by a write: answer it only after an fsync (O_SYNC, flush.messages)."""
     asks_groups = False
     """`opened_by` needs the supplementary groups."""
     reader: Handle | None = None
@@ -126,6 +119,6 @@ class Handle:
         if self.reader is not None:
             self.reader.release()
 
-    def sync_plan(self) -> FlushPlan | None:
-        """The plan for fsync; None where nothing has to be flushed. MustQueue."""
-        return None
+    def sync_plans(self) -> Sequence[FlushPlan]:
+        """The flushes that fsync has to run. MustQueue."""
+        return ()

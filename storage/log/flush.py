@@ -228,6 +228,18 @@ class Durability:
         self.mark_unflushed()
 
 
+def run_all(plans: Sequence[FlushPlan]) -> None:
+    """Run plans, also after one has failed; then raise the first error."""
+    failed: Exception | None = None
+    for plan in plans:
+        try:
+            plan.run()
+        except Exception as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
 class FlushPlan:
     """One flush. `finish` must follow `run`, also after an error."""
 

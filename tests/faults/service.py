@@ -144,11 +144,11 @@ FAULTS = [
         "sync-that-fails-keeps-its-leases",
         "kafkafs/fuse/operations.py",
         "        try:\n            with self._spinner.elsewhere():\n"
-        "                await in_thread(self._syncers, plan.run)\n"
-        "        finally:\n            plan.finish()\n",
+        "                await in_thread(self._syncers, run_all, plans)\n"
+        "        finally:\n            for plan in plans:\n                plan.finish()\n",
         "        with self._spinner.elsewhere():\n"
-        "            await in_thread(self._syncers, plan.run)\n"
-        "        plan.finish()\n",
+        "            await in_thread(self._syncers, run_all, plans)\n"
+        "        for plan in plans:\n            plan.finish()\n",
         "Segments of a flush that failed are never deleted.",
         (OPERATIONS, DUTIES, TICKS),
     ),

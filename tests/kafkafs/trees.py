@@ -18,6 +18,7 @@ from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from kafkafs.tree.notices import Notices, Waiter
 from storage import LogManager, Record, encode, paths
 from storage.files import Files
+from storage.log.flush import run_all
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
 from storage.record.batch import decode
@@ -222,6 +223,17 @@ def write(handle: Handle, position: int, data: bytes) -> int:
             return handle.write(position, data)
         except NotExamined:
             in_thread(lambda: handle.examine(data))
+
+
+def sync(handle: Handle) -> None:
+    """fsync, where something has to be flushed."""
+    plans = handle.sync_plans()
+    assert plans
+    try:
+        run_all(plans)
+    finally:
+        for plan in plans:
+            plan.finish()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
+from collections.abc import Sequence
 from typing import Generic, NoReturn, TypeVar
 
 from kafkafs.metrics import Traffic
@@ -27,9 +28,10 @@ from kafkafs.tree.append.append_target import (
 )
 from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import mark_logged
-from kafkafs.tree.handles import FlushPlan, Handle, Opener
+from kafkafs.tree.handles import Handle, Opener
 from kafkafs.tree.unfinished import CountedRest, UnfinishedError
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError, refusal_of
+from storage.log.flush import FlushPlan
 
 _PAGE = 4096
 """No piece of a large write() but the last is smaller."""
@@ -199,6 +201,6 @@ class AppendHandle(Handle, Generic[T]):
         self._target.released()
         super().release()
 
-    def sync_plan(self) -> FlushPlan | None:
+    def sync_plans(self) -> Sequence[FlushPlan]:
         self.sync_due = False
-        return self._target.flush_plan()
+        return self._target.flush_plans()

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.handles import FlushPlan, Opener
+from kafkafs.tree.handles import Opener
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition, Writer
-from kafkafs.tree.partition.partitions import Partitions, planned
+from kafkafs.tree.partition.partitions import Partitions, flush_plans
 from kafkafs.tree.permissions import Writers
 from storage.errors import LogClosed, StorageError
 from storage.log.append import append_batches, append_with_offsets
 from storage.log.append_queue import check_all_may_append
 from storage.log.assign import Assigned
+from storage.log.flush import FlushPlan
 from storage.log.partitioner import Partitioner, Routed
 from storage.log.validator import ValidatedBatch, without_conversion
 from storage.manager import Topic
@@ -86,9 +87,9 @@ class PartitionTarget(Writer):
         """Raise what `append` would refuse; appends nothing."""
         self.partition.log.assign(batches, now_ns=now_ns)
 
-    def flush_plan(self) -> FlushPlan | None:
-        """The plan for fsync; None where all of it is flushed."""
-        return self.partition.flush_plan()
+    def flush_plans(self) -> Sequence[FlushPlan]:
+        """The flushes that fsync has to run."""
+        return self.partition.flush_plans()
 
     def line_begun(self) -> None:
         """A handle holds an unfinished line, which may become a record at any time."""
@@ -301,10 +302,10 @@ class TopicTarget:
                 f"{self.name}: a write failed after it appended to {', '.join(parts)}"
             )
 
-    def flush_plan(self) -> FlushPlan | None:
-        """The plan for the whole topic: records may be anywhere, also through other handles."""
+    def flush_plans(self) -> Sequence[FlushPlan]:
+        """Those of the whole topic: records may be anywhere, also through other handles."""
         logs = self._topic.partitions.copy().values()
-        return planned(self._partitions.of(log) for log in logs)
+        return flush_plans(self._partitions.of(log) for log in logs)
 
     def line_begun(self) -> None:
         logs = self._topic.partitions.copy().values()

@@ -18,12 +18,13 @@ from typing import Generic, NamedTuple, TypeVar
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import mark_logged
-from kafkafs.tree.handles import FlushPlan, Handle, NotExamined, Opener
+from kafkafs.tree.handles import Handle, NotExamined, Opener
 from kafkafs.tree.jobs import Job, JobState
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partitions import planned
+from kafkafs.tree.partition.partitions import flush_plans
 from kafkafs.tree.unfinished import CountedRest
 from storage.errors import InvalidConfig, StorageError, refusal_of
+from storage.log.flush import FlushPlan
 
 LONGEST_LINE = 1 << 16
 MOST_LINES = 4096
@@ -203,11 +204,11 @@ class ControlHandle(Handle, Generic[T]):
                 mark_logged(error)  # by the end of the job
                 raise error
 
-    def sync_plan(self) -> FlushPlan | None:
+    def sync_plans(self) -> Sequence[FlushPlan]:
         self.sync_due = False
-        plan = planned(self._grown)
+        plans = flush_plans(self._grown)
         self._grown = {}
-        return plan
+        return plans
 
 
 def taking(begin: Callable[[], Commands[T]]) -> Take:

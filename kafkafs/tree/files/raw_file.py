@@ -26,10 +26,10 @@ import contextlib
 import errno
 import os
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import KEEP_S, Attributes, Node, file_mode, inode_number
 from kafkafs.tree.partition.partition import Partition
 from storage import paths
@@ -37,6 +37,7 @@ from storage.descriptors import Descriptor
 from storage.errors import SegmentGone, StorageError
 from storage.files import Identity
 from storage.log.append_queue import AppendQueue
+from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -373,5 +374,5 @@ class RawHandle(Handle):
     def release(self) -> None:
         self._node.handles.discard(self)
 
-    def sync_plan(self) -> FlushPlan | None:
-        return self._node.partition.flush_plan()
+    def sync_plans(self) -> Sequence[FlushPlan]:
+        return self._node.partition.flush_plans()

@@ -17,7 +17,7 @@ from kafkafs.line_index import Damaged, Reader, TextChanged
 from kafkafs.tree.append.append_target import NewPartitionTarget, PartitionTarget
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
-from kafkafs.tree.handles import READY, FlushPlan, Handle
+from kafkafs.tree.handles import READY, Handle
 from kafkafs.tree.inodes import BLOCK_SIZE, Attributes, Change, Node, inode_number
 from kafkafs.tree.notices import Waiter
 from kafkafs.tree.partition.generations import Generation
@@ -29,6 +29,7 @@ from kafkafs.views._measure import unfilled
 from storage import descriptors
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.append_queue import AppendQueue
+from storage.log.flush import FlushPlan
 from storage.paths import check_takes_records
 from storage.waiting import at_once, may_wait
 
@@ -662,5 +663,5 @@ class ReadHandle(Handle):
         self._partition.file_closed(self)
         self._file.closed(self)
 
-    def sync_plan(self) -> FlushPlan | None:
-        return self._partition.flush_plan()
+    def sync_plans(self) -> Sequence[FlushPlan]:
+        return self._partition.flush_plans()

@@ -403,20 +403,20 @@ class Partition:
                 continue
         return blocks
 
-    def flush_plan(self) -> FlushPlan | None:
-        """The plan for fsync of any of its files; None where all of it is flushed.
+    def flush_plans(self) -> list[FlushPlan]:
+        """The plan for fsync of any of its files; empty if all of it is flushed.
 
         OSError after a failed fsync; MustQueue.
         """
         log = self.log
         durability = log.durability
         if log.read_only or log.closed:
-            return None
+            return []
         log.append_queue.check_may_append()
         is_flushed = durability.recovery_point == log.log_end_offset
         if is_flushed and log.flush_error is None and not durability.directory_unsynced:
-            return None
-        return durability.start_flush()
+            return []
+        return [durability.start_flush()]
 
     def follow(self) -> None:
         """Look at what the process that writes the data directory has done, for a request."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from kafkafs.line_index.lines_file import file_suffix
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.partition import Partition, PeriodicWork
 from kafkafs.tree.partition.partition_text import PartitionText
 from storage import paths
@@ -25,6 +24,7 @@ from storage.errors import SegmentGone, StorageError
 from storage.follow.directory_watches import DirectoryWatches
 from storage.groups.group import Group
 from storage.log.append_queue import check_all_may_append
+from storage.log.flush import FlushPlan
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.manager import LogManager, Topic
@@ -371,45 +371,19 @@ def _taken(partitions: set[Partition]) -> list[Partition]:
     return taken
 
 
-class FlushPlans:
-    """The flush plans of several partitions. OSError where one refuses, after a failed fsync."""
-
-    __slots__ = ("plans",)
-
-    def __init__(self, partitions: Iterable[Partition]) -> None:
-        """MustQueue as `Partition.flush_plan`: nothing is planned."""
-        self.plans: list[FlushPlan] = []
-        partitions = list(partitions)
-        check_all_may_append(partition.log.append_queue for partition in partitions)
-        try:
-            for partition in partitions:
-                plan = partition.flush_plan()
-                if plan is not None:
-                    self.plans.append(plan)
-        except BaseException:
-            self.finish()
-            raise
-
-    def run(self) -> None:
-        """Run all plans, also after one has failed; then raise the first error."""
-        failed: Exception | None = None
-        for plan in self.plans:
-            try:
-                plan.run()
-            except Exception as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-
-    def finish(self) -> None:
-        for plan in self.plans:
+def flush_plans(partitions: Iterable[Partition]) -> list[FlushPlan]:
+    """The plans of several partitions, as `Partition.flush_plans`; after an error there is none."""
+    partitions = list(partitions)
+    check_all_may_append(partition.log.append_queue for partition in partitions)
+    plans: list[FlushPlan] = []
+    try:
+        for partition in partitions:
+            plans += partition.flush_plans()
+    except BaseException:
+        for plan in plans:
             plan.finish()
-
-
-def planned(partitions: Iterable[Partition]) -> FlushPlan | None:
-    """The plan for these partitions; None where all of it is flushed."""
-    plans = FlushPlans(partitions)
-    return plans if plans.plans else None
+        raise
+    return plans
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -34,7 +34,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.groups.claims import Claims
-from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import (
     KEEP_S,
     ROOT_INODE,
@@ -52,6 +52,7 @@ from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage import errors
 from storage.follow.directory_watches import DirectoryWatches
+from storage.log.flush import FlushPlan
 from storage.manager import LogManager
 from storage.waiting import before_waiting
 
@@ -128,7 +129,7 @@ class BuggyHandle(Handle):
     def release(self) -> None:
         raise RuntimeError("nobody foresaw this")
 
-    def sync_plan(self) -> FlushPlan:
+    def sync_plans(self) -> Sequence[FlushPlan]:
         raise RuntimeError("nobody foresaw this")
 
 
@@ -154,7 +155,7 @@ class SyncedHandle(OddHandle):
         self.sync_due = self.flags & (os.O_SYNC | os.O_DSYNC) != 0
         return len(data)
 
-    def sync_plan(self) -> FlushPlan:
+    def sync_plans(self) -> Sequence[FlushPlan]:
         self.sync_due = False
 
         def run() -> None:
@@ -165,7 +166,7 @@ class SyncedHandle(OddHandle):
             assert threading.current_thread() is threading.main_thread()
             self.data += b"synced\n"
 
-        return SimpleNamespace(run=run, finish=finish)
+        return [cast(FlushPlan, SimpleNamespace(run=run, finish=finish))]
 
 
 class ThreadHandle(OddHandle):

@@ -34,4 +34,4 @@ def test_what_a_handle_does_not_do_is_refused() -> None:
         assert caught.value.errno == errno.EBADF
     handle.flush()
     handle.release()
-    assert handle.sync_plan() is None
+    assert not handle.sync_plans()

@@ -20,7 +20,7 @@ from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.task import Task
 from storage.waiting import at_once
-from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, in_thread, read
+from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, in_thread, read, sync
 from tests.storage.logs import batch, values
 
 LIMIT = 300
@@ -273,7 +273,7 @@ def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         handle = tree.open("t/0", APPEND)
         with pytest.raises(ReadOnlyLog):
             handle.write(0, b"x\n")
-        assert handle.sync_plan() is None
+        assert not handle.sync_plans()
 
 
 def test_what_was_created_without_o_append_is_written_in_order(tree: Tree) -> None:
@@ -476,14 +476,11 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
     handle = tree.open("t/0", APPEND | flag)
     handle.write(0, b"line\n")
     assert handle.sync_due == bool(flag)
-    plan = handle.sync_plan()
-    assert plan is not None
-    plan.run()
-    plan.finish()
+    sync(handle)
     assert tree.log().durability.recovery_point == 1
     assert not handle.sync_due
-    assert handle.sync_plan() is None
-    assert tree.open("t/0").sync_plan() is None
+    assert not handle.sync_plans()
+    assert not tree.open("t/0").sync_plans()
 
 
 def test_fsync_says_that_the_log_takes_nothing(tree: Tree, handle: Handle) -> None:
@@ -493,9 +490,9 @@ def test_fsync_says_that_the_log_takes_nothing(tree: Tree, handle: Handle) -> No
     durability.flush()
     durability.refuse_appends(OSError(errno.EIO, "an fsync that failed"))
     with pytest.raises(OSError, match="appends are refused"):
-        handle.sync_plan()
+        handle.sync_plans()
     tree.manager.rescue(tree.log(), Task())
-    assert handle.sync_plan() is None
+    assert not handle.sync_plans()
 
 
 def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
@@ -505,10 +502,7 @@ def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
         handle.write(number * 2, b"x\n")
         due.append(handle.sync_due)
         if handle.sync_due:
-            plan = handle.sync_plan()
-            assert plan is not None
-            plan.run()
-            plan.finish()
+            sync(handle)
     assert due == [False, False, True, False]
 
 

@@ -32,7 +32,7 @@ from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
 from storage.waiting import at_once
 from tests import oracle
-from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread, read, write
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread, read, sync, write
 from tests.storage.log.test_follower import at
 from tests.storage.logs import NOW_MS, batch, values
 from tests.storage.producers import Producer, sparse
@@ -626,10 +626,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
     handle = tree.open(B, APPEND | flag)
     write(handle, 0, bytes(batch([b"x"])))
     assert handle.sync_due == bool(flag)
-    plan = handle.sync_plan()
-    assert plan is not None
-    plan.run()
-    plan.finish()
+    sync(handle)
     assert tree.log().durability.recovery_point == 1
     assert not handle.sync_due
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.text_file import TextFile
-from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from storage import Record
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
 from storage.log.partitioner import STAY_BYTES
 from storage.segment.reader import SegmentReader
-from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, sync
 from tests.murmur2 import partition_of
 from tests.storage.logs import values
 
@@ -82,14 +82,6 @@ def total(tree: Tree) -> int:
 
 def records(tree: Tree, number: int) -> list[Record]:
     return list(tree.log(partition=number).records())
-
-
-def run(plan: FlushPlan | None) -> None:
-    assert plan is not None
-    try:
-        plan.run()
-    finally:
-        plan.finish()
 
 
 # -- the file ------------------------------------------------------------------------------------
@@ -409,12 +401,12 @@ def test_fsync_is_that_of_every_partition(tree: Tree, keyed: Handle) -> None:
         keyed.write(0, keys_of(number, 1)[0] + b"\tv\n")
     assert not keyed.sync_due
     # Also through a handle that has written nothing, as sync(1) does it.
-    run(tree.open("t/.append", APPEND).sync_plan())
+    sync(tree.open("t/.append", APPEND))
     assert recovery_points(tree) == [1, 0, 1, 0]
     keyed.write(0, keys_of(1, 1)[0] + b"\tv\n")
-    run(keyed.sync_plan())
+    sync(keyed)
     assert recovery_points(tree) == [1, 1, 1, 0]
-    assert keyed.sync_plan() is None
+    assert not keyed.sync_plans()
 
 
 @pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
@@ -422,7 +414,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
     handle = tree.open("t/.kv/append", APPEND | flag)
     handle.write(0, keys_of(1, 1)[0] + b"\tv\n" + keys_of(3, 1)[0] + b"\tv\n")
     due = [handle.sync_due]
-    run(handle.sync_plan())
+    sync(handle)
     assert [*due, handle.sync_due] == [True, False]
     assert recovery_points(tree) == [0, 1, 0, 1]
 
@@ -434,7 +426,7 @@ def test_flush_messages_of_one_partition_asks_for_a_sync(tree: Tree, keyed: Hand
     due = [keyed.sync_due]
     keyed.write(0, other + b"\tv\n")
     assert [*due, keyed.sync_due] == [False, True]
-    run(keyed.sync_plan())
+    sync(keyed)
     assert recovery_points(tree)[2] == 2
 
 
@@ -459,13 +451,13 @@ def test_an_fsync_that_fails_leaves_the_others_flushed(tmp_path: Path) -> None:
         handle.write(0, everywhere)
         files.broken = "/t-1/"
         with pytest.raises(OSError, match="Input/output"):
-            run(handle.sync_plan())
+            sync(handle)
         assert recovery_points(tree) == [1, 0, 1, 1]
         with pytest.raises(OSError, match="fsync failed"):
             handle.write(0, everywhere)
         assert shown(tree) == [[b"v"]] * PARTITIONS, "nothing of it"
         with pytest.raises(OSError, match="fsync failed"):
-            handle.sync_plan()
+            handle.sync_plans()
         handle.write(0, keys_of(2, 1)[0] + b"\tv\n")
         files.broken = ""
         tree.log(partition=1).flush_error = None
@@ -498,7 +490,7 @@ def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
         handle.write(0, b"x")
     with pytest.raises(LogClosed):
         handle.flush()
-    assert handle.sync_plan() is None
+    assert not handle.sync_plans()
     # A new topic of the same name is another one.
     create(tree)
     with pytest.raises(LogClosed):
@@ -518,4 +510,4 @@ def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         handle = tree.open("t/.append", APPEND)
         with pytest.raises(ReadOnlyLog):
             handle.write(0, b"x\n")
-        assert handle.sync_plan() is None
+        assert not handle.sync_plans()

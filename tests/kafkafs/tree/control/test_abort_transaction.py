@@ -11,7 +11,7 @@ import pytest
 
 from storage.errors import InvalidTxnState, UnknownTopicOrPartition
 from storage.task import Task
-from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read, sync
 from tests.storage.logs import NOW_MS, values
 from tests.storage.producers import Producer
 from tests.storage.staging import staged
@@ -195,14 +195,11 @@ def test_the_marker_is_flushed_as_an_append(tree: Tree, flag: int) -> None:
     tree.manager.change_topic_settings("t", {"flush.messages": "1"})
     handle.write(0, b"1 7\n")
     assert handle.sync_due
-    plan = handle.sync_plan()
-    assert plan is not None
-    plan.run()
-    plan.finish()
+    sync(handle)
     for partition in (0, 1):
         log = tree.log(partition=partition)
         assert log.durability.recovery_point == log.log_end_offset
-    assert handle.sync_plan() is None
+    assert not handle.sync_plans()
 
 
 def test_who_may_write_it(tree: Tree) -> None:

@@ -25,6 +25,7 @@ from tests.kafkafs.trees import (
     commit,
     in_thread,
     read,
+    sync,
 )
 from tests.storage.logs import remove_head
 
@@ -272,10 +273,7 @@ def test_a_file_that_was_replaced_or_deleted_is_not_opened(tree: Tree) -> None:
 def test_fsync_of_it_flushes_the_partition(tree: Tree) -> None:
     tree.append("t/0", b"a\n")
     handle = tree.open(LOG)
-    plan = handle.sync_plan()
-    assert plan is not None
-    plan.run()
-    plan.finish()
+    sync(handle)
     handle.release()
     assert tree.log().durability.recovery_point == 1
 
