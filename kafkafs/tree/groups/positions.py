@@ -13,24 +13,17 @@ from __future__ import annotations
 
 import errno
 import re
-from enum import Enum
 from typing import Final, NamedTuple
 
 from kafkafs.printable import one_line
-from kafkafs.tree.files.start_names import Time, parse_point
+from kafkafs.tree.files.start_names import Edge, Offset, Time, parse_point
 from kafkafs.tree.files.start_points import offset_of_time
 from kafkafs.tree.partition.partition import Partition
 from storage.waiting import before_waiting
 
 _LONGEST: Final = 64
-_OFFSET: Final = re.compile("[0-9]{1,19}")
 _CHANGE: Final = re.compile("[+-][0-9]{1,19}")
-
-
-class Fixed(NamedTuple):
-    """This offset."""
-
-    offset: int
+_EDGES: Final = {"earliest": Edge.START, "latest": Edge.END}
 
 
 class Change(NamedTuple):
@@ -39,17 +32,10 @@ class Change(NamedTuple):
     offsets: int
 
 
-class Edge(Enum):
-    """The log start; the last stable offset."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
 class Wanted(NamedTuple):
     """The request of a line."""
 
-    where: Fixed | Change | Edge | Time
+    where: Offset | Change | Edge | Time
     metadata: str
 
 
@@ -60,15 +46,13 @@ def parse(line: str, now_ms: int) -> Wanted:
     return Wanted(_where(text, now_ms), metadata)
 
 
-def _where(text: str, now_ms: int) -> Fixed | Change | Edge | Time:
-    if _OFFSET.fullmatch(text):
-        return Fixed(int(text))
+def _where(text: str, now_ms: int) -> Offset | Change | Edge | Time:
     if _CHANGE.fullmatch(text):
         return Change(int(text))
-    if text in (Edge.EARLIEST.value, Edge.LATEST.value):
-        return Edge(text)
+    if text in _EDGES:
+        return _EDGES[text]
     point = parse_point(text, now_ms) if len(text) <= _LONGEST else None
-    if isinstance(point, Time):
+    if isinstance(point, Offset | Time):
         return point
     raise OSError(
         errno.EINVAL,
@@ -80,7 +64,7 @@ def _where(text: str, now_ms: int) -> Fixed | Change | Edge | Time:
 def offset_of(wanted: Wanted, partition: Partition, committed: int | None) -> int:
     """The offset that a request leads to now. OSError: EINVAL; BlockingIOError, StorageError."""
     log, where = partition.log, wanted.where
-    if isinstance(where, Fixed):
+    if isinstance(where, Offset):
         offset = where.offset
     elif isinstance(where, Change):
         if committed is None:
@@ -94,7 +78,7 @@ def offset_of(wanted: Wanted, partition: Partition, committed: int | None) -> in
         found = offset_of_time(text, where.timestamp_ms)
         offset = log.last_stable_offset if found is None else found
     else:
-        offset = log.log_start_offset if where is Edge.EARLIEST else log.last_stable_offset
+        offset = log.log_start_offset if where is Edge.START else log.last_stable_offset
     if not log.log_start_offset <= offset <= log.log_end_offset:
         bounds = f"{log.log_start_offset}..{log.log_end_offset}"
         raise OSError(errno.EINVAL, f"offset {offset} is outside of {log.name} ({bounds})")

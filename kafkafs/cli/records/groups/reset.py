@@ -173,10 +173,11 @@ def _reset_through(
 
 def _check_range(name: str, facts: Mapping[str, str], wanted: Wanted) -> None:
     """Raise ClickException if a partition has no such offset."""
-    from kafkafs.tree.groups.positions import Change, Fixed
+    from kafkafs.tree.files.start_names import Offset
+    from kafkafs.tree.groups.positions import Change
 
     offset = None
-    if isinstance(wanted.where, Fixed):
+    if isinstance(wanted.where, Offset):
         offset = wanted.where.offset
     elif isinstance(wanted.where, Change):
         if facts["position"] == "none":

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.files.start_names import Time
-from kafkafs.tree.groups.positions import Change, Edge, Fixed, Wanted, offset_of, parse
+from kafkafs.tree.files.start_names import Edge, Offset, Time
+from kafkafs.tree.groups.positions import Change, Wanted, offset_of, parse
 from kafkafs.tree.partition.partition import Partition
 from storage import Record, encode
 from tests.kafkafs.trees import Tree, a_tree
@@ -41,17 +41,17 @@ def partition_of(tree: Tree) -> Partition:
 @pytest.mark.parametrize(
     ("line", "where"),
     [
-        ("7", Fixed(7)),
-        ("007", Fixed(7)),
-        ("20261121", Fixed(20261121)),
+        ("7", Offset(7)),
+        ("007", Offset(7)),
+        ("20261121", Offset(20261121)),
         ("+7", Change(7)),
         ("-7", Change(-7)),
         ("+0", Change(0)),
-        ("earliest", Edge.EARLIEST),
-        ("latest", Edge.LATEST),
+        ("earliest", Edge.START),
+        ("latest", Edge.END),
         ("-15m", Time(NOW_MS - 15 * 60_000)),
         ("1970-01-01T00:00:01Z", Time(1000)),
-        (" 7 ", Fixed(7)),
+        (" 7 ", Offset(7)),
     ],
 )
 @pytest.mark.parametrize("metadata", ["", "words, and\ta tab ", "\t"])
