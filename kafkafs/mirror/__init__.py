@@ -1,10 +1,11 @@
 """Copies topics of a Kafka cluster into a data directory, batch by batch, and keeps the copy up to
 date.
 
-`mirror` has the loop on one thread: it reads from the leaders, appends, and does the periodic work
-of the directory. `rules` decide by facts of an answer and of our log, and touch nothing. `topics`
-chooses the topics, and begins or renames their copies. `groups` copies the committed offsets of
-groups if their topic may not be read. `compaction` compacts the topic of these offsets.
+`mirror` has the topics and the loop on one thread. `copier` copies the records of partitions: it
+reads from the leaders and appends. `rules` decide by facts of an answer and of our log, and touch
+nothing. `facts` are what a run knows. `topics` chooses the topics, and begins or renames copies.
+`groups` copies the committed offsets of groups if their topic may not be read. `compaction`
+compacts the topic of these offsets.
 
 The log end is the position: after a kill the copy continues there. No offset is left out silently:
 a gap is named durably before the records after it are appended. Nothing that was copied is deleted,

@@ -4,7 +4,7 @@ that a silent broker delays no record of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from concurrent.futures import Future
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
@@ -12,27 +12,16 @@ from typing import Generic, NamedTuple, TypeVar
 from kafka_client.cluster import Cluster, Metadata, TopicPartition
 from kafka_client.connection import in_background
 from kafka_client.errors import ClientError
-from kafka_client.requests import EARLIEST, TopicSettings, describe_topic_configs
+from kafka_client.requests import TopicSettings, describe_topic_configs
 from kafkafs.mirror import groups, topics
 from kafkafs.mirror.groups import GroupFacts
 
 T = TypeVar("T")
 
 
-class Wanted(NamedTuple):
-    """The patterns of topics, the partitions that have a copy, the topics whose settings are asked
-    for, and whether groups are.
-    """
-
-    patterns: Sequence[str]
-    known: Set[tuple[str, int]]
-    names: Set[str]
-    with_groups: bool
-
-
 class Found(NamedTuple):
-    """The metadata of all topics, the starts of new copies, the settings of their topics and of the
-    wanted ones, and the groups if they are wanted.
+    """The metadata of all topics, the starts of new copies, the settings of their topics and of
+    the given ones, and the groups if they were asked for.
     """
 
     metadata: Metadata
@@ -48,10 +37,7 @@ class Lookups(Generic[T]):
         self._cluster = cluster.for_thread()
         self._future: Future[T] | None = None
 
-    def __enter__(self) -> Lookups[T]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Close the connections, after the lookup that may be under way."""
         if self._future is None:
             self._cluster.close()
@@ -77,15 +63,21 @@ class Lookups(Generic[T]):
             return error
 
 
-def look_up(wanted: Wanted, cluster: Cluster) -> Found:
-    """Ask a cluster."""
-    of_groups = groups.ask(cluster) if wanted.with_groups else None
+def look_up(
+    patterns: Sequence[str],
+    known: Container[tuple[str, int]],
+    names: Set[str],
+    with_groups: bool,
+    cluster: Cluster,
+) -> Found:
+    """Ask a cluster. `known`: the partitions that have a copy. `names`: further topics whose
+    settings are asked for.
+    """
+    of_groups = groups.ask(cluster) if with_groups else None
     metadata = cluster.refresh()
-    new = topics.without_copies(metadata, wanted.patterns, wanted.known)
-    names = wanted.names | {each.topic for each in new}
-    settings = settings_of(cluster, sorted(names))
-    starts = topics.start_offsets(cluster, dict.fromkeys(new, EARLIEST))
-    return Found(metadata, starts, settings, of_groups)
+    new = topics.without_copies(metadata, patterns, known)
+    settings = settings_of(cluster, sorted(names | {each.topic for each in new}))
+    return Found(metadata, topics.start_offsets(cluster, new), settings, of_groups)
 
 
 def settings_of(

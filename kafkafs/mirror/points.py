@@ -28,14 +28,14 @@ from kafka_client.requests import (
     fetch_all_committed,
     list_offsets,
 )
-from kafkafs.mirror.copied import Copy
 from kafkafs.mirror.cuts import Sides, cut_partition
+from kafkafs.mirror.facts import Copy, Facts
 from kafkafs.mirror.lookups import Lookups, settings_of
 from kafkafs.mirror.topics import id_text, without_copies
 from storage import paths
 from storage.manager import LogManager
 from storage.state import point_file
-from storage.state.mirror_file import NO_ID, MirrorFile
+from storage.state.mirror_file import NO_ID
 from storage.state.point_file import INVALID, SPLIT, VALID, Point, Position, Range
 
 _EACH_MS: Final = 60_000
@@ -77,28 +77,19 @@ def _ask(
 
 
 class Points:
-    """The points of a session. `last`: the name and the content of the last one that was written;
-    `fault`: why there is none, or why it is not valid.
-    """
+    """The points of a session."""
 
-    def __init__(
-        self,
-        manager: LogManager,
-        asking: Lookups[Asked],
-        status: MirrorFile,
-        copies: Mapping[TopicPartition, Copy],
-    ) -> None:
+    def __init__(self, manager: LogManager, asking: Lookups[Asked], facts: Facts) -> None:
         self._manager = manager
         self._asking = asking
-        self._status = status
-        self._copies = copies
+        self._facts = facts
+        self._status = facts.status
+        self._copies = facts.copies
         self._pending: Asked | None = None
         self._attempts = 0
         # When the next attempt begins. Earlier answers are not used.
         self._again_ms: int | None = None
         self._next_ms = manager.monotonic_ms() + _EACH_MS
-        self.last: tuple[str, Point] | None = None
-        self.fault = ""
 
     @property
     def is_under_way(self) -> bool:
@@ -116,7 +107,7 @@ class Points:
                 self._begin(topics)
             return
         if isinstance(found, ClientError):
-            self.fault = f"no restore point can be taken: {found}"
+            self._facts.add_fault("point", f"no restore point can be taken: {found}")
         elif found is not None:
             self._pending = found
         if self._pending is not None and self._is_reached(self._pending):
@@ -125,9 +116,10 @@ class Points:
             if point.state == SPLIT and self._attempts > 0:
                 self._try_again()
                 return
-            self.fault = "the restore point could not be written"
             with self._manager.duties.attempt("restore point"):
                 self._write(point)
+            if self._facts.point is None or self._facts.point[1] is not point:
+                self._facts.add_fault("point", "the restore point could not be written")
 
     def begin(self, topics: Mapping[str, Topic]) -> None:
         """Begin a point now. Partitions of topics that the cluster does not list are left out."""
@@ -175,16 +167,19 @@ class Points:
 
     def _write(self, point: Point) -> None:
         """Errors: OSError, StorageError."""
-        manager = self._manager
+        manager, facts = self._manager, self._facts
         for item, (_, end) in point.partitions.items():
             log = manager.log(*item)
             if (log.flushed_end or 0) < end:
                 log.flush()
-        self.last = point_file.write(manager.files, manager.path, point), point
-        self.fault = ""
-        if point.state != VALID:
-            self.fault = f"the last restore point is {point.state}; `kafkafs points` has the reason"
-        point_file.thin(manager.files, manager.path, manager.clock_ms())
+        facts.point = point_file.write(manager.files, manager.path, point), point
+        if point.state == VALID:
+            facts.end_fault("point")
+        else:
+            reason = f"the last restore point is {point.state}; `kafkafs points` has the reason"
+            facts.add_fault("point", reason)
+        with manager.duties.attempt("removal of old restore points"):
+            point_file.thin(manager.files, manager.path, manager.clock_ms())
 
     def _point(self, asked: Asked) -> Point:
         """Return the point, with its state."""
@@ -213,19 +208,13 @@ class Points:
                 stable = min(ends.get(each, log.last_stable_offset), log.log_end_offset)
                 point.partitions[each] = Range(start, max(start, stable))
                 point.ids[each.topic] = self._status.ids[each.topic]
-        of_groups = [paths.CONSUMER_OFFSETS] if paths.CONSUMER_OFFSETS in self._status.ids else []
-        patterns = [*self._status.topics, *of_groups]
-        for each in without_copies(asked.metadata, patterns, asked.ends):
+        for each in without_copies(asked.metadata, self._facts.patterns, asked.ends):
             faults.append(f"{each} was not copied yet")
         point.groups = dict(_committed(asked.groups, point, faults))
         if (late_ms := self._late_ms(asked)) > _IN_TIME_MS:
             faults.append(f"the copy reached the ends after {late_ms // 1000} s")
-        notes = [
-            f"without {name}, which the cluster does not list"
-            for name in sorted(
-                {each.topic for each in self._copies} - {e.topic for e in asked.ends}
-            )
-        ]
+        unlisted = {each.topic for each in self._copies} - {each.topic for each in asked.ends}
+        notes = [f"without {name}, which the cluster does not list" for name in sorted(unlisted)]
         for name in point.ids:
             found, known = asked.settings.get(name), self._status.settings.get(name, {})
             if not isinstance(found, TopicSettings):
@@ -300,9 +289,7 @@ def _has_open(copy: Copy, end: Offset | ClientError) -> bool:
 
 
 def _committed(
-    found: Mapping[str, CommittedOffsets | ClientError],
-    point: Point,
-    faults: list[str],
+    found: Mapping[str, CommittedOffsets | ClientError], point: Point, faults: list[str]
 ) -> Iterator[tuple[str, dict[tuple[str, int], Position]]]:
     """Yield the committed offsets of groups; add those that cannot be read to the faults."""
     for name, offsets in found.items():

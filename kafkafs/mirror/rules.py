@@ -37,12 +37,6 @@ class Hole(NamedTuple):
     last: int
 
 
-class Append(NamedTuple):
-    """Name these gaps, then append."""
-
-    gaps: tuple[Hole, ...]
-
-
 class Skip(NamedTuple):
     """Fetch from `offset` on. `damaged`: the offsets below it were skipped on request."""
 
@@ -84,9 +78,7 @@ class Policy:
     delete_retention_ms: int | None = None
 
     @classmethod
-    def of(cls, found: TopicSettings | ClientError | None) -> Policy:
-        if not isinstance(found, TopicSettings):
-            return cls()
+    def of(cls, found: TopicSettings) -> Policy:
         policy = found.in_force.get("cleanup.policy")
         retention = found.in_force.get("delete.retention.ms", "")
         return cls(
@@ -102,9 +94,9 @@ def on_records(
     policy: Policy,
     *,
     accept_loss: bool,
-) -> Append | Wait:
-    """Decide about batches. `holes`: the ranges of offsets before and between them; `known`: the
-    gaps of our log; `source_start`: the log start of the leader.
+) -> Sequence[Hole] | Wait:
+    """Return the gaps to name before batches are appended. `holes`: the ranges of offsets before
+    and between them; `known`: the gaps of our log; `source_start`: the log start of the leader.
     """
     named: list[Hole] = []
     holes = list(holes)
@@ -123,7 +115,7 @@ def on_records(
                 "(DESCRIBE_CONFIGS), which would tell whether the topic is compacted"
             )
         named.append(Hole("missing", first, last))
-    return Append(tuple(named))
+    return named
 
 
 def without_records(end: int, position: int, known: Sequence[Gap]) -> Hole | None:

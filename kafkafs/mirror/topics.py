@@ -57,8 +57,9 @@ def id_text(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
-def is_another(known_id: str, topic: Topic) -> bool:
+def is_another(status: MirrorFile, topic: Topic) -> bool:
     """Return whether a topic has another id than its copy; not if one of them is not known."""
+    known_id = status.ids.get(topic.name, NO_ID)
     return topic.id != NO_TOPIC_ID and known_id not in (NO_ID, id_text(topic.id))
 
 
@@ -83,13 +84,15 @@ def without_copies(
 
 
 def start_offsets(
-    cluster: Cluster, starts: Mapping[TopicPartition, int]
+    cluster: Cluster, new: Iterable[TopicPartition], start: int = EARLIEST
 ) -> dict[TopicPartition, int | ClientError]:
-    """Return where the copies of partitions begin: EARLIEST, LATEST, or a time in ms.
+    """Return where new copies begin. `start`: EARLIEST, LATEST, or a time in ms. The topic of
+    committed offsets is copied from its beginning.
 
     A partition without a leader has a start later, unless its start is relative to now. Errors:
     ClientError.
     """
+    starts = {each: EARLIEST if each.topic == paths.CONSUMER_OFFSETS else start for each in new}
     asked = {
         each: start
         for each, start in starts.items()
@@ -99,13 +102,13 @@ def start_offsets(
     # No record is as young as that.
     late = [each for each, offset in found.items() if isinstance(offset, Offset) and offset[0] < 0]
     found |= list_offsets(cluster, dict.fromkeys(late, LATEST))
-    without_leader = BrokerError(LEADER_NOT_AVAILABLE, "")
-    return {
-        each: offset.offset
-        if isinstance(offset := found.get(each, without_leader), Offset)
-        else offset
-        for each in starts
-    }
+    offsets: dict[TopicPartition, int | ClientError] = {}
+    for each in starts:
+        offset = found.get(each, BrokerError(LEADER_NOT_AVAILABLE, ""))
+        if isinstance(offset, ClientError) and starts[each] != EARLIEST:
+            raise offset
+        offsets[each] = offset.offset if isinstance(offset, Offset) else offset
+    return offsets
 
 
 # -- the directory ---------------------------------------------------------------------------------
@@ -129,7 +132,7 @@ def created_again(
     kept = {
         name: kept_name(name, status.ids[name])
         for name, topic in topics.items()
-        if is_another(status.ids.get(name, NO_ID), topic)
+        if is_another(status, topic)
     }
     if not kept:
         return []

@@ -905,7 +905,7 @@ FAULTS = [
     ),
     Fault(
         "gap-of-a-killed-mirror-is-not-synced",
-        "kafkafs/mirror/mirror.py",
+        "kafkafs/mirror/copier.py",
         "not synced the directory.\n                log.flush()\n",
         "not synced the directory.\n                pass\n",
         "After a power cut a mirror has records after a gap that nothing names.",

@@ -20,6 +20,7 @@ from kafka_client.properties import ClientSettings
 from kafka_client.requests import EARLIEST, LATEST, produce
 from kafkafs.mirror import housekeeping
 from kafkafs.mirror import mirror as module
+from kafkafs.mirror.facts import Facts
 from kafkafs.mirror.mirror import Mirror, Options
 from kafkafs.mirror.topics import MirrorRefused
 from storage import Record, encode, paths
@@ -95,18 +96,19 @@ class Run:
             f"kafka://{broker.address}", patterns or ("*",), consumer={"max_wait_ms": 50}, **options
         )
 
-    def __call__(self, stop: Callable[[], bool] | None = None) -> Mirror:
+    def __call__(self, stop: Callable[[], bool] | None = None) -> Facts:
         """Copy up to the end, or until `stop` says so."""
         with Cluster(parse_brokers(self.broker.address), ClientSettings()) as cluster:
-            self.mirror = Mirror(cluster, str(self.data), self.options)
-            self.mirror.run(stop is None, stop or (lambda: False), self.lines.append)
-        return self.mirror
+            mirror = Mirror(cluster, str(self.data), self.options, self.lines.append)
+            self.facts = mirror.facts
+            mirror.run(stop is None, stop or (lambda: False))
+        return self.facts
 
 
 def test_batches_and_offsets_are_those_of_the_broker(broker: Broker, tmp_path: Path) -> None:
     run = Run(broker, tmp_path)
-    mirror = run()
-    assert (run.lines, mirror.gaps, mirror.waiting, mirror.left) == ([], 0, {}, 0)
+    facts = run()
+    assert (run.lines, facts.gaps, facts.waiting, facts.left) == ([], 0, {}, 0)
     for topic in ("orders", "tx", "started", "empty"):
         assert stored(tmp_path / f"{topic}-0") == stored(broker.partition(topic)), topic
     with LogManager.open(str(tmp_path), read_only=True) as manager:
@@ -216,7 +218,7 @@ def test_deletions_are_followed_on_request(broker: Broker, tmp_path: Path) -> No
 def test_a_topic_that_is_not_there_is_a_fault(broker: Broker, tmp_path: Path) -> None:
     run = Run(broker, tmp_path, "nope")
     run()
-    assert list(run.mirror.faults.values()) == run.lines
+    assert list(run.facts.faults.values()) == run.lines
     assert run.lines == ["the cluster has no topic nope, or it may not be read"]
 
 
@@ -279,7 +281,7 @@ def test_records_that_the_leader_has_lost(
             if data == old:
                 as_before_topic_ids(patch)
             run = Run(broker, data, topic)
-            assert (run().gaps, run.mirror.waiting) == (1, {})
+            assert (run().gaps, run.facts.waiting) == (1, {})
         assert named(data, topic) == [("diverged", 5, 7)]
         assert stored(data / f"{topic}-0") == stored(broker.partition(topic)) != before
         (kept,) = (data / f"{topic}-0").glob("*.diverged")
@@ -294,13 +296,13 @@ def test_a_topic_that_was_created_again_without_ids(
     as_before_topic_ids(monkeypatch)
     topic = f"without-{count}"
     run = mirrored(broker, tmp_path, topic, 5)
-    assert (run().gaps, run.mirror.waiting) == (0, {})
+    assert (run().gaps, run.facts.waiting) == (0, {})
     before = stored(tmp_path / f"{topic}-0")
     clients.delete_topic(broker, topic)
     clients.create_topic(broker, topic)
     Sender(broker).send(topic, records(b"new", count))
-    assert (run().gaps, list(run.mirror.waiting)) == (0, [(topic, 0)])
-    assert "is it another topic?" in run.mirror.waiting[topic, 0]
+    assert (run().gaps, list(run.facts.waiting)) == (0, [(topic, 0)])
+    assert "is it another topic?" in run.facts.waiting[topic, 0]
     assert stored(tmp_path / f"{topic}-0") == before
 
 
@@ -313,11 +315,11 @@ def test_damaged_records_are_skipped_only_on_request(broker: Broker, tmp_path: P
     with path.open("r+b") as file:
         file.seek(start + 70)
         file.write(b"damage")
-    mirror = run()
-    assert (mirror.gaps, list(mirror.waiting)) == (0, [("damaged", 0)])
-    assert "--accept-loss" in mirror.waiting["damaged", 0]
+    facts = run()
+    assert (facts.gaps, list(facts.waiting)) == (0, [("damaged", 0)])
+    assert "--accept-loss" in facts.waiting["damaged", 0]
     run = Run(broker, tmp_path, "damaged", accept_loss=True)
-    assert (run().gaps, run.mirror.waiting) == (1, {})
+    assert (run().gaps, run.facts.waiting) == (1, {})
     assert named(tmp_path, "damaged") == [("damaged", 5, 9)]
     log = path.read_bytes()
     assert stored(tmp_path / "damaged-0") == log[:start] + stored_batch(log, 10)
@@ -380,7 +382,7 @@ def test_a_running_mirror_follows_the_cluster(
 
     steps = script()
     run(lambda: next(steps, True) is True)
-    assert run.mirror.gaps == 0
+    assert run.facts.gaps == 0
     assert stored(tmp_path / "run-1-0") == stored(broker.partition("run-1"))
     assert stored(tmp_path / "run-2-0") == stored(broker.partition("run-2"))
 
@@ -479,7 +481,7 @@ def test_records_that_were_damaged_on_the_way_are_read_again(
 
         monkeypatch.setattr(Cluster, "refresh", through_proxy)
         run = Run(broker, tmp_path, "flipped")
-        assert (run().gaps, run.mirror.waiting, run.lines) == (0, {}, [])
+        assert (run().gaps, run.facts.waiting, run.lines) == (0, {}, [])
         assert proxy.count == 0
     assert stored(tmp_path / "flipped-0") == stored(broker.partition("flipped"))
 
@@ -565,11 +567,11 @@ def test_partitions_and_topics_are_created_while_a_mirror_runs(
         Sender(broker).send("grown-new", records(b"n", 4))
         while not all((tmp_path / name).exists() for name in ("grown-2", "grown-new-0")):
             yield
-        while run.mirror.left or run.mirror.copied_offsets < 12:
+        while run.facts.left or run.facts.copied_offsets < 12:
             yield
 
     watched(run, steps, monkeypatch)
-    assert (run.mirror.gaps, run.lines) == (0, [])
+    assert (run.facts.gaps, run.lines) == (0, [])
     for name in ("grown-1", "grown-2", "grown-new-0"):
         assert stored(tmp_path / name) == stored(broker.data / name), name
     with LogManager.open(str(tmp_path), read_only=True) as manager:
@@ -587,7 +589,7 @@ def test_a_topic_is_created_again_while_a_mirror_runs(
         clients.delete_topic(broker, "reborn")
         clients.create_topic(broker, "reborn")
         Sender(broker).send("reborn", records(b"new", 7))
-        while run.mirror.copied_offsets < 7:
+        while run.facts.copied_offsets < 7:
             yield
 
     watched(run, steps, monkeypatch)

@@ -69,7 +69,7 @@ def test_the_offsets_of_groups_are_copied_with_their_topic(broker: Broker, tmp_p
     clients.commit(broker, "topic-2", "orders", 44)
     clients.commit(broker, "topic-2", "orders", 45)
     run = Run(broker, tmp_path, "orders", start=LATEST)
-    assert (run().gaps, run.lines, run.mirror.waiting) == (0, [], {})
+    assert (run().gaps, run.lines, run.facts.waiting) == (0, [], {})
     found = committed(tmp_path)
     assert (found["topic-1"], found["topic-2"]) == ({("orders", 0): 33}, {("orders", 0): 45})
     for number in range(2):
@@ -102,7 +102,7 @@ def test_offsets_whose_topic_may_not_be_read(broker: Broker, tmp_path: Path) -> 
     readable()
     run = Run(broker, tmp_path / "denied", "orders")
     with allowed(broker, AclOperation.DESCRIBE):
-        assert (run().gaps, run.mirror.waiting, run.mirror.faults) == (0, {}, {})
+        assert (run().gaps, run.facts.waiting, run.facts.faults) == (0, {}, {})
         assert run.lines == [
             f"{OFFSETS}: this mirror asks for the offsets of groups every 30 s, as it may not read "
             "the topic"
@@ -111,7 +111,7 @@ def test_offsets_whose_topic_may_not_be_read(broker: Broker, tmp_path: Path) -> 
         clients.commit(broker, "denied", "orders", 50)
         before = len(readable.lines)
         readable()
-        assert set(readable.mirror.waiting) == {(OFFSETS, 0), (OFFSETS, 1)}
+        assert set(readable.facts.waiting) == {(OFFSETS, 0), (OFFSETS, 1)}
         assert "TOPIC_AUTHORIZATION_FAILED" in readable.lines[before]
         assert committed(readable.data)["denied"] == {("orders", 0): 33}
     run()
@@ -164,5 +164,5 @@ def test_a_topic_whose_settings_may_not_be_read(broker: Broker, tmp_path: Path) 
     until(lambda: ends.items() <= checkpoint_file.read_offsets(Files(), checkpoint).items())
     run = Run(broker, tmp_path, "orders")
     with allowed(broker, AclOperation.READ, AclOperation.DESCRIBE):
-        assert (run().gaps, run.mirror.waiting, run.lines) == (0, {}, [])
+        assert (run().gaps, run.facts.waiting, run.lines) == (0, {}, [])
     assert committed(tmp_path)["cleaned"] == {("orders", 0): 4}

@@ -57,7 +57,7 @@ def test_a_mirror_has_what_the_new_leaders_have(
         Cluster(addresses, ClientSettings()) as writer,
     ):
         options = Options("kafka://", ("moved", "unclean"), consumer={"max_wait_ms": 100})
-        mirror = Mirror(cluster, str(tmp_path), options)
+        mirror = Mirror(cluster, str(tmp_path), options, lines.append)
 
         def write(partition: TopicPartition, text: bytes, count: int) -> None:
             for number in range(count):
@@ -98,8 +98,8 @@ def test_a_mirror_has_what_the_new_leaders_have(
             assert time.monotonic() < begun + HANG_S, lines
             return next(rounds, True) is True
 
-        mirror.run(False, stop, lines.append)
-    assert mirror.gaps == 1, lines
+        mirror.run(False, stop)
+    assert mirror.facts.gaps == 1, lines
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         moved, unclean = manager.log("moved", 0), manager.log("unclean", 0)
         assert moved.gaps == ()

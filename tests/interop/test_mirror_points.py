@@ -104,7 +104,7 @@ def test_a_point_is_the_state_of_the_cluster(broker: Broker, tmp_path: Path) -> 
     run = Run(broker, tmp_path)
     run()
     point = taken(tmp_path)
-    assert run.mirror.point == (point_file.name_at(point.time_ms), point)
+    assert run.facts.point == (point_file.name_at(point.time_ms), point)
     assert (point.state_text, run.lines) == (VALID, [])
     assert point.partitions == {
         (topic, 0): Range(0, clients.offsets(broker, topic, committed=True)[1])
@@ -117,7 +117,7 @@ def test_a_point_is_the_state_of_the_cluster(broker: Broker, tmp_path: Path) -> 
         assert point.cluster == cluster.refresh().cluster_id
     offsets = {name: {each[0] for each in found.values()} for name, found in point.groups.items()}
     assert offsets == {"plain group %": {13}, "transaction-True": {1}}
-    assert point.ids == {name: run.mirror.status.ids[name] for name in ("a", "b", "open")}
+    assert point.ids == {name: run.facts.status.ids[name] for name in ("a", "b", "open")}
     assert point.settings == {"open": {"retention.ms": "-1"}}
 
 
@@ -139,7 +139,7 @@ def test_partitions_and_groups_that_cannot_be_read(broker: Broker, tmp_path: Pat
     point = taken(tmp_path)
     assert point.state == INVALID
     assert "__consumer_offsets:0 waits: TOPIC_AUTHORIZATION_FAILED" in point.reason
-    assert "the last restore point is invalid" in "".join(run.mirror.faults.values())
+    assert "the last restore point is invalid" in "".join(run.facts.faults.values())
 
 
 def between(monkeypatch: pytest.MonkeyPatch, topic: str, action: Callable[[], object]) -> None:
@@ -182,7 +182,7 @@ def test_a_transaction_that_is_committed_between_two_answers(
     assert point.reason.endswith(f"ends later in {first}:0")
     sender.producer.commit_transaction(HANG_S)
     run()
-    assert (taken(tmp_path).state_text, run.mirror.faults) == (VALID, {})
+    assert (taken(tmp_path).state_text, run.facts.faults) == (VALID, {})
 
 
 @pytest.mark.parametrize("may_read", [True, False])
@@ -290,7 +290,7 @@ def test_keys_that_are_rewritten_and_cleaned_before_they_are_copied(
         elif number == 1:
             is_held.set()
             assert is_rewritten.wait(HANG_S)
-        return number > 0 and run.mirror.point is not None
+        return number > 0 and run.facts.point is not None
 
     monkeypatch.setattr(module, "list_offsets", rewrite)
     run(stop)

@@ -260,11 +260,11 @@ def test_a_mirror_has_them_as_they_are(old: Old, tmp_path: Path) -> None:
         hand_over(old, broker)
         with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
             lines: list[str] = []
-            mirror = Mirror(cluster, str(data), Options("kafka://"))
-            mirror.run(True, lambda: False, lines.append)
+            mirror = Mirror(cluster, str(data), Options("kafka://"), lines.append)
+            mirror.run(True, lambda: False)
     finally:
         broker.kill()
-    assert mirror.waiting == {}
+    assert mirror.facts.waiting == {}
     # It is not a compacted topic any more.
     assert {line.partition(":")[0] for line in lines} == {"compacted"}
     for topic in old.topics:

@@ -27,7 +27,7 @@ from storage.plural import counted
 
 if TYPE_CHECKING:
     from kafka_client.addresses import HostPort
-    from kafkafs.mirror.mirror import Mirror
+    from kafkafs.mirror.facts import Facts
     from kafkafs.mount_table import Mounted
 
 _METRICS_S = 10.0
@@ -173,19 +173,20 @@ def command(
         if mount is not None:
             stack.enter_context(_mounted(path, mount, stage))
         cluster = stack.enter_context(client.connected(brokers))
-        mirror = Mirror(cluster, path, options)
-        shown = stack.enter_context(closing(_Shown(mirror, metrics, stage, is_endless=not once)))
+        mirror = Mirror(cluster, path, options, warn)
+        facts = mirror.facts
+        shown = stack.enter_context(closing(_Shown(facts, metrics, stage, is_endless=not once)))
         opening = stack.enter_context(opening_shown()) or opening_told()
-        mirror.run(once, shown.stop, warn, opening)
-    copied = counted(mirror.copied_offsets, "record")
-    say(f"copied {copied}, {human_size(mirror.copied_bytes)}")
+        mirror.run(once, shown.stop, opening)
+    copied = counted(facts.copied_offsets, "record")
+    say(f"copied {copied}, {human_size(facts.copied_bytes)}")
     if once:
         if stage.signals:
             cancelled(stage.signals[0])
-        if mirror.point is not None:
-            name, point = mirror.point
+        if facts.point is not None:
+            name, point = facts.point
             say(f"restore point {name}: {point.state_text}")
-        end(found=mirror.gaps > 0, failed=bool(mirror.waiting or mirror.faults))
+        end(found=facts.gaps > 0, failed=bool(facts.waiting or facts.faults))
 
 
 def _data_dir(text: str, *, create: bool) -> str:
@@ -268,9 +269,9 @@ class _Shown:
     """Shows how far a mirror is: to people, to the service manager and in the file of metrics."""
 
     def __init__(
-        self, mirror: Mirror, metrics: str | None, stage: _Stage, *, is_endless: bool
+        self, facts: Facts, metrics: str | None, stage: _Stage, *, is_endless: bool
     ) -> None:
-        self._mirror = mirror
+        self._facts = facts
         self._metrics = metrics
         self._stage = stage
         self._is_endless = is_endless
@@ -300,13 +301,12 @@ class _Shown:
             self._write(self._metrics)
 
     def _show(self) -> None:
-        mirror = self._mirror
         tell("WATCHDOG=1", f"STATUS={self._state()}")
         if self._is_up_to_date:
             return
-        done = mirror.copied_offsets
-        self._progress.show("copying", done, done + mirror.left, "records")
-        if self._is_endless and mirror.is_complete:
+        done = self._facts.copied_offsets
+        self._progress.show("copying", done, done + self._facts.left, "records")
+        if self._is_endless and self._facts.is_complete:
             self._is_up_to_date = True
             self._progress.close()
             warn(f"up to date: {self._state()}")
@@ -314,31 +314,31 @@ class _Shown:
     def _write(self, path: str) -> None:
         """Write the metrics. Errors: OSError at first. Later, the mirror works without the file."""
         try:
-            _write_metrics(path, self._mirror)
+            _write_metrics(path, self._facts)
         except OSError as error:
             if not self._stage.is_open:
                 raise
             warn(f"{path}: {error.strerror}")
 
     def _state(self) -> str:
-        topics = [topic for topic, _ in self._mirror.status.partitions]
+        topics = [topic for topic, _ in self._facts.status.partitions]
         partitions = counted(len(topics) - topics.count(CONSUMER_OFFSETS), "partition")
-        behind = f"{counted(self._mirror.left, 'record')} behind"
-        waiting = len(self._mirror.waiting)
+        behind = f"{counted(self._facts.left, 'record')} behind"
+        waiting = len(self._facts.waiting)
         state = f"{partitions}, {behind}" + (f", {waiting} waiting" if waiting else "")
-        return "; ".join([state, *list(self._mirror.faults.values())[:1]])
+        return "; ".join([state, *list(self._facts.faults.values())[:1]])
 
 
-def _write_metrics(path: str, mirror: Mirror) -> None:
+def _write_metrics(path: str, facts: Facts) -> None:
     """Replace the file of metrics. Errors: OSError."""
     from kafkafs.tree.directories.metrics_text import exposition, of_mirror
 
     text = exposition(
         [
-            *of_mirror(mirror.status),
-            ("mirror_copied_records", mirror.copied_offsets),
-            ("mirror_copied_bytes", mirror.copied_bytes),
-            ("mirror_found_gaps", mirror.gaps),
+            *of_mirror(facts.status),
+            ("mirror_copied_records", facts.copied_offsets),
+            ("mirror_copied_bytes", facts.copied_bytes),
+            ("mirror_found_gaps", facts.gaps),
         ]
     )
     temporary = f"{path}.{os.getpid()}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka_client.cluster import Cluster
 from kafka_client.properties import ClientSettings
+from kafkafs.mirror.facts import Facts
 from kafkafs.mirror.mirror import Mirror, Options
 from storage.record.header import parse_header
 from storage.settings.messages import Struct
@@ -159,7 +160,7 @@ class Run:
         self._source, self._data = source, str(data)
         self.options = Options("kafka://fake", consumer={"max_wait_ms": 20}, **options)
 
-    def __call__(self, stop: Callable[[], bool] | None = None) -> Mirror:
+    def __call__(self, stop: Callable[[], bool] | None = None) -> Facts:
         """Copy up to the end, or until `stop` returns True."""
         deadline = time.monotonic() + HANG_S
 
@@ -168,6 +169,7 @@ class Run:
             return stop is not None and stop()
 
         with Cluster([self._source.address], ClientSettings()) as cluster:
-            self.mirror = Mirror(cluster, self._data, self.options)
-            self.mirror.run(stop is None, ends, self.lines.append)
-        return self.mirror
+            mirror = Mirror(cluster, self._data, self.options, self.lines.append)
+            self.facts = mirror.facts
+            mirror.run(stop is None, ends)
+        return self.facts

@@ -21,7 +21,7 @@ from tests.kafkafs.mirror.fake_source import NO_ID, OTHER_ID, Run, Source, Sourc
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_MS", 0)
-    monkeypatch.setattr(module, "_GROUPS_MS", 0)
+    monkeypatch.setattr(module, "_GROUPS_EACH", 1)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_later_session_begins_although_the_cluster_is_away(
     run = Run(source, tmp_path)
 
     def script() -> Iterator[None]:
-        while run.mirror.left or not run.mirror.copied_offsets:
+        while run.facts.left or not run.facts.copied_offsets:
             yield
         source.topics["t"] = SourceTopic(OTHER_ID, logs={0: SourceLog([batch(0)])})
         answers = dict(source.answers)
@@ -67,10 +67,10 @@ def test_a_later_session_begins_although_the_cluster_is_away(
 
         source.answers["Metadata"] = once
         monkeypatch.setattr("kafka_client.cluster.TIMEOUT_S", 0.3)
-        while not run.mirror.faults:
+        while not run.facts.faults:
             yield
         source.answers.update(answers)
-        while run.mirror.copied_offsets < 15:
+        while run.facts.copied_offsets < 15:
             yield
 
     assert run(steps(script())).faults == {}
@@ -135,10 +135,10 @@ def test_partitions_without_a_leader_are_faults(source: Source, tmp_path: Path) 
 
     def script() -> Iterator[None]:
         logs[2] = SourceLog([batch(0)], leader=-1)
-        while "t:2" not in run.mirror.faults:
+        while "t:2" not in run.facts.faults:
             yield
         logs[1].leader = logs[2].leader = 0
-        while run.mirror.copied_offsets < 10:
+        while run.facts.copied_offsets < 10:
             yield
 
     assert run(steps(script())).faults == {}
@@ -146,11 +146,13 @@ def test_partitions_without_a_leader_are_faults(source: Source, tmp_path: Path) 
 
 
 def test_a_leader_of_offsets_is_not_needed_at_first(source: Source, tmp_path: Path) -> None:
-    """A copy of the other topics may begin at their ends."""
+    """A copy of the other topics may begin at their ends. Restore points are not valid before."""
     offsets = SourceLog(leader=-1)
     source.topics["__consumer_offsets"] = SourceTopic(OTHER_ID, logs={0: offsets})
-    mirror = Run(source, tmp_path, start=LATEST)()
-    assert list(mirror.faults) == ["__consumer_offsets:0"]
+    facts = Run(source, tmp_path, start=LATEST)()
+    assert list(facts.faults) == ["__consumer_offsets:0", "point"]
+    assert facts.point is not None
+    assert facts.point[1].state_text == "invalid: __consumer_offsets:0 was not copied yet"
 
 
 def test_a_run_that_has_copied_everything_has_no_fault_of_a_look(
@@ -166,7 +168,7 @@ def test_a_run_that_has_copied_everything_has_no_fault_of_a_look(
         return answer()
 
     def held(version: int, data: Struct) -> Any:
-        return fetch(version, data) if run.mirror.faults else answer()
+        return fetch(version, data) if run.facts.faults else answer()
 
     source.answers["Fetch"] = away
     assert list(run().faults) == ["point"]
@@ -204,8 +206,8 @@ def test_a_broker_with_old_metadata_lists_a_deleted_topic(
         run()
     new.logs[1] = SourceLog([batch(0)])
     run()
-    assert "cannot get the name" in run.mirror.waiting["t", 0]
-    assert list(run.mirror.faults) == ["point"]
+    assert "cannot get the name" in run.facts.waiting["t", 0]
+    assert list(run.facts.faults) == ["point"]
     assert len(ends(tmp_path)) == 1
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         found = {name: topic.partitions[0].log_end_offset for name, topic in manager.topics.items()}
@@ -223,7 +225,7 @@ def test_a_leader_that_is_asked_for_the_start_of_a_copy_delays_no_other_copy(
         return list_offsets(version, data)
 
     def script() -> Iterator[None]:
-        while run.mirror.left or not run.mirror.copied_offsets:
+        while run.facts.left or not run.facts.copied_offsets:
             yield
         source.answers["ListOffsets"] = slow
         source.topics["t"].logs[1] = SourceLog([batch(0)])
@@ -231,11 +233,11 @@ def test_a_leader_that_is_asked_for_the_start_of_a_copy_delays_no_other_copy(
         while source.count("ListOffsets") == count:
             yield
         log.batches.append(batch(10))
-        while run.mirror.copied_offsets < 15:
+        while run.facts.copied_offsets < 15:
             yield
-        assert run.mirror.faults == {}
+        assert run.facts.faults == {}
         held.set()
-        while run.mirror.copied_offsets < 20:
+        while run.facts.copied_offsets < 20:
             yield
 
     try:
@@ -297,8 +299,8 @@ def test_a_run_ends_although_the_cluster_grows_and_its_answers_lag(
         return found
 
     source.answers["Fetch"] = lagging
-    mirror = Run(source, tmp_path)()
-    assert (mirror.waiting, mirror.faults) == ({}, {})
+    facts = Run(source, tmp_path)()
+    assert (facts.waiting, facts.faults) == ({}, {})
     assert ends(tmp_path)[0] >= 10
 
 
@@ -309,10 +311,10 @@ def test_a_partition_that_never_had_a_leader_is_no_fault_once_it_is_deleted(
 
     def script() -> Iterator[None]:
         source.topics["u"] = SourceTopic(OTHER_ID, logs={0: SourceLog(leader=-1)})
-        while "u:0" not in run.mirror.faults:
+        while "u:0" not in run.facts.faults:
             yield
         del source.topics["u"]
-        while run.mirror.faults:
+        while run.facts.faults:
             yield
 
     run(steps(script()))

@@ -47,7 +47,7 @@ def test_a_mirror_that_was_stopped_may_have_missed_tombstones(
     run, fetch = Run(source, tmp_path, accept_loss=True), source.answers["Fetch"]
 
     def script() -> Iterator[None]:
-        while run.mirror.left or not run.mirror.copied_offsets:
+        while run.facts.left or not run.facts.copied_offsets:
             yield
         source.answers["Fetch"] = lambda *_: answer()
         # The mirror has then processed what came before.
@@ -62,7 +62,7 @@ def test_a_mirror_that_was_stopped_may_have_missed_tombstones(
             yield
         if ends:
             return
-        while run.mirror.copied_offsets < 15:
+        while run.facts.copied_offsets < 15:
             yield
 
     def late(*_: Any) -> Struct:

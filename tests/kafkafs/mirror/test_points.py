@@ -44,8 +44,8 @@ def when_asked_for_ends(source: Source, action: Callable[[Struct], object]) -> N
 
 
 def taken(run: Run) -> Point:
-    assert run.mirror.point is not None
-    return run.mirror.point[1]
+    assert run.facts.point is not None
+    return run.facts.point[1]
 
 
 @pytest.mark.parametrize("has_new", [True, False])

@@ -176,10 +176,10 @@ def test_a_mirror_that_is_complete_ends_them(tmp_path: Path, next_offset: int, f
         run = Run(source, tmp_path, accept_loss=True)
         run()
         if fault:
-            assert run.lines == list(run.mirror.faults.values())
+            assert run.lines == list(run.facts.faults.values())
             assert "begins at offset 0 is not in the cluster" in run.lines[0]
         else:
-            assert run.mirror.faults == {}
+            assert run.facts.faults == {}
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         copy = manager.log("t", 0)
         assert shown(copy) == ([] if fault else [5, 8])
@@ -205,7 +205,7 @@ def test_a_transaction_stays_if_its_records_cannot_be_moved(
         run = Run(source, tmp_path, accept_loss=True)
         monkeypatch.setattr(os, "statvfs", full)
         run()
-        (fault,) = (line for line in run.mirror.faults.values() if line.startswith("t:0"))
+        (fault,) = (line for line in run.facts.faults.values() if line.startswith("t:0"))
         assert "no room" in fault
         monkeypatch.setattr(os, "statvfs", space)
         monkeypatch.setattr(transactions, "append_as_follower", failing)
@@ -233,14 +233,14 @@ def test_a_transaction_is_ended_when_the_disk_has_room_again(
 
         def script() -> Iterator[bool]:
             nonlocal is_full
-            while not (fault := run.mirror.faults.get("t:0: transaction")):
+            while not (fault := run.facts.faults.get("t:0: transaction")):
                 yield False
             assert "no room" in fault
             assert "No offset" not in fault
             is_full = False
             log.batches.append(at(batch([b"newer"]), 6, 3))
-            (copy,) = run.mirror._copies.values()
-            while run.mirror.faults.get("t:0: transaction") or copy.log.log_end_offset < 7:
+            (copy,) = run.facts.copies.values()
+            while run.facts.faults.get("t:0: transaction") or copy.log.log_end_offset < 7:
                 yield False
 
         steps = script()
@@ -302,7 +302,7 @@ def test_a_transaction_whose_marker_was_deleted(tmp_path: Path) -> None:
         run = Run(source, tmp_path)
         fetch = without_end(source, 0)
         # ListOffsets has another last stable offset.
-        assert (run().gaps, list(run.mirror.faults)) == (0, ["point"])
+        assert (run().gaps, list(run.facts.faults)) == (0, ["point"])
         source.answers["Fetch"] = fetch
         log.start, log.batches = 5000, [at(batch([b"new"]), 5000, 3)]
         assert run().gaps == 2
@@ -427,5 +427,5 @@ def test_a_marker_that_the_mirror_writes_is_noted(tmp_path: Path, policy: str, e
         log.start = 0 if policy == "compact" else 5000
         log.batches = [at(batch([b"new"]), 5000, 3)]
         run()
-    (copy,) = run.mirror._copies.values()
+    (copy,) = run.facts.copies.values()
     assert copy.markers.sides(5000, 5001) == {7: Sides(Marker(0, end, 0, ABORT), None)}

@@ -91,14 +91,15 @@ def test_records_that_cannot_be_removed_yet_are_no_gap(
     run()
     log.batches[1], log.epochs = batch(105, epoch=1), {0: 105}
     with Cluster([source.address], ClientSettings()) as cluster:
-        mirror = Mirror(cluster, str(tmp_path), run.options)
+        mirror = Mirror(cluster, str(tmp_path), run.options, run.lines.append)
+        facts = mirror.facts
 
         def stop() -> bool:
-            is_done = mirror.waiting or mirror.copied_offsets
-            mirror._manager.log("t", 0).cleaning = not is_done
+            (copy,) = facts.copies.values()
+            copy.log.cleaning = not (facts.waiting or facts.copied_offsets)
             return False
 
-        mirror.run(True, stop, run.lines.append)
+        mirror.run(True, stop)
     assert bounds(tmp_path) == (100, 110)
     waits, goes_on, lost = run.lines
     assert "is being compacted" in waits
@@ -130,7 +131,7 @@ def test_a_new_leader_is_compared_after_records_were_skipped(
     source.answers["Fetch"] = elect
     run = Run(source, tmp_path, accept_loss=True)
     # Ten of the old leader, and all but the first five of the new one.
-    run(lambda: run.mirror.copied_offsets >= 5 + 5 * count)
+    run(lambda: run.facts.copied_offsets >= 5 + 5 * count)
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         copied = manager.log("t", 0)
         assert copied.epochs.entries == [(3, 0), (4, 5)]
