@@ -183,22 +183,30 @@ def write(files: Files, data_dir: str, value: MirrorFile) -> None:
     files.replace_atomically(path_in(data_dir), value.text().encode())
 
 
-def _escaped(text: str) -> str:
-    """Return the name or the value of a setting as a part of a word."""
-    return quote(text, safe="*,/:", errors="replace")
+def escaped(text: str) -> str:
+    """Return a text as a part of a word. Bytes that are not UTF-8 are kept as surrogates."""
+    return quote(text, safe="*,/:", errors="surrogateescape")
+
+
+def unescaped(word: str) -> str:
+    """Return the text of a part of a word. Errors: ValueError."""
+    text = unquote(word, errors="surrogateescape")
+    if escaped(text) != word:
+        raise ValueError(word)
+    return text
 
 
 def setting_lines(settings: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield the lines of the settings of topics."""
     for topic, given in sorted(settings.items()):
         for name, value in sorted(given.items()):
-            yield f"setting {topic} {_escaped(name)}={_escaped(value)}"
+            yield f"setting {topic} {escaped(name)}={escaped(value)}"
 
 
 def add_setting(settings: dict[str, str], word: str) -> None:
     """Add the setting in the last word of a line. Errors: ValueError."""
-    name, value = map(unquote, word.split("="))
-    if name in settings or word != f"{_escaped(name)}={_escaped(value)}":
+    name, value = map(unescaped, word.split("="))
+    if name in settings:
         raise ValueError(word)
     settings[name] = value
 

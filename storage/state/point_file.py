@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig
@@ -42,9 +41,11 @@ from storage.state.mirror_file import (
     HEAD,
     add_lines,
     add_setting,
+    escaped,
     kept_name,
     number_of,
     setting_lines,
+    unescaped,
 )
 
 VALID: Final = "valid"
@@ -297,15 +298,12 @@ def kept_starts(files: Files, data_dir: str) -> dict[tuple[str, int], int]:
 
 
 def _word(text: str) -> str:
-    return quote(text, safe="*,/:", errors="surrogateescape") or _EMPTY
+    return escaped(text) or _EMPTY
 
 
 def _text(word: str) -> str:
     """Return the text of a word. Errors: ValueError."""
-    text = "" if word == _EMPTY else unquote(word, errors="surrogateescape")
-    if _word(text) != word:
-        raise ValueError(word)
-    return text
+    return "" if word == _EMPTY else unescaped(word)
 
 
 def _put(found: dict[tuple[str, int], _T], topic: str, digits: str, value: _T) -> None:
