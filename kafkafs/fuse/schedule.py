@@ -41,7 +41,7 @@ from kafkafs.tree.partition.partition import Partition
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.repack import due, repack_all
 from storage.compaction.replacing import finish_swap
-from storage.directory.retain import plan_retention
+from storage.directory.retain import kept_starts, plan_retention
 from storage.errors import TaskCancelled
 from storage.log.log import Log
 from storage.manager import Topic
@@ -154,7 +154,7 @@ class Schedule:
         unknown, as looking failed.
         """
         try:
-            plan = plan_retention(log, self._manager.clock_ms())
+            plan = plan_retention(log, self._manager.clock_ms(), kept_starts(self._manager))
         except Exception as error:
             self._duties.failed(LOOKING, error, log.name)
             return None

@@ -23,8 +23,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
-from types import MappingProxyType
 
 from storage import paths
 from storage.directory.data_directory import DataDirectory
@@ -143,9 +141,7 @@ def kept_starts(directory: DataDirectory) -> Mapping[TopicPartition, int]:
     return point_file.kept_starts(files, path)
 
 
-def plan_retention(
-    log: Log, now_ms: int, kept: Mapping[TopicPartition, int] = MappingProxyType({})
-) -> RetentionPlan:
+def plan_retention(log: Log, now_ms: int, kept: Mapping[TopicPartition, int]) -> RetentionPlan:
     """Return the plan of this log's retention; an empty one for a tiered topic.
 
     `kept`: see `kept_starts`. Changes nothing and reads nothing. Thread-safe.
@@ -159,19 +155,18 @@ def plan_retention(
         ),
         log.log_start_offset,
         log.high_watermark,
+        kept.get((log.topic, log.partition), paths.MAX_OFFSET),
     )
     decision = decide(facts, config, now_ms) if log.tiered is None else Decision(())
-    kept_from = kept.get((log.topic, log.partition), paths.MAX_OFFSET)
-    doomed = tuple(takewhile(lambda each: each.segment.next_offset <= kept_from, decision.doomed))
-    rolls = len(doomed) == len(facts.segments)
+    count = len(decision.doomed)
     return RetentionPlan(
         log,
         config,
-        segments[: len(doomed)],
-        doomed,
+        segments[:count],
+        decision.doomed,
         facts,
         now_ms,
-        rolls=rolls,
+        rolls=count == len(facts.segments),
         fault=decision.fault,
     )
 

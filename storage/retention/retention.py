@@ -10,9 +10,9 @@ rules are Kafka's (`UnifiedLog.deleteOldSegments`), in this order:
   retention.bytes) and then **time** (the newest record, or without timestamps the file, is older
   than retention.ms).
 
-Only a head of the log is deleted, whatever a policy returns. A segment above the high watermark
-stays, and so does the last one if it is empty. If all other segments expire, the caller rolls
-first.
+Only a head of the log is deleted, whatever a policy returns. Segments above the high watermark or
+with records of a named restore point stay, and so does the last one if it is empty. If all other
+segments expire, the caller rolls first.
 
 A **policy** is a function `(facts, config, now_ms) -> [Doomed, …]`. Besides `kafka`, an installed
 package can offer any as an entry point of the group `kafkafs.retention`. That is a function that
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage.errors import InvalidConfig
-from storage.settings.config import LogConfig
+from storage.settings.config import LONG_MAX, LogConfig
 from storage.units import duration_in_words
 
 GROUP = "kafkafs.retention"
@@ -54,11 +54,14 @@ class SegmentFacts(NamedTuple):
 
 
 class LogFacts(NamedTuple):
-    """The facts of one log: its segments in order, the last one is active."""
+    """The facts of one log: its segments in order, the last one is active. `kept_from`: named
+    restore points of a mirror keep the records from this offset on.
+    """
 
     segments: tuple[SegmentFacts, ...]
     log_start_offset: int
     high_watermark: int
+    kept_from: int = LONG_MAX
 
 
 class Doomed(NamedTuple):
@@ -125,7 +128,8 @@ def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
         admitted.append(Doomed(segment, str(why)))
     for number, (segment, _) in enumerate(admitted):
         is_last_and_empty = segment is facts.segments[-1] and not segment.size
-        if segment.next_offset > facts.high_watermark or is_last_and_empty:
+        end = min(facts.high_watermark, facts.kept_from)
+        if segment.next_offset > end or is_last_and_empty:
             return tuple(admitted[:number])
     return tuple(admitted)
 
@@ -229,7 +233,7 @@ def _size_effect(facts: LogFacts, config: LogConfig) -> Effect:
     setting, size = f"retention.bytes={limit}", _size(doomed)
     left = facts.segments[len(doomed) :]
     # The final size of the active segment is not known.
-    if len(left) < 2:
+    if len(left) < 2 or left[0].next_offset > facts.kept_from:
         return Effect(setting, size)
     missing = limit + left[0].size - sum(segment.size for segment in left)
     return Effect(setting, size, left[0].size, next_after=max(missing, 1))
@@ -240,7 +244,8 @@ def _time_effect(facts: LogFacts, config: LogConfig, now_ms: int) -> Effect:
     doomed = _admitted(by_time(facts, config, now_ms), facts)
     setting, size = f"retention.ms={limit}", _size(doomed)
     left = facts._replace(segments=facts.segments[len(doomed) :])
-    if not any(segment.size for segment in left.segments):
+    is_empty = not any(segment.size for segment in left.segments)
+    if is_empty or left.segments[0].next_offset > facts.kept_from:
         return Effect(setting, size)
     next_ms = max(left.segments[0].largest_timestamp_ms + limit + 1, now_ms)
     following = _admitted(by_time(left, config, next_ms), left)

@@ -20,8 +20,8 @@ FAULTS = [
     Fault(
         "retention-deletes-above-the-high-watermark",
         "storage/retention/retention.py",
-        "        if segment.next_offset > facts.high_watermark or is_last_and_empty:\n",
-        "        if is_last_and_empty:\n",
+        "        end = min(facts.high_watermark, facts.kept_from)\n",
+        "        end = facts.kept_from\n",
         "Records are deleted that a broker has not replicated.",
         (RETENTION,),
     ),

@@ -130,12 +130,13 @@ class _Report:
 
 def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     """Delete from the logs of a directory that no process has open, or look at any."""
-    from storage.directory.retain import plan_retention
+    from storage.directory.retain import kept_starts, plan_retention
 
     with opened(logs.data_dir, read_only=dry_run) as manager:
         found = logs_at(manager, logs.places)
         now_ms = manager.clock_ms()
-        plans = [plan_retention(log, now_ms) for log in found]
+        kept = kept_starts(manager)
+        plans = [plan_retention(log, now_ms, kept) for log in found]
         if not dry_run:
             _delete(manager, plans, logs.places, now_ms, report)
             return
@@ -155,7 +156,7 @@ def _delete(
     report: _Report,
 ) -> None:
     from kafkafs.tree.partition.partitions import keeping_history
-    from storage.directory.retain import plan_retention, remove_now, retain
+    from storage.directory.retain import kept_starts, plan_retention, remove_now, retain
 
     logs = [plan.log for plan in plans]
     before = {log: log.log_start_offset for log in logs}
@@ -171,8 +172,9 @@ def _delete(
             figures = {"segments": len(plan.doomed), "bytes": plan.size}
             figures["records"] = start - before[log]
             report.went(log.topic, log.partition, figures, start)
+    kept = kept_starts(manager)
     for log in logs:
-        report.plan_frees(plan_retention(log, now_ms))
+        report.plan_frees(plan_retention(log, now_ms, kept))
     for note in done.notes:
         report.out.report(note)
     for topic in dict.fromkeys(topic for topic, _ in places):

@@ -16,7 +16,7 @@ from kafkafs.tree.control.commands import DRY_RUN, RUN
 from kafkafs.tree.control.job_file import JobFile
 from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
-from storage.directory.retain import RetentionPlan, plan_retention, retain
+from storage.directory.retain import RetentionPlan, kept_starts, plan_retention, retain
 from storage.errors import StorageError
 from storage.log.log import Log
 from storage.plural import counted
@@ -47,13 +47,12 @@ def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResul
         ("being_cleaned", done.cleaning),
     ]
     facts += _kept(mount, logs)
-    now_ms = mount.manager.clock_ms()
+    now_ms, kept = mount.manager.clock_ms(), kept_starts(mount.manager)
     for log in logs:
         task.check()
         if not log.closed and log.size:
-            facts.append(
-                ("frees", _frees(task.on_log_thread(partial(plan_retention, log, now_ms))))
-            )
+            plan = task.on_log_thread(partial(plan_retention, log, now_ms, kept))
+            facts.append(("frees", _frees(plan)))
     fault = StorageError("; ".join(done.notes)) if done.notes else None
     return JobResult(facts, idle=not done.segments, fault=fault)
 
@@ -122,13 +121,13 @@ def totals(plans: Sequence[RetentionPlan]) -> tuple[int, int, int]:
 
 def _preview(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
     task.begin("planning", 0)
-    now_ms = mount.manager.clock_ms()
+    now_ms, kept = mount.manager.clock_ms(), kept_starts(mount.manager)
     rows: list[tuple[object, ...]] = []
     plans = []
     notes: list[str] = []
     for log in logs:
         task.check()
-        plan = task.on_log_thread(partial(plan_retention, log, now_ms))
+        plan = task.on_log_thread(partial(plan_retention, log, now_ms, kept))
         plans.append(plan)
         if plan.fault is not None:
             notes.append(f"note {log.topic}/{log.partition}: {plan.fault}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kafkafs.tree.control.commands import TopicCommands
 from kafkafs.tree.control.retention import totals
 from kafkafs.tree.files.control_file import CommandEffects
-from storage.directory.retain import plan_retention
+from storage.directory.retain import kept_starts, plan_retention
 from storage.errors import InvalidConfig
 from storage.manager import LogManager
 from storage.plural import counted
@@ -85,5 +85,6 @@ def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str |
 
 def _doomed(manager: LogManager, topic: str) -> tuple[int, int, int]:
     """How many segments, bytes and offsets retention would delete now."""
-    now_ms = manager.clock_ms()
-    return totals([plan_retention(log, now_ms) for log in manager.topic(topic).partitions.values()])
+    now_ms, kept = manager.clock_ms(), kept_starts(manager)
+    logs = manager.topic(topic).partitions.values()
+    return totals([plan_retention(log, now_ms, kept) for log in logs])

@@ -43,7 +43,7 @@ T = TypeVar("T")
 def test_old_segments_go_and_stay_gone(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, retention_ms=str(2 * DAY_MS))
-        plan = plan_retention(log, NOW_MS + 4 * DAY_MS)
+        plan = plan_retention(log, NOW_MS + 4 * DAY_MS, {})
         assert [doomed.segment.base_offset for doomed in plan.doomed] == [0, 2]
         assert (plan.offsets, plan.log_start, plan.rolls, plan.fault) == (4, 4, False, None)
         assert plan.size == sum(segment.size for segment in log.segments[:2])
@@ -103,7 +103,7 @@ def test_many_are_removed_some_at_a_time(tmp_path: Path) -> None:
 def test_when_all_goes_a_new_segment_is_begun_first(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, retention_ms="1")
-        plan = plan_retention(log, NOW_MS + 9 * DAY_MS)
+        plan = plan_retention(log, NOW_MS + 9 * DAY_MS, {})
         assert (plan.rolls, len(plan.doomed), plan.log_start) == (True, 4, 8)
         done = run(manager, NOW_MS + 9 * DAY_MS)
         assert (done.segments, done.offsets) == (4, 8)
@@ -165,8 +165,8 @@ def test_records_without_timestamps_go_by_the_files_time(tmp_path: Path, clean: 
         log.roll(NOW_MS + 100)
         append_untimed(log, NOW_MS + 200)
         assert [s.largest_timestamp for s in log.segments] == [NOW_MS + 5, NOW_MS + 200]
-        assert plan_retention(log, NOW_MS + 1005).doomed == ()
-        assert len(plan_retention(log, NOW_MS + 1006).doomed) == 1
+        assert plan_retention(log, NOW_MS + 1005, {}).doomed == ()
+        assert len(plan_retention(log, NOW_MS + 1006, {}).doomed) == 1
         if not clean:
             log.flush()
             manager.checkpoint()
@@ -183,7 +183,7 @@ def test_records_without_timestamps_go_by_the_files_time(tmp_path: Path, clean: 
         assert [segment.max_timestamp for segment in log.segments] == [-1] * len(expected)
         append_untimed(log, NOW_MS + 50)
         assert log.active.largest_timestamp == NOW_MS + 50
-        assert len(plan_retention(log, NOW_MS + 1003).doomed) == 1
+        assert len(plan_retention(log, NOW_MS + 1003, {}).doomed) == 1
 
 
 class Blind(Files):
@@ -216,7 +216,7 @@ def test_planning_for_hundreds_of_partitions_looks_into_no_file(tmp_path: Path) 
     files = Blind()
     with opened(tmp_path, files) as manager:
         files.closed = True
-        plans = [plan_retention(log, NOW_MS + 4 * DAY_MS) for log in manager.logs()]
+        plans = [plan_retention(log, NOW_MS + 4 * DAY_MS, {}) for log in manager.logs()]
         assert [plan.offsets for plan in plans] == [4] * 200
         assert retain(manager, manager.logs(), Task(), NOW_MS).segments == 0
         files.closed = False
@@ -463,7 +463,7 @@ def test_a_policy_must_be_there_when_it_is_set_and_when_it_is_loaded(tmp_path: P
     with pytest.raises(InvalidConfig, match=r"mtime:x.*, topic t"):
         LogManager.open(str(tmp_path))
     with LogManager.open(str(tmp_path), read_only=True) as reader:
-        plan = plan_retention(reader.log("t", 0), NOW_MS)
+        plan = plan_retention(reader.log("t", 0), NOW_MS, {})
         assert plan.doomed == ()
         assert plan.fault is not None
     path.unlink()

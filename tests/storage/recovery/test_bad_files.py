@@ -455,7 +455,7 @@ def test_with_bad_settings_nothing_goes(
                         manager.delete_topic("a")
                 else:
                     manager.change_topic_settings("b", {"retention.ms": "2"})
-                assert plan_retention(manager.log("a", 0), later_ms).doomed == ()
+                assert plan_retention(manager.log("a", 0), later_ms, {}).doomed == ()
                 assert not LogCleaner(manager).filthiest(later_ms)
                 append(manager, "b", 0, b"z")
         with pytest.raises(InvalidConfig):

@@ -38,6 +38,7 @@ def facts(
     mtime_ages_ms: Sequence[int] | None = None,
     start: int = 0,
     high_watermark: int | None = None,
+    kept_from: int = LONG_MAX,
 ) -> LogFacts:
     """Segments of these sizes; by default of ten offsets each, of now, up to the log end."""
     bases = bases or [10 * number for number in range(len(sizes))]
@@ -52,7 +53,8 @@ def facts(
             zip(bases, [*bases[1:], end], sizes, ages, mtime_ages, strict=True)
         )
     ]
-    return LogFacts(tuple(segments), start, end if high_watermark is None else high_watermark)
+    high_watermark = end if high_watermark is None else high_watermark
+    return LogFacts(tuple(segments), start, high_watermark, kept_from)
 
 
 def going(log: LogFacts, config: LogConfig = FOREVER) -> list[int]:
@@ -253,6 +255,27 @@ def test_what_the_log_start_deletes() -> None:
         Effect("log start 12", 100),
         Effect("retention.bytes=150", 100),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kept_from", "expected", "next_size"),
+    [(0, [], 0), (9, [], 0), (10, [0], 0), (29, [0, 10], 0), (30, [0, 10], 200)],
+)
+def test_records_of_restore_points_stay(
+    kept_from: int, expected: list[int], next_size: int
+) -> None:
+    log = facts(100, 100, 200, 50, ages_ms=[30, 30, 5, 5], kept_from=kept_from)
+    for config, following in (
+        (replace(FOREVER, retention_bytes=150), {"next_after": 100}),
+        (replace(FOREVER, retention_ms=20), {"next_ms": NOW_MS + 16}),
+    ):
+        assert going(log, config) == expected
+        (effect,) = effects(log, config, NOW_MS)
+        is_last = not next_size
+        assert (
+            effect[1:]
+            == Effect("", 100 * len(expected), next_size, **{} if is_last else following)[1:]
+        )
 
 
 def twin(log: LogFacts, config: LogConfig, now_ms: int) -> int:

@@ -11,8 +11,14 @@ import pytest
 
 from kafkafs.quantities import local_time
 from storage import LogManager
+from storage.directory.retain import retain
+from storage.files import Files
+from storage.state import point_file
+from storage.state.point_file import Point, Range
+from storage.task import Task
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.log_check import check_log
+from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.logs import append, values, write_settings
 
 pytestmark = pytest.mark.programs
@@ -101,6 +107,23 @@ def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
     assert whole.startswith("would delete 3 segments (")
     assert whole.endswith("B, 6 records)")
     assert state() == before
+
+
+def test_a_dry_run_leaves_out_what_a_named_restore_point_keeps(place: Place) -> None:
+    """`kafkafs mirror` is the only one that deletes there, and its run keeps these records, too."""
+    made(place, retention_bytes="1")
+    point = Point(1000, "C", ids={"orders": "-"}, partitions={("orders", 1): Range(3, 8)})
+    path = str(place.data)
+    point_file.keep(Files(), path, point_file.write(Files(), path, point), "kept")
+    make_mirror(place.data, {"orders": "-"})
+    done = kafkafs("prune", place.data, "orders:1", "--dry-run")
+    first, frees, whole = done.stdout.splitlines()
+    assert first.split()[:2] == ["orders:1", "0"]
+    assert frees == "orders:1: 336B are in 4 segments; retention.bytes=1 frees 84B now"
+    assert whole == "would delete 1 segment (84B, 2 records)"
+    with LogManager.open(path, mirrors=True) as manager:
+        done_now = retain(manager, [manager.log("orders", 1)], Task())
+    assert (done_now.segments, done_now.size, done_now.offsets) == (1, 84, 2)
 
 
 def test_only_the_partitions_that_are_named(place: Place) -> None:
