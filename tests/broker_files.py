@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -227,17 +227,23 @@ class BrokerPartition:
         write_offsets(self.data, paths.LOG_STARTS, {(self.topic, self.number): offset})
         self.step()
 
-    def clean(self, count: int, keep: Callable[[int, bytes], bool], first: int = 0) -> None:
+    def clean(
+        self,
+        count: int,
+        keep: Callable[[int, bytes], bool],
+        first: int = 0,
+        decided: Collection[int] = (),
+    ) -> None:
         """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``).
 
-        Batches of producers are kept as they are.
+        Batches of producers are kept as they are, except those that begin at ``decided``.
         """
         old, end = self.bases[first : first + count], self.bases[first + count]
         kept = [record for record in self.records if not old[0] <= record[0] < end or keep(*record)]
         kept_until = self.next_offset - 1
         final = self.log(old[0])
         cleaned = Path(f"{final}{paths.CLEANED}")
-        cleaned.write_bytes(b"".join(self._cleaned(base, dict(kept)) for base in old))
+        cleaned.write_bytes(b"".join(self._cleaned(base, dict(kept), decided) for base in old))
         newest = self.log(old[-1]).stat().st_mtime_ns
         os.utime(cleaned, ns=(newest, newest))
         self.step()
@@ -249,6 +255,10 @@ class BrokerPartition:
                 new.append(final.with_suffix(suffix))
                 if suffix == paths.TIMEINDEX:
                     data = self._time_index(old[0], end)
+                elif suffix == paths.TXNINDEX:
+                    entries = txn_index.decode(data)
+                    left = [entry for entry in entries if entry.last_offset not in decided]
+                    data = txn_index.encode(left)
                 Path(f"{new[-1]}{paths.CLEANED}").write_bytes(data)
         for path in new:
             Path(f"{path}{paths.CLEANED}").rename(f"{path}{paths.SWAP}")
@@ -266,12 +276,14 @@ class BrokerPartition:
         del self.bases[first + 1 : first + count]
         self.step()
 
-    def _cleaned(self, base: int, kept: Mapping[int, bytes]) -> bytes:
+    def _cleaned(self, base: int, kept: Mapping[int, bytes], decided: Collection[int]) -> bytes:
         """What is left of a segment."""
         data, at, left = self.log(base).read_bytes(), 0, b""
         while at < len(data):
             header = parse_header(data[at:])
-            if header.producer_id >= 0:
+            if header.base_offset in decided:
+                pass
+            elif header.producer_id >= 0:
                 left += data[at : at + header.size]
             else:
                 for offset in range(header.base_offset, header.last_offset + 1):

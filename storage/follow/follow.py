@@ -20,13 +20,15 @@ as finished, whether the writer is finishing it or was stopped. If names change 
 it begins again; if that does not help, the next look loads.
 
 The follower first takes repacked segments, which have the same records, then reads appended
-batches, then changes of the head. A cleaner takes only decided records, and the markers that decide
-them are in the files before that. While the follower may not show those yet (above `limit`), it
-keeps the replaced segments in the log: nothing leaves the log before it could be shown, as long as
-its files can be read. They cannot be read if a cleaner has twice rewritten a part that the follower
-had not read, or only in part. Then the log continues by offset, as a consumer does: the follower
-swaps in the remaining segments before listeners are informed of later ones (`_add_after_unread`).
-The writer removes or cleans only below its high watermark, even if it last recorded a lower one.
+batches, then changes of the head. A cleaner takes only decided records. The markers that decide
+them are in the files before that, and later rounds remove them. While the follower may not show
+those records yet (above `limit`), it keeps the replaced segments in the log: nothing leaves the log
+before it could be shown, as long as its files can be read. They cannot be read if a cleaner has
+twice rewritten a part that the follower had not read, or only in part. Then the log continues by
+offset, as a consumer does: the follower swaps in the remaining segments before listeners are
+informed of later ones (`_add_after_unread`). It also does that if the marker of an open transaction
+may have been removed unread: the next marker of the same producer ends another transaction. The
+writer removes or cleans only below its high watermark, even if it last recorded a lower one.
 
 A daemon that repacks a segment first records both sizes in its history (`storage.state.history`).
 By these the follower recognizes the new file. If the old file was deleted before all of it was
@@ -51,6 +53,7 @@ from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
+from storage.record.scan import batches
 from storage.recovery.partition import LogLoader
 from storage.recovery.segment import reaches
 from storage.segment.segment import Segment
@@ -313,7 +316,6 @@ class LogFollower:
         if _has_hidden_bytes(changed) and not self._can_hold(changed):
             # Before listeners are informed of anything after the hidden part.
             self._change_head(found)
-        self._forget_deleted_transactions()
         try:
             self._read_on()
             active = self.log.active.base_offset
@@ -323,20 +325,6 @@ class LogFollower:
             self._change_head(found)
             raise
         return self._change_head(found) and is_read
-
-    def _forget_deleted_transactions(self) -> None:
-        """Take the producers' state at the start of the log, if all that was read has been deleted.
-
-        The records that ended an open transaction may have been deleted before they were read.
-        """
-        log = self.log
-        undecided = log.producers.first_undecided_offset
-        if log.size or len(log.segments) > 1 or undecided is None:
-            return
-        if undecided < log.active.base_offset:
-            producers = self._tail.producers_of(log.segments)
-            self._check_directory()
-            log.take_segments(log.segments, (), producers=producers)
 
     @staticmethod
     def _is_kept(segment: Segment, found: dict[int, Segment]) -> bool:
@@ -511,6 +499,9 @@ class LogFollower:
         The follower reads the segment's last batches, and segments that were added and removed
         since, from the files that wait for deletion; without those, from a cleaner's output. Return
         False if no segment follows it, so that the log was truncated.
+
+        While a transaction is open, a gap of offsets may have had the marker that ended it. Then
+        the cleaned segments also replace the records that the follower has read.
         """
         log = self.log
         while not self._is_kept(log.active, found):
@@ -527,19 +518,24 @@ class LogFollower:
                 if self._tail.limit is not None and active.size < active.log_stat().st_size:
                     raise FileReplaced
             at = max(active.next_offset, active.base_offset + 1)
+            is_open = log.producers.first_undecided_offset is not None
             if (path := self._path_of_deleted(at, found)) is not None:
                 deleted = Segment(log.files, log.directory, at, log.config, writable=False)
                 self._identified(deleted, path)
                 self._check_directory()
-                self._begin(deleted)
-                continue
-            base = next((base for base in found if base >= at and not found[base].lost), None)
-            if base is None:
+                if not (is_open and _has_gaps(deleted)):
+                    self._begin(deleted)
+                    continue
+                deleted.close_descriptors()
+            later = [each for each in found.values() if each.base_offset >= at and not each.lost]
+            if not later:
                 return False
-            if self._is_cleaned(active.next_offset, base, found):
-                self._add_after_unread(base, found)
+            is_cleaned = self._is_cleaned(active.next_offset, later[0].base_offset, found)
+            base = _end_of_gaps(active.next_offset, later) if is_open or is_cleaned else None
+            if base is None:
+                self._begin(later[0])
             else:
-                self._begin(found[base])
+                self._add_after_unread(base, found)
         return True
 
     def _path_of_deleted(self, base: int, found: dict[int, Segment]) -> str | None:
@@ -552,14 +548,14 @@ class LogFollower:
         return None
 
     def _add_after_unread(self, base: int, found: dict[int, Segment]) -> None:
-        """Begin the segment `base`, while cleaned segments before it have unread records.
+        """Begin the segment `base`, while those before it have, or have had, unread records.
 
-        The cleaned segments replace the old ones before listeners are informed of later ones.
+        Those of the listing replace the old ones before listeners are informed of later ones.
         """
         active = self.log.active
-        new = self._head(base, found)
-        if not new:
-            raise FileReplaced
+        self._head(base, found)
+        # Only what lies below the high watermark is cleaned.
+        self._tail.decided = max(self._tail.decided, base)
         read_to = active.next_offset
         self._begin(found[base])
         # Tells listeners the end of the part that was read.
@@ -574,8 +570,8 @@ class LogFollower:
         """
         log = self.log
         new = self._head(log.active.base_offset, found)
-        # (Since the last try, the writer may have deleted all of them.)
-        producers = self._tail.producers_of(new) if new else None
+        # (The writer may have deleted all of them.)
+        producers = self._tail.producers_of(new or log.segments[-1:])
         self._check_directory()
         self._take_repacked(found, producers)
         count = len(log.segments) - 1
@@ -721,6 +717,35 @@ def _has_hidden_bytes(changed: Sequence[Segment]) -> bool:
     are decided.
     """
     return any(segment.stable_size < segment.size for segment in changed)
+
+
+def _end_of_gaps(offset: int, segments: Sequence[Segment]) -> int | None:
+    """Return the base offset of the first of these segments, the last ones of a log, after which no
+    offset is missing; None if none from `offset` on is missing.
+
+    A cleaner leaves such gaps, but never in the last segment. Errors: SegmentGone, OSError.
+    """
+    found: int | None = None
+    if segments[0].base_offset > offset:
+        found = segments[0].base_offset
+    for segment, following in itertools.pairwise(segments):
+        if _has_gaps(segment, following.base_offset):
+            found = following.base_offset
+    return found
+
+
+def _has_gaps(segment: Segment, end: int | None = None) -> bool:
+    """Return whether offsets are missing in a segment that was not read; `end`: the offset after
+    it. Errors: SegmentGone, OSError.
+    """
+    offset = segment.base_offset
+    with contextlib.suppress(CorruptRecord):
+        for _, header in batches(segment.source(), 0):
+            if header.base_offset > offset:
+                return True
+            offset = header.last_offset + 1
+        return end is not None and offset < end
+    return False
 
 
 def _give_up(segment: Segment) -> None:

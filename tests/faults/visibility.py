@@ -1110,6 +1110,14 @@ FAULTS = [
         ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
     ),
     Fault(
+        "follow-marker-that-was-removed-unread",
+        "storage/follow/follow.py",
+        "base = _end_of_gaps(active.next_offset, later) if is_open or is_cleaned else None\n",
+        "base = _end_of_gaps(active.next_offset, later) if is_cleaned else None\n",
+        "The commit of a producer shows the records of its aborted transaction before.",
+        (TREE_FOLLOWING,),
+    ),
+    Fault(
         "follow-batch-that-reaches-the-high-watermark",
         "storage/follow/follow_tail.py",
         "        if last >= limit or size <= LOG_OVERHEAD:",

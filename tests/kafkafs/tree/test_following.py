@@ -720,6 +720,55 @@ def test_transactions_below_the_high_watermark(
             assert tree.file() is node
 
 
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("plain", [[], [b"before"], [b"after"], [b"before", b"after"]])
+@pytest.mark.parametrize("change", ["clean", "clean often", "merge", "delete"])
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_marker_is_removed_before_it_was_read(
+    home: Path, is_behind: bool, change: str, plain: list[bytes], returns: bool
+) -> None:
+    """A tail has read the aborted records, and does not show them although the next transaction of
+    their producer is committed. If there is none, nothing waits for it.
+
+    ``is_behind``: the last high watermark that the broker has recorded lies before the marker.
+    """
+    beside = Beside(home / "data", UNTIL if is_behind else FOLLOWING)
+    partition = beside.partition
+    beside.broker.write_high_watermark(partition, 2)
+    tree = beside.mount()
+    with contextlib.closing(_Stop(tree)):
+        node = tree.file()
+        handle = tree.open(node)
+        producer = Producer(7, transactional=True)
+        taken = {partition.put(producer.batch(b"aborted"))}
+        assert rest(handle, node, 0, tree) == b"zero\n"
+        partition.roll()
+        partition.append(*(value for value in plain if value == b"before"))
+        taken.add(partition.put(producer.abort()))
+        partition.append(*(value for value in plain if value == b"after"))
+        partition.roll()
+        if returns:
+            partition.put(producer.batch(b"committed"), b"committed")
+            partition.put(producer.commit())
+        partition.append(b"last")
+        if change == "delete":
+            partition.delete_head(2)
+        elif change == "merge":
+            partition.clean(2, lambda offset, value: True, decided=taken)
+        else:
+            partition.clean(1, lambda offset, value: True, decided=taken)
+            for _ in range(1 if change == "clean" else 2):
+                partition.clean(1, lambda offset, value: True, first=1, decided=taken)
+        if change != "clean often":
+            partition.remove_deleted()
+        expected = partition.text().removeprefix(b"zero\n")
+        assert expected.startswith(rest(handle, node, 5, tree))
+        beside.broker.write_high_watermark(partition, partition.next_offset)
+        assert rest(handle, node, 5, tree) == expected
+        assert tree.read("t/0") == partition.text()
+        assert tree.log().last_stable_offset == partition.next_offset
+
+
 # -- topics --------------------------------------------------------------------------------------
 
 

@@ -901,6 +901,27 @@ def test_a_transaction_whose_end_was_deleted_before_it_was_read(follow: Follow) 
     assert log.last_stable_offset == log.log_end_offset
 
 
+def test_a_transaction_of_which_nothing_was_left_to_read(follow: Follow) -> None:
+    """A cleaner has removed its records, which were not read, and its marker in a later segment."""
+    partition, log = follow.partition, follow.log
+    follow.look()
+    producer = Producer(1, transactional=True)
+    partition.roll()
+    aborted = partition.put(producer.batch(b"aborted"))
+    partition.append(b"one")
+    partition.roll()
+    marker = partition.put(producer.abort())
+    partition.append(b"two")
+    partition.roll()
+    partition.append(b"three")
+    partition.clean(2, lambda offset, value: True, decided={aborted})
+    partition.clean(1, lambda offset, value: True, first=1, decided={marker})
+    partition.remove_deleted()
+    follow.look()
+    follow.check()
+    assert log.last_stable_offset == log.log_end_offset
+
+
 def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
     """Who still reads the old end asks of its transactions, and others have its offsets now."""
     partition, log = follow.partition, follow.log
