@@ -1,8 +1,9 @@
 """What the judges that run for long share: how long each may run, and the figures that it counts.
 
 A judge runs for `soak_s` seconds: a sample of SAMPLE_S in the test suite, and its share of the time
-where `scripts/soak --hours N` runs all of them one after the other. What it has counted it hands to
-`figures`, which are printed at the end.
+where `scripts/soak --hours N` runs all of them one after the other. The judges of the page cache
+and of mirrors run until they have counted enough. What a judge has counted it hands to `figures`,
+which are printed at the end.
 """
 
 from __future__ import annotations

@@ -2,21 +2,24 @@
 
 Producers with every codec, an idempotent one and transactional ones write to a topic that is kept,
 to one with a short retention whose records are deleted on request, too, and to one that the brokers
-compact. Meanwhile three threads disturb:
+compact. Meanwhile three threads disturb, until each of COUNTS is reached:
 
-- `kafkafs mirror` runs as a process, and is killed by SIGKILL at any moment;
+- `kafkafs mirror` runs as a process, and is killed by SIGKILL at any moment. It may stay away while
+  the brokers compact, so the copy of the compacted topic has holes;
 - brokers are killed by SIGKILL, one at a time, and started again;
 - partitions are reassigned, and their leaders move.
 
 At the end, the producers stop, one transaction stays open, and `kafkafs mirror --once` copies the
-rest. The copy has to be equal to the directory of the leader, and has to have all records of a
-consumer that has read all the time. No record may be missing without a name.
+rest. The copy has to be equal to the directory of the leader, also as Kafka's DumpLogSegments
+prints both, and has to have all records of a consumer that has read all the time. No record may be
+missing without a name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -48,10 +51,14 @@ from tests.fork_server import KAFKAFS
 from tests.interop import clients
 from tests.interop.brokers import Member
 from tests.interop.clients import Sender, as_record
+from tests.interop.kafka_tools import POM_4_3, class_archive, dump_log_segments
 from tests.interop.workload import CODECS, OPEN_MS
 from tests.soak.test_live_broker import Judge, answer
 from tests.waits import HANG_S, until
 
+COUNTS = {"kills of the mirror": 50, "kills of a broker": 50, "leaders that have moved": 20}
+#: The percentage of offsets without a record in the copy of the compacted topic.
+LEAST_HOLES = 30
 PREFERRED = 0
 KEPT, SHORT, COMPACTED = "kept", "short", "compacted"
 SETTINGS: dict[str, object] = {
@@ -80,6 +87,9 @@ NAMED: Mapping[str, tuple[str, ...]] = {
 KINDS = (*CODECS, "idempotent", "one", "two", "long")
 TRANSACTIONAL = ("one", "two", "long")
 ABORTED = b"aborted"
+BATCH = "baseOffset"
+LINE = re.compile(rf"(?:\| )?({BATCH}|offset): (\d+) ")
+DUMPED_AT_ONCE = 500
 KEYS = 60
 
 
@@ -202,7 +212,7 @@ class Mirroring:
             size = sum(path.stat().st_size for path in self.data.glob("*/*.log"))
             self._judge.counts["kills of a mirror that had copied"] += size > before
             before = size
-            self._judge.over.wait(self._random.uniform(0, 1))
+            self._judge.over.wait(self._random.choice([0, 2, 60]) * self._random.random())
 
     def copy_rest(self) -> int:
         """Run `kafkafs mirror --once`; return its exit status."""
@@ -298,16 +308,24 @@ def is_whole(cluster: Cluster) -> bool:
     return all(len(each.replicas) == len(each.isr) == 3 and each.leader > 0 for each in found)
 
 
+class OldMember(Member):
+    pom = POM_4_3
+
+
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[list[Member]]:
+    if not class_archive(POM_4_3).exists():
+        # Only a broker that is stopped makes it. With it, brokers start faster.
+        OldMember(tmp_path / "stopped", 1, None).start().stop()
     settings = {
         "transaction_state_log_replication_factor": 3,
         "transaction_state_log_min_isr": 2,
         "offsets_topic_replication_factor": 3,
         "unclean_leader_election_enable": "false",
     }
-    first = Member(tmp_path / "1", 1, None, **settings)
-    members = [first, *(Member(tmp_path / f"{n}", n, first, **settings) for n in (2, 3))]
+    first = OldMember(tmp_path / "1", 1, None, **settings)
+    members: list[Member] = [first]
+    members += (OldMember(tmp_path / f"{n}", n, first, **settings) for n in (2, 3))
     try:
         for member in members:
             member.start()
@@ -328,7 +346,6 @@ def members(tmp_path: Path) -> Iterator[list[Member]]:
 def test_no_record_is_missing_without_a_name(
     members: list[Member],
     tmp_path: Path,
-    soak_s: float,
     figures: Callable[[str, object], None],
 ) -> None:
     judge = Judge()
@@ -342,7 +359,7 @@ def test_no_record_is_missing_without_a_name(
         *(judge.thread(Writer(judge, members, kind).run, kind) for kind in KINDS),
     ]
     try:
-        _disturb(judge, members, soak_s)
+        _disturb(judge, members)
     finally:
         judge.over.set()
         for thread in threads:
@@ -360,14 +377,13 @@ def test_no_record_is_missing_without_a_name(
     assert not judge.faults, "\n".join([*judge.faults[:40], mirroring.tail()])
 
 
-def _disturb(judge: Judge, members: list[Member], seconds: float) -> None:
-    """Kill brokers and delete records, until the time is over.
+def _disturb(judge: Judge, members: list[Member]) -> None:
+    """Kill brokers and delete records, until all has been done as often as it has to be.
 
     On the thread of the test: a broker ends with the thread that has started it.
     """
     draw = random.Random(judge.seed)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not judge.faults:
+    while not judge.faults and any(judge.counts[name] < count for name, count in COUNTS.items()):
         judge.over.wait(draw.uniform(0, 3))
         with contextlib.suppress(KafkaException):
             start, stable = clients.offsets(members[0], SHORT, committed=True)
@@ -375,6 +391,9 @@ def _disturb(judge: Judge, members: list[Member], seconds: float) -> None:
             clients.delete_records(members[0], SHORT, start + int((stable - start) * part))
             judge.counts["delete-records"] += 1
         member = draw.choice(members)
+        judge.counts["deletions by retention"] += sum(
+            "due to log retention time" in line for line in member.server.lines
+        )
         member.kill()
         judge.counts["kills of a broker"] += 1
         judge.over.wait(draw.uniform(0, 4))
@@ -416,13 +435,7 @@ def _ended(judge: Judge, members: list[Member], mirroring: Mirroring, witness: W
             cleaned[each] = max(at, cleaned.get(each, 0))
     judge.counts["offsets cleaned"] = cleaned.get((COMPACTED, 0), 0)
     copy = mirroring.data
-    for fault in verify(str(copy)).faults:
-        judge.say(f"verify: {fault}")
-    status_file = mirror_file.read(Files(str(copy)), str(copy))
-    assert status_file is not None
-    for place, copied in status_file.partitions.items():
-        if copied.state != "ok":
-            judge.say(f"{place}: {copied.state} {copied.reason}")
+    _check_copy(judge, copy)
     with LogManager.open(str(copy), read_only=True) as manager:
         for partition in partitions:
             topic = partition.topic
@@ -432,11 +445,28 @@ def _ended(judge: Judge, members: list[Member], mirroring: Mirroring, witness: W
             found.names()
             found.batches()
             found.aborted()
+            found.dumped()
             found.consumed(witness.got[topic])
             judge.counts[f"gaps of {topic}"] += len(log.gaps)
             judge.counts[f"batches of {topic}"] += len(found.ours)
             judge.counts[f"equal batches of {topic}"] += found.equal
+            judge.counts[f"% of holes in {topic}"] = int(100 * found.holes)
         _same_state(judge, manager.log(COMPACTED, 0), state, decided)
+    if judge.counts[f"% of holes in {COMPACTED}"] < LEAST_HOLES:
+        judge.say("too few holes: the cleaners did not run while the mirror was away")
+    if not judge.counts["deletions by retention"]:
+        judge.say("retention has deleted nothing")
+
+
+def _check_copy(judge: Judge, copy: Path) -> None:
+    """Check the copy by itself."""
+    for fault in verify(str(copy)).faults:
+        judge.say(f"verify: {fault}")
+    status_file = mirror_file.read(Files(str(copy)), str(copy))
+    assert status_file is not None
+    for place, copied in status_file.partitions.items():
+        if copied.state != "ok":
+            judge.say(f"{place}: {copied.state} {copied.reason}")
 
 
 def offset(found: Offset | ClientError) -> int:
@@ -509,22 +539,78 @@ class Compared:
         self._held(records_of(self._theirs))
 
     def aborted(self) -> None:
-        """A leader forgets those of segments that it has deleted or compacted.
-
-        The last stable offset of an entry depends on how many batches a follower appends at once.
-        """
-        theirs = [
-            entry._replace(last_stable_offset=-1)
+        """A leader forgets those of segments that it has deleted or compacted."""
+        theirs = {
+            (entry.producer_id, entry.last_offset): entry
             for path in sorted(self._theirs_at.glob("*.txnindex"))
             for entry in txn_entries(path.read_bytes())
-        ]
-        entries = self._log.transactions.aborted()
-        ours = [entry._replace(last_stable_offset=-1) for entry in entries]
-        missing = [each for each in theirs if each not in ours and self._is_whole(each)]
-        more = [each for each in ours if each not in theirs and self._is_whole(each)]
-        if missing or more:
-            self._say(f"aborted transactions: {missing[:3]} are missing, {more[:3]} are too many")
+        }
+        ours = {
+            (entry.producer_id, entry.last_offset): entry
+            for entry in self._log.transactions.aborted()
+        }
+        for key in ours.keys() | theirs.keys():
+            # A copy has the start of a transaction that a cleaner has left.
+            found = [entries[key] for entries in (ours, theirs) if key in entries]
+            are_equal = len({entry[:3] for entry in found}) == 1 and len(found) == 2
+            if not are_equal and all(map(self._is_whole, found)):
+                self._say(f"aborted transaction {ours.get(key)}, not {theirs.get(key)}")
         self._judge.counts[f"aborted transactions of {self._log.topic}"] += len(theirs)
+        self._stable_offsets(ours, theirs)
+
+    def _stable_offsets(
+        self,
+        ours: Mapping[tuple[int, int], TxnEntry],
+        theirs: Mapping[tuple[int, int], TxnEntry],
+    ) -> None:
+        """The last stable offset of a copied entry is that of the leader which wrote the marker.
+
+        That is the start of the oldest transaction that was open then, or else the offset after the
+        marker. A follower may have another one, also when it is the leader later: it appends all
+        batches of a Fetch answer at once. `UnifiedLog.append` adds the transactions that begin in
+        any of them (`ProducerStateManager.update`) before it computes the offset of the first
+        marker (`lastStableOffset`). So a follower may have the start of a transaction that begins
+        after the marker.
+        """
+        expected: dict[int, int] = {}
+        starts: dict[int, int] = {}
+        known: set[int] = set()
+        for base, (header, _) in self.ours.items():
+            if not header.is_transactional:
+                continue
+            if not header.is_control:
+                known.add(starts.setdefault(header.producer_id, base))
+            elif header.records_count:
+                starts.pop(header.producer_id, None)
+                expected[base] = min(starts.values(), default=base + 1)
+        for key, entry in ours.items():
+            if entry.last_stable_offset != expected[entry.last_offset]:
+                self._say(f"{entry} instead of {expected[entry.last_offset]}")
+            other = theirs.get(key, entry).last_stable_offset
+            if self._log.topic != KEPT or other == entry.last_stable_offset:
+                continue
+            self._judge.counts["last stable offsets of a follower"] += 1
+            if other <= entry.last_offset or other not in known:
+                self._say(f"{entry}: the leader has the last stable offset {other}")
+
+    def dumped(self) -> None:
+        """DumpLogSegments prints the same of both, at all offsets that both have."""
+        ours, theirs = (
+            dumped(directory) for directory in (Path(self._log.directory), self._theirs_at)
+        )
+        for (kind, at), line in theirs.items():
+            # A cleaner may have removed records of a batch.
+            if (kind == BATCH and at < self._cleaned) or (kind, at) not in ours:
+                continue
+            self._judge.counts["equal lines of DumpLogSegments"] += ours[kind, at] == line
+            if ours[kind, at] != line:
+                self._say(f"DumpLogSegments prints {ours[kind, at]} instead of {line}")
+
+    @property
+    def holes(self) -> float:
+        """The share of offsets without a record."""
+        count = self._log.log_end_offset - self._log.log_start_offset
+        return 1 - len(self._records) / count
 
     def _is_whole(self, entry: TxnEntry) -> bool:
         """Whether both sides have had all records of a transaction, and its marker."""
@@ -536,7 +622,9 @@ class Compared:
         )
 
     def consumed(self, got: Mapping[int, Record]) -> None:
-        """A copy has all records that a consumer has got."""
+        """A copy has all records that a consumer has got; of a topic that is kept, no others."""
+        if self._log.topic == KEPT and (more := self._records.keys() - got.keys()):
+            self._say(f"a consumer has not got {sorted(more)[:10]}")
         self._held({at: each for at, each in got.items() if at >= self._log.log_start_offset})
 
     def _held(self, wanted: Mapping[int, Record]) -> None:
@@ -585,6 +673,18 @@ def stored_batches(directory: Path) -> dict[int, tuple[BatchHeader, bytes]]:
             assert header.base_offset not in found, (path, header)
             found[header.base_offset] = header, data[at : at + header.size]
             at += header.size
+    return found
+
+
+def dumped(directory: Path) -> dict[tuple[str, int], str]:
+    """Return the lines of DumpLogSegments, without positions, by their kind and offset."""
+    files = [path for path in sorted(directory.glob("*.log")) if path.stat().st_size]
+    found: dict[tuple[str, int], str] = {}
+    for first in range(0, len(files), DUMPED_AT_ONCE):
+        printed, _ = dump_log_segments(files[first : first + DUMPED_AT_ONCE], "--print-data-log")
+        for line in printed.splitlines():
+            if (match := LINE.match(line)) is not None:
+                found[match[1], int(match[2])] = re.sub(r" position: \d+", "", line)
     return found
 
 
