@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Measures the processor time of copying a topic to files, and prints a Markdown table.
 
-    scripts/bench/mirror.py [--runs N] [--size MIB] [--directory DIR] [--tiny]
+    scripts/bench/mirror.py [--runs N] [--size MIB] [--directory DIR] [--tiny] [--mirror-maker]
 
 Needs scripts/setup test, a JVM, and Kafka's jars, which the first run of tests/interop fetches. A
 broker has topics of lines of 100 bytes in batches of 256 KiB, without compression and in zstd. The
 peers write a topic to the same disk: `kafkafs mirror --once` into a new directory, `dd` as a copy
 of the broker's log files, kcat and Kafka's console consumer as text. The console consumer prints an
-eighth.
+eighth. With --mirror-maker, MirrorMaker 2 copies the topic to a second broker on the same machine,
+which has the same codec; one figure is without the processor time of that broker, one is with it.
 
 Figures are seconds of processor time, user and system, a GB of the broker's log, as medians over
-the runs. The time for an empty topic is subtracted from those of kafkafs and of the JVM. The
-broker's own time is not counted. After each run of `kafkafs mirror`, the copy is compared with the
-broker's log.
+the runs. The time for an empty topic is subtracted from those of kafkafs and of the JVM. The time
+of the broker that is read is not counted. After each run of `kafkafs mirror`, the copy is compared
+with the broker's log.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ import os
 import platform
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from confluent_kafka import KafkaException
 from latency import KAFKAFS
 
 from kafka_client.addresses import parse_brokers
@@ -38,14 +42,17 @@ from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import produce
 from storage.record.batch import Record, encode
+from storage.record.header import parse_header
 from storage.record.plain import recompress
-from tests.interop.brokers import Broker
-from tests.interop.clients import create_topic
-from tests.interop.kafka_tools import java_command, require
+from tests.interop.brokers import Broker, JavaServer, write_properties
+from tests.interop.clients import create_topic, offsets
+from tests.interop.kafka_tools import MIRROR_MAKER_POM, java_command, require
+from tests.waits import until
 
 MIB = 1 << 20
 GB = 1e9
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 SLOW_SHARE = 8
 CODECS = {"none": 0, "zstd": 4}
 EMPTY = "empty"
@@ -71,8 +78,9 @@ def batches(codec: int) -> list[bytes]:
 class Bench:
     """A running broker with a topic for each codec, and what copying them has cost."""
 
-    def __init__(self, base: Path, size: int) -> None:
+    def __init__(self, base: Path, size: int, *, mirror_maker: bool) -> None:
         self._base = base
+        self._has_mirror_maker = mirror_maker
         self._out = base / "out"
         self.broker = Broker(base / "broker", broker_session_timeout_ms=60_000)
         self.broker.start()
@@ -113,6 +121,69 @@ class Bench:
                 cost = max(measure(topic), 0) / self.gigabytes(topic)
                 self.figures[topic].setdefault(name, []).append(cost)
 
+        if self._has_mirror_maker:
+            self._run_mirror_maker()
+
+    def _run_mirror_maker(self) -> None:
+        started, target_started = self._mirror_maker(EMPTY)
+        for topic in CODECS:
+            took, target_took = self._mirror_maker(topic)
+            own = took - started
+            for name, cost in {
+                "MirrorMaker 2": own,
+                "MirrorMaker 2 and its target": own + target_took - target_started,
+            }.items():
+                cost = max(cost, 0) / self.gigabytes(topic)
+                self.figures[topic].setdefault(name, []).append(cost)
+
+    def _mirror_maker(self, topic: str) -> tuple[float, float]:
+        """Return the processor time of MirrorMaker 2, and of the new broker that it writes to."""
+        target = Broker(self._base / "target", broker_session_timeout_ms=60_000)
+        settings = self._base / "mirror-maker.properties"
+        stores = ("offset.storage", "status.storage", "config.storage")
+        topics = ("offset-syncs.topic", "heartbeats.topic", "checkpoints.topic")
+        write_properties(
+            settings,
+            {
+                "clusters": "source, target",
+                "source.bootstrap.servers": self.broker.address,
+                "target.bootstrap.servers": target.address,
+                "source->target.enabled": "true",
+                "source->target.topics": topic,
+                "replication.policy.class": (
+                    "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+                ),
+                "replication.factor": 1,
+                **{f"{each}.replication.factor": 1 for each in (*stores, *topics)},
+                "offset-syncs.topic.location": "target",
+                "target.producer.compression.type": "none" if topic == EMPTY else topic,
+            },
+        )
+        server = None
+        try:
+            target.start()
+            before = cpu_seconds(target.server)
+            options = ("-XX:TieredStopAtLevel=4", "-Xmx1g")
+            server = JavaServer(
+                java_command(MIRROR_MAKER, str(settings), pom=MIRROR_MAKER_POM, options=options)
+            )
+
+            def is_copied() -> bool:
+                with suppress(KafkaException):
+                    return offsets(target, topic)[1] == self._counts[topic]
+                return False
+
+            until(is_copied)
+            for path in target.partition(topic).glob("*.log"):
+                data = path.read_bytes()
+                assert not data or parse_header(data).codec == CODECS[topic]
+            return cpu_seconds(server), cpu_seconds(target.server) - before
+        finally:
+            if server is not None:
+                server.end(signal.SIGKILL)
+            target.kill()
+            shutil.rmtree(target.base)
+
     def _mirror(self, topic: str) -> float:
         data = self._base / "data"
         words = [str(KAFKAFS), "mirror", "--once", f"kafka://{self.broker.address}", str(data)]
@@ -149,6 +220,12 @@ class Bench:
         return usage.ru_utime + usage.ru_stime
 
 
+def cpu_seconds(server: JavaServer) -> float:
+    """Return the processor time of a process that runs."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def table(bench: Bench) -> Iterator[str]:
     """Yield the lines of the Markdown table."""
     names = list(bench.figures["none"])
@@ -168,11 +245,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="of each topic")
     parser.add_argument("--directory", default="/var/tmp", help="where the broker and copies are")
     parser.add_argument("--tiny", action="store_true", help="seconds: shows that it works")
+    parser.add_argument("--mirror-maker", action="store_true", help="also run MirrorMaker 2")
     given = parser.parse_args()
     if given.tiny:
         given.runs, given.size = 1, 2
     with tempfile.TemporaryDirectory(prefix="kafkafs-bench-", dir=given.directory) as name:
-        bench = Bench(Path(name), given.size * MIB)
+        bench = Bench(Path(name), given.size * MIB, mirror_maker=given.mirror_maker)
         try:
             for number in range(given.runs):
                 print(f"run {number + 1}", file=sys.stderr, flush=True)

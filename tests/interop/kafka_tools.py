@@ -27,6 +27,7 @@ V0_POM = CURRENT_POM.with_name("pom-0.8.xml")
 V1_POM = CURRENT_POM.with_name("pom-0.10.xml")
 SPARK_POM = CURRENT_POM.with_name("pom-spark.xml")
 TIERED_POM = CURRENT_POM.with_name("pom-tiered.xml")
+MIRROR_MAKER_POM = CURRENT_POM.with_name("pom-mirror-maker.xml")
 CACHE = CURRENT_POM.parents[2] / ".cache" / "kafka-jars"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 POM_4_3 = CURRENT_POM.with_name("pom-4.3.xml")
