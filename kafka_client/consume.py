@@ -48,9 +48,9 @@ class Consumer:
 
     `ends` are offsets at which partitions are complete. A partition that is complete, or has an
     error, is not fetched any more. `options` are those of `Fetcher`. With a `rack_id` a partition
-    is fetched from the replica that its leader names (KIP-392). Records that are damaged there, or
-    of another history, are read from the leader. Without `retries`, a partition whose leader fails
-    has the error at once.
+    is fetched from the replica that its leader names (KIP-392). Records that are damaged there, of
+    another history, or not there yet (`read_from_leader`), are read from the leader. Without
+    `retries`, a partition whose leader fails has the error at once.
     """
 
     def __init__(
@@ -131,6 +131,10 @@ class Consumer:
         for fetcher in self._fetchers.values():
             if partition in fetcher.positions:
                 fetcher.remove(partition)
+
+    def read_from_leader(self, partition: TopicPartition) -> None:
+        """Fetch the next records of a partition from its leader: another replica may lack them."""
+        self._leave_follower(partition, "")
 
     def poll(self) -> Iterator[Fetched]:
         """Yield what the leaders have sent: nothing if `max_wait_ms` pass without an answer.
@@ -222,12 +226,15 @@ class Consumer:
         for partition, named_at in list(self._at_followers.items()):
             if time.monotonic() - named_at < _LEASE_S:
                 break
-            del self._at_followers[partition]
+            self._leave_follower(partition, self._rack_id)
+
+    def _leave_follower(self, partition: TopicPartition, rack_id: str) -> None:
+        if self._at_followers.pop(partition, None) is not None:
             for fetcher in self._fetchers.values():
                 position = fetcher.positions.get(partition)
                 if position is not None:
                     fetcher.remove(partition)
-                    self._place_or_wait(partition, position, self._rack_id)
+                    self._place_or_wait(partition, position, rack_id)
                     break
 
     # -- leaders -----------------------------------------------------------------------------------

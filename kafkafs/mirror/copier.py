@@ -225,13 +225,16 @@ class Copier:
             return
         self._end_wait(copy)
         copy.is_answered = True
+        if copy.source_end <= copy.position < copy.target:
+            # An unclean election has lost records, or the high watermark is an old one.
+            self.set_targets([copy.partition])
+            if copy.position < copy.target:
+                self._consumer.read_from_leader(copy.partition)
+                return
         if copy.position >= copy.source_end:
             self._abort_lost_transactions(copy, each.last_stable_offset)
             self._note_end(copy, self._manager.clock_ms())
             copy.is_at_end = True
-            if copy.position < copy.target:
-                # An unclean election has lost records, or the high watermark is an old one.
-                self.set_targets([copy.partition])
             return
         self._leave_end(copy)
         is_noted = self._began_ms <= copy.at_end_ms <= self._manager.clock_ms()

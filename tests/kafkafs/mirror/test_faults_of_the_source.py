@@ -14,7 +14,7 @@ from kafkafs.mirror import mirror as module
 from storage.manager import LogManager
 from storage.record.header import parse_header
 from storage.settings.messages import Struct
-from tests.kafka_client.fake_broker import HANG_S, answer, batch
+from tests.kafka_client.fake_broker import HANG_S, answer, batch, partition
 from tests.kafkafs.mirror.fake_source import NO_ID, OTHER_ID, Run, Source, SourceLog, SourceTopic
 
 
@@ -91,6 +91,32 @@ def test_a_run_ends_although_the_cluster_has_lost_its_last_records(
     run = Run(source, tmp_path)
     assert (run().gaps, run.lines) == (0, [])
     assert ends(tmp_path) == [5]
+
+
+def test_a_run_reads_from_the_leader_what_a_replica_in_its_rack_lacks(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """The replica does not replicate any more, and the leader still names it."""
+    metadata, fetch = source.answers["Metadata"], source.answers["Fetch"]
+    with Source(t=SourceTopic(logs={0: SourceLog(log.batches[:1])})) as replica:
+
+        def listed(version: int, data: Struct) -> Any:
+            found: Any = metadata(version, data)
+            node = {"nodeId": 1, "host": replica.address.host, "port": replica.address.port}
+            return {**found, "brokers": [*found["brokers"], node]}
+
+        def fetched(version: int, data: Struct) -> Any:
+            return (
+                answer(partition(preferredReadReplica=1))
+                if data["rackId"]
+                else fetch(version, data)
+            )
+
+        source.answers |= {"Metadata": listed, "Fetch": fetched}
+        run = Run(source, tmp_path)
+        run.options.consumer["rack_id"] = "r"
+        run()
+    assert ends(tmp_path) == [10]
 
 
 def test_damaged_records_that_begin_an_epoch_are_skipped(
