@@ -1,4 +1,9 @@
-"""The tests of the commands hold if each command starts fresh, without the fork server."""
+"""Commands work if they start fresh, without the fork server, which has imported all modules.
+
+In the gate, each command starts fresh once (tests/kafkafs/cli/test_fresh_starts.py), and
+tests/test_fork_server.py compares both kinds of start. Here the mounts and the commands of three
+files start fresh, with their options.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CLI = ROOT / "tests" / "kafkafs" / "cli"
+FILES = ("mounting/test_mount.py", "test_data_commands.py", "test_other_commands.py")
 
 
 @pytest.mark.soak
 def test_commands_that_start_fresh(figures: Callable[[str, object], None]) -> None:
-    options = ["-n", "auto", "--dist", "loadfile", "-q", "-p", "no:cacheprovider"]
-    options += ["-m", "programs and not soak"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "programs and not soak"]
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "tests/kafkafs/cli"],
+        [sys.executable, "-m", "pytest", *options, *(CLI / name for name in FILES)],
         cwd=ROOT,
         env={**inherited, "KAFKAFS_TESTS_START": "fresh"},
         capture_output=True,
