@@ -21,9 +21,9 @@ from tests.waits import until
 
 pytestmark = pytest.mark.soak
 
-KILLS = 50
+KILLS = 10
 IN_FLIGHT = 100
-CUTS = 20
+CUTS = 50
 LAST_BATCHES = 4
 
 
