@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import struct
-from array import array
 from typing import NamedTuple
 
 from kafkafs.views._measure import ENTRY_SIZE
@@ -29,7 +28,6 @@ CHECKED = 4096
 
 _MAGIC = b"KFSLINES"
 _VERSION = 2
-_LOW = 0xFFFFFFFF
 # magic, version, granularity, base, covered, text, records, count, entries' CRC, log's CRC, view
 _HEADER = struct.Struct("<8sIIqQQQQII24s")
 _HEADER_SIZE = 128
@@ -118,21 +116,3 @@ def read_entries(files: Files, path: str, saved: Saved) -> bytes:
     if crc32c(entries) != saved.entries_crc:
         raise ValueError("damaged, or cut short")
     return entries
-
-
-def absolute(entries: bytearray, saved: Saved) -> bytes:
-    """Turn entries that count from the end of `saved` into those of the whole segment."""
-    if not saved.covered:
-        return bytes(entries)
-    words = array("Q", bytes(entries))
-    # A word each for text; batch and record position; batch end and ordinal.
-    positions = saved.covered | saved.covered << 32
-    ordinal = saved.records << 32
-    words[0::3] = array("Q", [word + saved.text_length for word in words[0::3]])
-    words[1::3] = array("Q", [word + positions for word in words[1::3]])
-    words[2::3] = array(
-        "Q",
-        # A batch end of 0, as of a batch that has to be decoded, stays 0.
-        [word + ordinal + (saved.covered if word & _LOW else 0) for word in words[2::3]],
-    )
-    return words.tobytes()

@@ -335,8 +335,8 @@ def _compare(lines: SegmentLines, start: tuple[int, int, int]) -> None:
     if until[1] - position > BATCHES_AT_ONCE:
         before_waiting()
     try:
-        found = lines.measured(position, until[1])
-        if (text + found.text_length, records + found.records) == (until[0], until[2]):
+        found = lines.measured(Measure(NO_ENTRIES, position, text, records), until[1])
+        if (found.text_length, found.records) == (until[0], until[2]):
             return
     except CorruptRecord:
         pass

@@ -1,8 +1,8 @@
 """The line index of one segment in one view: measures it, saves it, and looks positions up.
 
-The entries since the last save are in memory, and count from the end of the saved part; a save
-moves them to the file. `records.py` finds single records by it, `readers.py` begins to render at a
-byte; `lines_file.py` has the file's format.
+The entries since the last save are in memory; a save moves them to the file. `records.py` finds
+single records by it, `readers.py` begins to render at a byte. `lines_file.py` has the format of the
+file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from kafkafs.line_index import lines_file
 from kafkafs.line_index.encoded import IsAborted, show_batch, takes_long
-from kafkafs.line_index.lines_file import CHECKED, Saved, absolute, file_suffix
+from kafkafs.line_index.lines_file import CHECKED, Saved, file_suffix
 from kafkafs.line_index.store import NEVER, LineStore
 from kafkafs.views import TextView
 from kafkafs.views._measure import ENTRY_SIZE, Measure, find_batch, find_entry
@@ -119,8 +119,8 @@ class SegmentLines:
         # Its path in a cache directory once its segment has left the log.
         self._aside: str | None = None
         self._lock = threading.Lock()
-        # The saved part, and the measure of what follows it, which counts from its end.
-        self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
+        # The saved part, and the measure that goes on after it.
+        self._state: tuple[Saved, Measure | None] = self._begun(Saved())
         # (entries, count) of the saved part, while they stay in memory.
         self._held: tuple[bytes, int] | None = None
         # Whether the log shows less than was measured: it is not saved any more.
@@ -188,27 +188,29 @@ class SegmentLines:
 
     def _feed(self, data: Buffer, size: int) -> int:
         """Measure `data[:size]`, the log from `covered` on; returns as `_run`."""
-        saved, tail = self._begin()
+        tail = self._tail()
         try:
-            return self._run(tail, saved.covered, data, size)
+            return self._run(tail, data, size)
         finally:
-            self._count(saved, tail)
+            self._count(tail)
 
-    def _begin(self) -> tuple[Saved, Measure]:
+    def _begun(self, saved: Saved) -> tuple[Saved, Measure]:
+        """`saved`, and a measure that goes on after it."""
+        return saved, Measure(self._store.granularity, *saved[:3])
+
+    def _tail(self) -> Measure:
         saved, tail = self._state
         if tail is None:
-            tail = Measure(self._store.granularity)
-            self._state = (saved, tail)
-        return saved, tail
+            saved, tail = self._state = self._begun(saved)
+        return tail
 
-    def _count(self, saved: Saved, tail: Measure) -> None:
-        self.text_length = saved.text_length + tail.text_length
-        self.records = saved.records + tail.records
+    def _count(self, tail: Measure) -> None:
+        self.text_length, self.records = tail.text_length, tail.records
         # Last, since whoever finds it complete takes the length.
-        self.covered = saved.covered + tail.position
+        self.covered = tail.position
 
-    def _run(self, state: Measure, origin: int, data: Buffer, size: int) -> int:
-        """Measure `data[:size]`, the log from the state's position (relative to `origin`) on.
+    def _run(self, state: Measure, data: Buffer, size: int) -> int:
+        """Measure `data[:size]`, the log from the state's position on.
 
         Returns how many bytes of the next batch or record it needs to go on, or 0.
         """
@@ -220,22 +222,20 @@ class SegmentLines:
                     self.view.measure(data, start, size, state)
                 except StorageError as error:
                     error.path = segment.log_path
-                    if error.position is not None:
-                        error.position += origin
                     raise
                 if not state.encoded:
                     return state.needed
             elif state.position == start + size:
                 return 0
-            at, position = state.position - start, state.position + origin
+            at = state.position - start
             if not may_decode and takes_long(memoryview(data)[at:size]):
                 raise BlockingIOError
             may_decode = True
-            shown = show_batch(self.reader, self.is_aborted, data, at, size, position)
+            shown = show_batch(self.reader, self.is_aborted, data, at, size, state.position)
             if not shown.whole:
                 return shown.size
-            if shown.size > self.end - position:
-                raise self._ends_inside_a_batch(position)
+            if shown.size > self.end - state.position:
+                raise self._ends_inside_a_batch(state.position)
             if shown.hidden:
                 state.step_over(shown.size)
             elif shown.plain is None:
@@ -325,37 +325,30 @@ class SegmentLines:
         """Check what cannot be measured again, and go back to `start` (as `_from`), which is before
         it. False where nothing is damaged.
         """
-        position, text_length, records = start
-        self.reader.check_again(position, self.end)
+        self.reader.check_again(start[0], self.end)
         if not self.segment.damages:
             return False
-        saved, tail = self._begin()
-        if position < saved.covered:
-            saved, tail = Saved(), Measure(self._store.granularity)
-            self._state = saved, tail
+        tail = self._tail()
+        if start[0] < self._state[0].covered:
+            _, tail = self._state = self._begun(Saved())
             self._drop_held()
             self.gaps = ((), ())
             self.is_guessed = False
         else:
-            tail.go_back(
-                position - saved.covered,
-                text_length - saved.text_length,
-                records - saved.records,
-            )
-        self._count(saved, tail)
+            tail.go_back(*start)
+        self._count(tail)
         return True
 
-    def measured(self, start: int, end: int, granularity: int = NO_ENTRIES) -> Measure:
-        """Measure the log from file position `start`, where a batch begins, to `end`, where a batch
-        or a record ends. The index is not changed. Waits; CorruptRecord, SegmentGone, OSError.
+    def measured(self, state: Measure, end: int) -> Measure:
+        """Measure the log from the state's position to `end`, where a batch or a record ends;
+        return the state. The index is not changed. Waits; CorruptRecord, SegmentGone, OSError.
         """
-        state = Measure(granularity)
-        buffer = memoryview(bytearray(min(CHUNK, end - start)))
-        while (position := start + state.position) < end:
+        buffer = memoryview(bytearray(min(CHUNK, end - state.position)))
+        while (position := state.position) < end:
             size = min(len(buffer), end - position)
             read_whole(self.reader, buffer[:size], position)
-            needed = self._run(state, start, buffer, size)
-            if start + state.position == position:
+            needed = self._run(state, buffer, size)
+            if state.position == position:
                 self._check_room(position, needed, size, end)
                 buffer = memoryview(bytearray(needed))
         return state
@@ -366,12 +359,12 @@ class SegmentLines:
             if position < place.start:
                 return min(size, place.start - position)
             if position < place.end:
-                saved, tail = self._begin()
+                tail = self._tail()
                 if tail.batch_end:
                     # The batch was sound as its measuring began.
                     raise place.error(self.segment.log_path)
                 self._measure_damaged(tail, place, min(place.end, self.end))
-                self._count(saved, tail)
+                self._count(tail)
                 return 0
         return size
 
@@ -470,22 +463,27 @@ class SegmentLines:
         the text. Waits. Errors: CorruptRecord, also for new damage.
         """
         damages = tuple(place for place in damages if place.start < saved.covered)
-        start, end = (damages[0].start, damages[-1].end) if damages else (0, 0)
-        before = self.measured(0, start, self._store.granularity)
-        after = self.measured(end, saved.covered, self._store.granularity)
+        start = end = saved.covered
+        if damages:
+            start, end = damages[0].start, damages[-1].end
+        granularity = self._store.granularity
+        before = self.measured(Measure(granularity), start)
+        after = self.measured(Measure(NO_ENTRIES, end), saved.covered)
         text_length = saved.text_length - after.text_length
         records = saved.records - after.records
-        is_same = end + after.position == saved.covered and text_length >= before.text_length
-        if start == end:
-            is_same &= (text_length, records) == (0, 0)
-        if not is_same:
+        if damages:
+            is_same = text_length >= before.text_length
+        else:
+            is_same = (before.position, before.text_length, before.records) == saved[:3]
+        if after.position != saved.covered or not is_same:
             raise CorruptRecord(
                 "the log has changed since it was indexed", path=self.segment.log_path
             )
-        entries = bytes(before.entries)
-        if start < end:
-            entries += _ENTRY.pack(before.text_length, start, start, 0, before.records)
-        return entries + absolute(after.entries, Saved(end, text_length, records))
+        if not damages:
+            return bytes(before.entries)
+        damaged = _ENTRY.pack(before.text_length, start, start, 0, before.records)
+        after = self.measured(Measure(granularity, end, text_length, records), saved.covered)
+        return bytes(before.entries) + damaged + bytes(after.entries)
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -559,7 +557,7 @@ class SegmentLines:
             # Without the log's CRC nobody could tell which log it belongs to; and entries are added
             # to those before them.
             return False
-        entries = absolute(tail.entries, saved)
+        entries = bytes(tail.entries)
         now = Saved(
             self.covered,
             self.text_length,
@@ -569,7 +567,7 @@ class SegmentLines:
         )
         if not self._write(now, entries, saved.count):
             return False
-        self._state = (now, Measure(self._store.granularity))
+        self._state = self._begun(now)
         self._drop_held()
         return True
 
@@ -658,7 +656,7 @@ class SegmentLines:
         except (OSError, StorageError, ValueError):
             pass  # as a missing file
         finished = self.segment.sealed and saved.covered == self.segment.size
-        self._state = (saved, None if finished else Measure(self._store.granularity))
+        self._state = (saved, None) if finished else self._begun(saved)
         self.text_length, self.records = saved.text_length, saved.records
         self.covered = saved.covered
         self.loaded = True
@@ -683,18 +681,7 @@ class SegmentLines:
             return find_entry(held[0], held[1], text)
         assert tail is not None
         entries = tail.entries
-        found = find_entry(entries, len(entries) // ENTRY_SIZE, text - saved.text_length)
-        if not saved.covered:
-            return found
-        before, batch, position, batch_end, records = found
-        at = saved.covered
-        return (
-            saved.text_length + before,
-            at + batch,
-            at + position,
-            at + batch_end if batch_end else 0,
-            saved.records + records,
-        )
+        return find_entry(entries, len(entries) // ENTRY_SIZE, text)
 
     def entry_before(self, is_after: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
         """The last entry for which `is_after(batch's position, records before it)` is false, or the
@@ -706,18 +693,18 @@ class SegmentLines:
         saved, tail = self._state
         entries: Buffer
         if saved.covered and (tail is None or is_after(saved.covered, saved.records)):
-            (entries, count), start = self._held or self._read_entries(), Saved()
+            entries, count = self._held or self._read_entries()
         elif tail is None:
             return 0, 0, 0, 0  # sealed, and compaction has left no record in it
         else:
-            entries, count, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
+            entries, count = tail.entries, len(tail.entries) // ENTRY_SIZE
 
         def after(number: int) -> bool:
             _, batch, _, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-            return is_after(start.covered + batch, start.records + ordinal)
+            return is_after(batch, ordinal)
 
         number = bisect_left(range(1, count), True, key=after)
-        return _entry_at(entries, number, start)
+        return _entry_at(entries, number)
 
     def entry_from(self, position: int) -> tuple[int, int, int, int] | None:
         """The first entry whose batch begins at or after `position`, as `entry_before`. Waits."""
@@ -726,19 +713,17 @@ class SegmentLines:
             held = self._held or self._read_entries()
             number = find_batch(held[0], held[1], position)
             if number < held[1]:
-                return _entry_at(held[0], number, Saved())
+                return _entry_at(held[0], number)
         if tail is None:
             return None
         entries, count = tail.entries, len(tail.entries) // ENTRY_SIZE
-        number = find_batch(entries, count, position - saved.covered)
-        return _entry_at(entries, number, saved) if number < count else None
+        number = find_batch(entries, count, position)
+        return _entry_at(entries, number) if number < count else None
 
 
-def _entry_at(entries: Buffer, number: int, start: Saved) -> tuple[int, int, int, int]:
-    """Entry `number` of those that count from `start`."""
+def _entry_at(entries: Buffer, number: int) -> tuple[int, int, int, int]:
     text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-    at = start.covered
-    return start.text_length + text, at + batch, at + record, start.records + ordinal
+    return text, batch, record, ordinal
 
 
 def read_whole(reader: SegmentReader, buffer: memoryview, position: int) -> None:

@@ -21,7 +21,7 @@ Entries of the line index have 24 bytes, little-endian, and ascend:
                          for every entry of a batch that is read in plain form
     u32 ordinal          records shown before this one
 
-The first entry is all zeros: the segment's start. Each later entry is the first record with at
+The first entry of a segment is all zeros: its start. Each later entry is the first record with at
 least `granularity` bytes of text since the entry before.
 
 Invariants: a loop checks every length against record, batch and window before it uses it. Each
@@ -153,18 +153,27 @@ cdef class Measure:
     position     file position of the next byte that the measuring needs
     text_length  bytes of text of the records before `position`
     records      the number of records before `position`
-    entries      the line index so far; it only grows, except in `go_back`
+    entries      the line index from its beginning on; it only grows, except in `go_back`
     batch_end    the end of the current batch; 0: a batch begins at `position`
     encoded      whether the last measuring stopped because the batch at `position` is encoded
     needed       bytes from `position` on that the next measuring needs; 0: 64
     """
 
-    def __init__(self, long long granularity=4096):
-        if granularity < 1:
-            raise ValueError(f"granularity {granularity}")
+    def __init__(
+        self, long long granularity=4096, long long position=0, long long text_length=0,
+        long long records=0,
+    ):
+        """Begin at `position`, where a batch begins, with the totals before it."""
+        cdef Entry first
+        if granularity < 1 or position < 0:
+            raise ValueError(f"granularity {granularity}, position {position}")
         self.granularity = granularity
-        self.next_entry = granularity
-        self.entries = bytearray(sizeof(Entry))
+        self.place = Place(position, position, 0, 0)
+        self.text_length = text_length
+        self.records = records
+        self.next_entry = text_length + granularity
+        set_entry(&first, &self.place, text_length, records)
+        self.entries = bytearray((<char *> &first)[:sizeof(Entry)])
 
     @property
     def position(self):

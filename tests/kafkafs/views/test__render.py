@@ -406,6 +406,8 @@ def test_wrong_calls() -> None:
         measure(THREE_RECORDS, 2**31 - 95, 95, measured_far())
     with pytest.raises(ValueError, match="granularity"):
         Measure(0)
+    with pytest.raises(ValueError, match="position -1"):
+        Measure(1, -1)
 
 
 def measured_far() -> Measure:
@@ -444,6 +446,30 @@ def test_any_windows_give_the_same_measure(data: st.DataObject, log: MadeLog) ->
     assert entries_of(state) == oracle.measure(log.data, 40)
     assert state.text_length == len(oracle.render(log.data))
     assert state.position == len(log.data)
+
+
+@given(first=logs(), log=logs(max_batches=8), granularity=st.sampled_from([1, 20, 300]))
+def test_a_measure_goes_on_after_another(first: MadeLog, log: MadeLog, granularity: int) -> None:
+    """As after a save: what it has are entries of the whole file."""
+    before, alone = Measure(granularity), Measure(granularity)
+    measure(first.data, 0, len(first.data), before)
+    measure(log.data, 0, len(log.data), alone)
+    state = Measure(granularity, before.position, before.text_length, before.records)
+    measure(first.data + log.data, 0, len(first.data + log.data), state)
+    at, text, records = before.position, before.text_length, before.records
+    assert (state.position, state.text_length, state.records) == (
+        *(at + alone.position, text + alone.text_length, records + alone.records),
+    )
+    assert entries_of(state) == [
+        (
+            text + entry[0],
+            at + entry[1],
+            at + entry[2],
+            entry[3] and at + entry[3],
+            records + entry[4],
+        )
+        for entry in entries_of(alone)
+    ]
 
 
 @given(log=logs(max_batches=8), granularity=st.sampled_from([1, 20, 300]))
