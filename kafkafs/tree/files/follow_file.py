@@ -151,10 +151,11 @@ class FollowFile(ViewFile):
 class FollowHandle(ReadHandle):
     """Reading. The first read of what its reader has missed writes a line into the event log.
 
-    The positions that it keeps are those of `.follow`, without the head.
+    The positions that it keeps are those of `.follow`, without the head. `_reached`: up to where
+    the last read has shown text; -1: it has shown newlines, or none was.
     """
 
-    __slots__ = ("_is_first", "_is_logged", "_noted", "_shown_to")
+    __slots__ = ("_is_logged", "_noted")
 
     _file: FollowFile
 
@@ -164,10 +165,6 @@ class FollowHandle(ReadHandle):
         self.direct_io = True
         self.keep_cache = False
         self._is_logged = False
-        # Whether nothing has been read yet.
-        self._is_first = True
-        # Up to where the last read has shown text; -1: it has shown newlines, or none was.
-        self._shown_to = -1
         # (position, offset of the record there) in a segment that is deleted by now.
         self._noted: tuple[int, int] | None = None
 
@@ -190,8 +187,6 @@ class FollowHandle(ReadHandle):
             self._partition.showing_followed()
         try:
             data = super().read(position, size)
-            self._is_first = False
-            self._shown_to = position + len(data)
         except SegmentGone as error:
             data = self._read_gone(position, size, error)
         if may_wait():
@@ -205,15 +200,15 @@ class FollowHandle(ReadHandle):
         assert generation is not None
         gone = generation.first_valid - generation.origin - position
         has_newlines = gone > 0 and self._partition.mount.options.follow_gaps == "newlines"
-        is_overtaken = position == self._shown_to
+        is_overtaken = position == self._reached
         # A reader that begins at a position has been there; one that begins at 0 has not.
-        has_missed = is_overtaken or (self._is_first and position > 0)
+        has_missed = is_overtaken or (self._read_to == 0 and position > 0)
         if not self._is_logged and (has_missed or not has_newlines):
             if not may_wait():
                 raise BlockingIOError from error
             self._is_logged = True
             self._log_missed(position)
-        self._is_first, self._shown_to = False, -1
+        self._reached = -1
         if is_overtaken or not has_newlines:
             mark_logged(error)
             raise error
@@ -222,9 +217,7 @@ class FollowHandle(ReadHandle):
         if gone < size:
             # The next read gets what is wrong there.
             with contextlib.suppress(CorruptRecord, SegmentGone):
-                text = super().read(position + gone, size - gone)
-                self._shown_to = self._read_to = position + gone + len(text)
-                return newlines + text
+                return newlines + super().read(position + gone, size - gone)
         return newlines
 
     def release(self) -> None:

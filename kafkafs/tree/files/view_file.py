@@ -498,6 +498,8 @@ class ReadHandle(Handle):
                 self._text.find_end(time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
+                if position != self._reached:
+                    self._began = self._reached = position
                 return b""
             size = min(left, size)
             if piece is not None and position + size <= piece.end:

@@ -259,6 +259,27 @@ def test_of_a_deleted_topic_an_open_reader_reads_what_is_there(tmp_path: Path) -
         handle.release()
 
 
+def test_a_reader_that_waited_at_the_end_hears_what_it_missed(tmp_path: Path) -> None:
+    """Although it has read nothing before."""
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"one\ntwo\n")
+        handle = tree.open(FOLLOW)
+        assert read(handle, 8) == b""
+        tree.append("t/0", b"three\n")
+        tree.roll()
+        tree.append("t/0", b"four\n")
+        # As retention does it.
+        tree.log().prepare_replacement(tree.log().segments[:1], ())()
+        tree.remove_head(1)
+        tree.delete_files()
+        with pytest.raises(SegmentGone):
+            read(handle, 8)
+        assert "the reader at position 8 missed offsets 2 to 2, " in tree.events()
+        assert read(handle, 8) == b"\n" * 6 + b"four\n"
+        handle.release()
+
+
 def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None:
     with followed(broker) as tree:
         inode = check(tree, broker, 0)
