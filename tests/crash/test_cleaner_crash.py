@@ -153,9 +153,9 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
 def test_many_power_cuts_and_openings_stopped_too(
     tmp_path: Path, random_seeds: Callable[[int], range]
 ) -> None:
-    life, stops = stops_of(tmp_path, seeds=random_seeds(10))
+    life, stops = stops_of(tmp_path, seeds=random_seeds(4))
     stops.judge(functools.partial(check_that_it_goes_on, life), tmp_path / "found")
-    stops.found = stops.found[::10]
+    stops.found = stops.found[::25]
     again = during_opening(
         functools.partial(check, life), seeds=(0, 2), clock_ms=lambda: life.now_ms
     )

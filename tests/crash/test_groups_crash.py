@@ -100,6 +100,6 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_many_power_cuts(tmp_path: Path, random_seeds: Callable[[int], range]) -> None:
-    stops = stops_of(tmp_path, seeds=random_seeds(20))
+    stops = stops_of(tmp_path, seeds=random_seeds(8))
     stops.found = stops.power_cuts
     stops.judge(check, tmp_path / "found")

@@ -155,7 +155,7 @@ def test_a_stop_while_transactions_are_aborted(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("link", [False, True])
 def test_many_power_cuts(tmp_path: Path, link: bool, random_seeds: Callable[[int], range]) -> None:
-    judge(tmp_path, random_seeds(6), is_open=True, link=link)
+    judge(tmp_path, random_seeds(3), is_open=True, link=link)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])

@@ -214,7 +214,7 @@ def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_power_cuts_of_many_kinds(tmp_path: Path, random_seeds: Callable[[int], range]) -> None:
-    life, stops = stops_of(tmp_path, seeds=random_seeds(10))
+    life, stops = stops_of(tmp_path, seeds=random_seeds(4))
     stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
 

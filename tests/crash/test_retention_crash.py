@@ -236,10 +236,10 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
 def test_many_power_cuts_and_openings_stopped_too(
     tmp_path: Path, random_seeds: Callable[[int], range]
 ) -> None:
-    life, stops = stops_of(tmp_path, seeds=random_seeds(10))
+    life, stops = stops_of(tmp_path, seeds=random_seeds(4))
     whole = functools.partial(check, life)
     found, stops.found = stops.found, stops.power_cuts
     stops.judge(whole, tmp_path / "found")
-    stops.found = found[::10]
+    stops.found = found[::30]
     again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: life.now_ms)
     stops.judge(again, tmp_path / "found")
