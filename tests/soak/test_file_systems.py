@@ -48,8 +48,10 @@ def test_all_of_it_holds(
     request: pytest.FixtureRequest,
     figures: Callable[[str, object], None],
 ) -> None:
-    tests = SAMPLE if request.config.getoption("--soak-hours") is None else WHOLE
-    options = ["-n", "auto", "--dist", "loadfile", "-q", "-p", "no:cacheprovider"]
+    # The sample is over before more processes of tests have been worth their start.
+    is_sample = request.config.getoption("--soak-hours") is None
+    tests, processes = (SAMPLE, "0") if is_sample else (WHOLE, "auto")
+    options = ["-n", processes, "--dist", "loadfile", "-q", "-p", "no:cacheprovider"]
     options += ["-o", "tmp_path_retention_policy=failed"]
     with file_system(kind, base, IMAGE_BYTES) as made:
         made.chmod(0o1777)
