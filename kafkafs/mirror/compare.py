@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafka_client.cluster import Cluster
+from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.errors import BrokerError, ClientError
-from kafka_client.fetch import Fetcher, Position
+from kafka_client.fetch import NO_TOPIC_ID, Fetcher, Position
 from kafka_client.requests import EARLIEST, LATEST, Offset, end_offsets_of_epochs, list_offsets
 from kafkafs.mirror import rules
 from kafkafs.mirror.facts import Copy
 from kafkafs.mirror.rules import Again, BeginAt, Policy, Skip, Truncate, Wait
+from storage.log.log import Log
 from storage.record.header import parse_header
 
 # How often the mirror fetches a refused position again.
@@ -67,23 +68,47 @@ def has_batch_before(cluster: Cluster, copy: Copy, offset: int, policy: Policy) 
 
     Errors: ClientError, OSError.
     """
-    partition, log = copy.partition, copy.log
+    ours = _batch_before(copy.log, offset)
+    if ours is None:
+        return True
+    theirs = _batch_of_leader(cluster, copy.partition, ours)
+    if theirs is not None:
+        return rules.is_same_batch(ours, theirs, policy)
+    earliest = list_offsets(cluster, {copy.partition: EARLIEST})[copy.partition]
+    return isinstance(earliest, Offset) and earliest.offset > parse_header(ours).base_offset
+
+
+def has_our_end(cluster: Cluster, copy: Copy, topic_id: bytes) -> bool:
+    """Return whether the topic with an id has our last batch, byte for byte: it is that of our log.
+    Errors: ClientError, OSError.
+    """
+    ours = _batch_before(copy.log, copy.log.log_end_offset)
+    theirs = None if ours is None else _batch_of_leader(cluster, copy.partition, ours, topic_id)
+    return ours is not None and theirs is not None and theirs[: len(ours)] == ours
+
+
+def _batch_before(log: Log, offset: int) -> bytes | None:
+    """Return our last batch that begins below an offset; None: there is none."""
     if offset <= log.log_start_offset or not log.size:
-        return True
+        return None
     ours = log.read(offset - 1, 1, isolation="read_uncommitted")
-    base_offset = parse_header(ours).base_offset
-    if base_offset >= offset:
-        return True
+    return ours if parse_header(ours).base_offset < offset else None
+
+
+def _batch_of_leader(
+    cluster: Cluster, partition: TopicPartition, ours: bytes, topic_id: bytes = NO_TOPIC_ID
+) -> memoryview | None:
+    """Return what the leader has from the offset of our batch on; None: it refuses the offset."""
     connection = cluster.connection(cluster.metadata.leader_of(partition))
     fetcher = Fetcher(connection, partition_bytes=len(ours), max_wait_ms=0)
-    fetcher.add(partition, Position(base_offset))
+    fetcher.add(partition, Position(parse_header(ours).base_offset, topic_id=topic_id))
     fetcher.send()
     for found in fetcher.receive():
-        if isinstance(found.error, BrokerError) and found.error.code == rules.OFFSET_OUT_OF_RANGE:
-            earliest = list_offsets(cluster, {partition: EARLIEST})[partition]
-            return isinstance(earliest, Offset) and earliest.offset > base_offset
-        if found.error is not None:
-            raise found.error
-        return rules.is_same_batch(ours, found.records, policy)
+        error = found.error
+        if isinstance(error, BrokerError) and error.code == rules.OFFSET_OUT_OF_RANGE:
+            return None
+        if error is not None:
+            raise error
+        return found.records
     # A broker that throttles answers without the partition.
     raise ClientError(f"{partition}: the leader does not send the records that it has")

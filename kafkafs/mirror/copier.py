@@ -18,7 +18,7 @@ from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
 from kafka_client.fetch import NO_EPOCH, NO_TOPIC_ID, Fetched, Position
 from kafka_client.requests import LATEST, Offset, TopicSettings, list_offsets
 from kafkafs.mirror import rules, topics, transactions
-from kafkafs.mirror.compare import compare, is_another_topic, leaves_nothing
+from kafkafs.mirror.compare import compare, has_our_end, is_another_topic, leaves_nothing
 from kafkafs.mirror.cuts import Markers
 from kafkafs.mirror.facts import Copy, Facts
 from kafkafs.mirror.points import Points
@@ -153,7 +153,7 @@ class Copier:
         if topic is None or topic.error:
             code = UNKNOWN_TOPIC if topic is None else topic.error
             self._wait(copy, rules.reason_of(BrokerError(code, name)))
-        elif known_id == NO_ID and (reason := self._why_another(copy)):
+        elif known_id == NO_ID and (reason := self._why_another(copy, topic.id)):
             self._wait(copy, reason)
         elif topics.is_another(self._facts.status, topic):
             kept = mirror_file.kept_name(name, known_id)
@@ -168,20 +168,33 @@ class Copier:
             position = Position(copy.position, epoch, topic_id=topic_id)
             self._consumer.add(copy.partition, position)
 
-    def _why_another(self, copy: Copy) -> str:
-        """Return why the cluster has another topic of the name, or cannot be asked; "": neither."""
-        leader = None
+    def _why_another(self, copy: Copy, topic_id: bytes) -> str:
+        """Return why the cluster has another topic of the name, or cannot be asked; "": neither.
+        Note the id of a topic that provably is that of our copy.
+        """
+        leader, name = None, copy.partition.topic
         try:
             leader = self._cluster.metadata.leader_of(copy.partition)
             if leader in self._silent:
                 return self._silent[leader]
-            if not is_another_topic(self._cluster, copy, self._policy(copy)):
-                return ""
+            if is_another_topic(self._cluster, copy, self._policy(copy)):
+                return _ANOTHER
+            new_id = topics.id_text(topic_id)
+            may_have = new_id != NO_ID and self._was_complete(name)
+            if may_have and has_our_end(self._cluster, copy, topic_id):
+                self._facts.new_ids[name] = new_id
         except (OSError, StorageError) as error:
             if isinstance(error, BrokerUnreachable) and leader is not None:
                 self._silent[leader] = str(error)
             return str(error)
-        return _ANOTHER
+        return ""
+
+    def _was_complete(self, topic: str) -> bool:
+        """Return whether each copy of a topic once had all records. Before that, the time of the
+        file with the topic id decides about gaps.
+        """
+        partitions = self._facts.status.partitions.items()
+        return all(each.at_end_ms != UNKNOWN for (name, _), each in partitions if name == topic)
 
     def _policy(self, copy: Copy) -> Policy:
         return self.policies.get(copy.partition.topic, Policy())

@@ -71,17 +71,19 @@ class Facts:
     """The facts of a run. `report` gets a line for each gap, for each fault, and for each partition
     that begins or ends to wait.
 
-    `status`: the content of `kafkafs.mirror`, from the start of the run on. `copies`: of the
-    session. `copies_groups`: whether the topic of committed offsets is copied; None: the cluster
-    does not have it yet. `gaps`: the number of gaps that this run has named. `copied_bytes`,
-    `copied_offsets`: of this run, without gaps between batches. These and `left` do not count the
-    topic of committed offsets. `point`: the last restore point, with its name. `faults`: a line for
-    each topic and partition that cannot be copied, if the last restore point is not valid, and if
-    the cluster cannot be reached.
+    `status`: the content of `kafkafs.mirror`, from the start of the run on. `new_ids`: the ids of
+    topics whose copies began when the cluster had none. `copies`: of the session. `copies_groups`:
+    whether the topic of committed offsets is copied; None: the cluster does not have it yet.
+    `gaps`: the number of gaps that this run has named. `copied_bytes`, `copied_offsets`: of this
+    run, without gaps between batches. These and `left` do not count the topic of committed offsets.
+    `point`: the last restore point, with its name. `faults`: a line for each topic and partition
+    that cannot be copied, if the last restore point is not valid, and if the cluster cannot be
+    reached.
     """
 
     report: Callable[[str], None]
     status: MirrorFile = field(init=False)
+    new_ids: dict[str, str] = field(default_factory=dict)
     copies: dict[TopicPartition, Copy] = field(default_factory=dict)
     copies_groups: bool | None = None
     gaps: int = 0

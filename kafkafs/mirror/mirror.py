@@ -6,7 +6,7 @@ A session has the directory open. It begins with the metadata of the cluster:
 2. The starts of new copies are written to `kafkafs.mirror`, durably.
 3. The directory is opened, and missing topics and partitions are created.
 
-A session ends with the run, or when a topic is found to be created again.
+A session ends with the run, or when a topic is found to be created again, or to have got an id.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Mirror:
             pass
 
     def _session(self, progress: Callable[[Progress], None] | None) -> bool:
-        """Copy until the run ends, or a topic was created again; return whether the run ends."""
+        """Copy until the run ends, or a new session has to begin; return whether the run ends."""
         facts, metadata = self.facts, self._cluster.metadata
         of_groups = self._begin(metadata)
         # Without ids, another topic of the name may be found each time that a leader is found.
@@ -122,6 +122,8 @@ class Mirror:
                 self._options.accept_loss,
             )
             self._create(metadata)
+            if facts.new_ids:
+                return False
             if of_groups is not None:
                 self._take_groups(of_groups)
             if self._until_caught_up:
@@ -176,6 +178,9 @@ class Mirror:
             facts.status = given
             is_first = not given.topics
             self._check_cluster(metadata)
+            if facts.new_ids:
+                topics.take_ids(files, self._path, given, facts.new_ids)
+                facts.new_ids.clear()
             given.source, given.topics = self._options.source, self._options.patterns
             of_groups = self._ask_groups(files)
             found = topics.wanted(metadata, facts.patterns)
@@ -306,7 +311,7 @@ class Mirror:
                 facts.add_fault(str(each), f"{each}: {error}")
 
     def _look(self, found: Found | ClientError) -> bool:
-        """Look at the metadata; return whether a topic was created again."""
+        """Look at the metadata; return whether a new session has to begin."""
         if isinstance(found, ClientError):
             self.facts.add_fault("cluster", str(found))
         else:
@@ -326,7 +331,7 @@ class Mirror:
         self._copier.retry()
         self._follow_deletes()
         self._copier.write_status()
-        return False
+        return bool(self.facts.new_ids)
 
     def _follow_deletes(self) -> None:
         """Raise log starts to those of the cluster, if that is wanted."""

@@ -6,6 +6,7 @@ The functions that change the directory run while its lock is held and its logs 
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -20,7 +21,7 @@ from storage.directory.checkpoints import CHECKPOINTS
 from storage.errors import StorageError
 from storage.files import Files
 from storage.settings.settings import SETTINGS_FILE
-from storage.state import checkpoint_file
+from storage.state import checkpoint_file, mirror_file, point_file
 from storage.state.mirror_file import NO_ID, MirrorFile, kept_name
 
 # A copy is kept for ever unless the user changes this.
@@ -145,6 +146,24 @@ def created_again(
     ]
 
 
+def take_ids(files: Files, data_dir: str, status: MirrorFile, ids: Mapping[str, str]) -> None:
+    """Give topics, and restore points with them, the ids that the cluster has given them since.
+
+    The partitions lose the ids that they have, and get those of the mirror when they are opened. So
+    those of one topic never have different ids. `status` is written last: the call after a kill
+    completes it. Durable. Errors: OSError.
+    """
+    point_file.set_ids(files, data_dir, ids)
+    here = paths.partitions_in(files.scan(data_dir))
+    for item in ((name, number) for name in ids for number in here.get(name, ())):
+        directory = _directory(data_dir, *item)
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(os.path.join(directory, paths.PARTITION_METADATA))
+        files.sync_directory(directory)
+    status.ids |= ids
+    mirror_file.write(files, data_dir, status)
+
+
 def set_aside(files: Files, data_dir: str, status: MirrorFile, topic: str) -> str:
     """Rename the copy of a topic that was created again; return the name that it has now.
 
@@ -159,7 +178,7 @@ def set_aside(files: Files, data_dir: str, status: MirrorFile, topic: str) -> st
         if checkpoint_file.read_partition_metadata(
             files, os.path.join(_directory(data_dir, topic, number), paths.PARTITION_METADATA)
         )
-        == topic_id
+        in (topic_id, None)
     ]
     for name in CHECKPOINTS:
         path = os.path.join(data_dir, name)

@@ -8,7 +8,7 @@ logs (`directory/mirror`). The file is text, one fact a line::
     source kafka://one:9092,two:9092
     topics orders-* audit                the patterns of the topics; `*`: all but internal ones
     topic orders-eu eV5C2xLoR3ehQ0NFt2aPvA
-                          its id, in Kafka's text; `-`: the cluster has no topic ids
+                          its id, in Kafka's text; `-`: the cluster had no topic ids
     setting orders-eu cleanup.policy=compact,delete
                           set on the topic in the cluster, as a fact: nothing here depends on it.
                           In the value, most punctuation and all blanks are percent-encoded

@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeVar
@@ -39,6 +39,7 @@ from storage.files import Files
 from storage.state.checkpoint_file import read_text
 from storage.state.mirror_file import (
     HEAD,
+    NO_ID,
     add_lines,
     add_setting,
     escaped,
@@ -222,6 +223,18 @@ def keep(files: Files, data_dir: str, point: str, name: str) -> None:
     files.link(old, path_of(data_dir, name))
     files.unlink(old)
     files.sync_directory(data_dir)
+
+
+def set_ids(files: Files, data_dir: str, ids: Mapping[str, str]) -> None:
+    """Write the ids of topics into the points that have none for them; durable. Errors: OSError."""
+    for name in names(files, data_dir):
+        # A file that cannot be read cannot be restored either.
+        with contextlib.suppress(CorruptCheckpoint, FileNotFoundError):
+            point = read(files, data_dir, name)
+            new = {topic: ids[topic] for topic in ids if point.ids.get(topic) == NO_ID}
+            if new:
+                point.ids |= new
+                files.replace_atomically(path_of(data_dir, name), point.text().encode())
 
 
 def remove(files: Files, data_dir: str, name: str) -> None:

@@ -1,4 +1,5 @@
-"""A crash at every file operation while the copy of a topic gets another name, or a mirror ends.
+"""A crash at every file operation while the copy of a topic gets another name or an id, or a mirror
+ends.
 
 The next start completes it: the copy has the records that it had, in all of its partitions; and no
 group of a former mirror has committed an offset beyond the end of a log. A gap that a killed mirror
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.mirror.topics import set_aside
+from kafkafs.mirror.topics import set_aside, take_ids
 from storage import LogManager, paths
 from storage.directory.mirror import end_mirror
 from storage.files import Files
 from storage.log.append import append_as_follower
-from storage.state import gaps_file, mirror_file
-from storage.state.mirror_file import MirroredPartition, MirrorFile
+from storage.state import gaps_file, mirror_file, point_file
+from storage.state.mirror_file import NO_ID, MirroredPartition, MirrorFile
+from storage.state.point_file import Point
 from tests.crash.moments import Found, Stops, Unsynced, stops_of_life
 from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
 from tests.storage.groups.records import position, positions, write
@@ -94,6 +96,61 @@ def complete(files: Files, data: Path) -> None:
 
 def test_a_crash_while_a_copy_is_renamed(tmp_path: Path) -> None:
     life = Renaming(tmp_path / "data")
+    stops = stops_of_life(life, seeds=(0, 2, 3), kinds=())
+    stops.judge(life.check, tmp_path / "found")
+
+
+class TakingIds:
+    """The copies of two topics. The cluster has given one of them an id since."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.is_done = False
+
+    def build(self) -> None:
+        self.data.mkdir()
+        files = Unsynced()
+        with LogManager.open(str(self.data), files=files) as manager:
+            for name in ("t", "other"):
+                for log in manager.create_mirrored_topic(name, None, 2, {}).partitions.values():
+                    append_as_follower(log, BATCHES, NOW_NS)
+        ids = {"t": NO_ID, "other": NO_ID}
+        mirror_file.write(files, str(self.data), MirrorFile("c", "kafka://b:9092", ("*",), ids))
+        point_file.write(files, str(self.data), Point(NOW_MS, "c", ids=ids))
+
+    def expected(self) -> tuple[object, ...]:
+        return (self.is_done,)
+
+    def run(self, files: Files) -> None:
+        take(files, self.data)
+        self.is_done = True
+
+    def check(self, data: Path, found: Found) -> None:
+        def topic_ids() -> dict[str, str]:
+            with LogManager.open(str(data), files=Unsynced(), mirrors=True) as manager:
+                assert (manager.faults, manager.cuts) == ([], [])
+                assert [stored(log) for log in manager.logs()] == [BATCHES] * 4
+                return {name: topic.id for name, topic in manager.topics.items()}
+
+        before = topic_ids()
+        assert not found.expected[0] or before["t"] == ID
+        take(Unsynced(), data)
+        assert topic_ids() == before | {"t": ID}
+        point = point_file.read(Unsynced(), str(data), point_file.name_at(NOW_MS))
+        assert point.ids == {"t": ID, "other": NO_ID}
+
+
+def take(files: Files, data: Path) -> None:
+    """Take the id, as the start of a session does that has found it."""
+    status = mirror_file.read(files, str(data))
+    assert status is not None
+    if status.ids["t"] == NO_ID:
+        take_ids(files, str(data), status, {"t": ID})
+    assert status.ids == {"t": ID, "other": NO_ID}
+
+
+def test_a_crash_while_a_topic_gets_its_id(tmp_path: Path) -> None:
+    life = TakingIds(tmp_path / "data")
     stops = stops_of_life(life, seeds=(0, 2, 3), kinds=())
     stops.judge(life.check, tmp_path / "found")
 

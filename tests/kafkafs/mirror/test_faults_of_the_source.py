@@ -11,11 +11,22 @@ import pytest
 
 from kafka_client.requests import LATEST
 from kafkafs.mirror import mirror as module
+from kafkafs.mirror import topics
+from storage.files import Files
 from storage.manager import LogManager
 from storage.record.header import parse_header
 from storage.settings.messages import Struct
+from storage.state import point_file
 from tests.kafka_client.fake_broker import HANG_S, answer, batch, partition
-from tests.kafkafs.mirror.fake_source import NO_ID, OTHER_ID, Run, Source, SourceLog, SourceTopic
+from tests.kafkafs.mirror.fake_source import (
+    ID,
+    NO_ID,
+    OTHER_ID,
+    Run,
+    Source,
+    SourceLog,
+    SourceTopic,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +227,59 @@ def test_a_topic_that_is_listed_without_its_id_waits(source: Source, tmp_path: P
     run = Run(source, tmp_path)
     assert run().waiting == {("t", 0): "a broker has listed the topic without its id"}
     assert ends(tmp_path) == [10]
+
+
+def test_a_copy_gets_the_id_that_its_topic_has_got(source: Source, tmp_path: Path) -> None:
+    """A cluster without ids was upgraded. Then the id shows that the topic is created again."""
+    topic_id, data = topics.id_text(ID), str(tmp_path)
+    source.topics["t"].id = NO_ID
+    first = Run(source, tmp_path)()
+    assert first.point is not None
+    point_file.keep(Files(), data, first.point[0], "kept")
+    source.topics["t"].id = ID
+    run = Run(source, tmp_path)
+    assert (run().status.ids, run.lines) == ({"t": topic_id}, [])
+    assert point_file.read(Files(), data, "kept").ids == {"t": topic_id}
+    source.topics["t"] = SourceTopic(OTHER_ID, logs={0: SourceLog([batch(0)])})
+    again = f"t: the topic was created again; the copy of the old one is t.{topic_id}"
+    assert (run().waiting, run.lines) == ({}, [again])
+    assert (ends(tmp_path), ends(tmp_path, f"t.{topic_id}")) == ([5], [10])
+    with LogManager.open(data, read_only=True) as manager:
+        assert manager.topics[f"t.{topic_id}"].id == topic_id
+
+
+def test_a_copy_gets_no_id_of_another_topic(source: Source, log: SourceLog, tmp_path: Path) -> None:
+    """The topic was created again before the cluster was upgraded."""
+    source.topics["t"].id = NO_ID
+    Run(source, tmp_path)()
+    source.topics["t"].id, log.batches = ID, [batch(0, 10)]
+    run = Run(source, tmp_path)
+    assert "is it another topic?" in run().waiting["t", 0]
+    assert run.facts.status.ids == {"t": "-"}
+    # Records that are not here prove nothing.
+    log.start, log.batches = 20, [batch(20)]
+    assert run().status.ids == {"t": "-"}
+    assert ends(tmp_path) == [25]
+
+
+def test_a_running_mirror_takes_the_id(source: Source, tmp_path: Path) -> None:
+    source.topics["t"].id = NO_ID
+    run = Run(source, tmp_path)
+    fetch = source.answers["Fetch"]
+
+    def script() -> Iterator[None]:
+        while not run.facts.is_complete or not run.facts.copied_offsets:
+            yield
+        source.topics["t"].id = ID
+        # The broker is stopped for its upgrade.
+        source.answers["Fetch"] = lambda *_: None
+        while not run.facts.waiting:
+            yield
+        source.answers["Fetch"] = fetch
+        while run.facts.status.ids["t"] == "-" or run.facts.waiting or not run.facts.is_complete:
+            yield
+
+    assert run(steps(script())).status.ids == {"t": topics.id_text(ID)}
 
 
 def test_a_broker_with_old_metadata_lists_a_deleted_topic(
