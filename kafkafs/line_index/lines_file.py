@@ -1,7 +1,8 @@
 """The `.lines` file: the line index of a segment in one view, or of the first part of it.
 
 `BASE.lines` (for views other than `values`: `BASE.VIEW.lines`), beside the segment, or in a cache
-directory where the data directory is read-only. Little-endian:
+directory where the data directory is read-only. A mount with a cache directory also reads a file
+beside the segment, which another process may replace at any time. Little-endian:
 
     header   128 bytes: magic, version, granularity, base offset, bytes of log covered, bytes of
              text, records, count of entries, CRC-32C of the entries, CRC-32C of the 4 KiB of log
@@ -101,9 +102,11 @@ def write(
         files.pwrite(fd, header + crc32c(header).to_bytes(4, "little"), 0)
 
 
-def invalidate(files: Files, path: str) -> None:
-    """Let no later mount take the file. This one can read its entries. OSError."""
-    with files.held_open(path, os.O_RDWR) as fd:
+def invalidate(files: Files, path: str, *, creates: bool) -> None:
+    """Let no later mount take the file. This one can read its entries. `creates`: if there is no
+    file, make an invalid one. OSError.
+    """
+    with files.held_open(path, os.O_RDWR | (os.O_CREAT if creates else 0)) as fd:
         files.pwrite(fd, bytes(_HEADER_SIZE), 0)
 
 

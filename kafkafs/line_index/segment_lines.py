@@ -80,6 +80,7 @@ class SegmentLines:
         "_aside",
         "_cache",
         "_from",
+        "_from_log_directory",
         "_held",
         "_is_wrong",
         "_lock",
@@ -108,7 +109,8 @@ class SegmentLines:
     ) -> None:
         """`is_aborted` None: the view shows aborted transactions.
 
-        `cache`: the directory to save in, instead of the segment's own.
+        `cache`: the directory to save in, instead of the segment's own, where another process may
+        have saved an index.
         """
         self._store = store
         self.segment = segment
@@ -118,6 +120,8 @@ class SegmentLines:
         self._cache = cache
         # Its path in a cache directory once its segment has left the log.
         self._aside: str | None = None
+        # Whether the entries of the saved part are in the segment's directory, not in the cache.
+        self._from_log_directory = False
         self._lock = threading.Lock()
         # The saved part, and the measure that goes on after it.
         self._state: tuple[Saved, Measure | None] = self._begun(Saved())
@@ -142,10 +146,14 @@ class SegmentLines:
         """The path of its `.lines` file."""
         if self._aside is not None:
             return self._aside
-        suffix = file_suffix(self.view.name)
         if self._cache is None:
-            return self.segment.file_path(suffix)
-        return os.path.join(self._cache, paths.file_name(self.segment.base_offset, suffix))
+            return self._path_beside_log
+        name = paths.file_name(self.segment.base_offset, file_suffix(self.view.name))
+        return os.path.join(self._cache, name)
+
+    @property
+    def _path_beside_log(self) -> str:
+        return self.segment.file_path(file_suffix(self.view.name))
 
     @property
     def end(self) -> int:
@@ -421,7 +429,7 @@ class SegmentLines:
         before_waiting()
         saved = self._state[0]
         try:
-            entries = lines_file.read_entries(self._store.files, self.path, saved)
+            entries = self._entries_of(saved)
         except (OSError, ValueError):
             return self._measure_again(saved)
         held = (entries, saved.count)
@@ -433,6 +441,11 @@ class SegmentLines:
             # Saved meanwhile: these are not all entries.
             self._held = None
         return held
+
+    def _entries_of(self, saved: Saved) -> bytes:
+        """Read the entries of the saved part from its file. Errors: OSError, ValueError."""
+        path = self._path_beside_log if self._from_log_directory else self.path
+        return lines_file.read_entries(self._store.files, path, saved)
 
     def _measure_again(self, saved: Saved) -> tuple[bytes, int]:
         """Measure the saved part again, whose file is lost or was never written. Waits."""
@@ -450,6 +463,7 @@ class SegmentLines:
             if self._state[0] is saved:
                 if not self._write(now, entries, 0):
                     now = now._replace(count=0)
+                self._from_log_directory = False
                 self._state = (now, self._state[1])
                 self._held = held
                 self.used = True
@@ -539,13 +553,16 @@ class SegmentLines:
 
     def discard(self) -> None:
         """Have the next mount measure the log again, which shows less than was measured: make the
-        file invalid, and write no other. Waits.
+        file invalid, and write no other. If the index is that of another process, an invalid file
+        in the cache replaces it. Waits.
         """
         before_waiting()
         with self._lock:
             self._is_wrong = True
             with contextlib.suppress(OSError):
-                lines_file.invalidate(self._store.files, self.path)
+                lines_file.invalidate(
+                    self._store.files, self.path, creates=self._from_log_directory
+                )
 
     def _save(self) -> bool:
         saved, tail = self._state
@@ -565,8 +582,16 @@ class SegmentLines:
             saved.count + len(entries) // ENTRY_SIZE,
             crc32c(entries, saved.entries_crc),
         )
-        if not self._write(now, entries, saved.count):
+        before = saved.count
+        if before and self._from_log_directory:
+            # The cache gets all entries.
+            try:
+                entries, before = self._entries_of(saved) + entries, 0
+            except (OSError, ValueError):
+                return False
+        if not self._write(now, entries, before):
             return False
+        self._from_log_directory = False
         self._state = self._begun(now)
         self._drop_held()
         return True
@@ -644,17 +669,22 @@ class SegmentLines:
         return any(place.start < covered and start < place.end for place in self.segment.damages)
 
     def _load(self) -> None:
-        """Load the saved index, if it fits the segment. Waits."""
+        """Load the saved index that fits the segment and covers the most. Waits."""
         before_waiting()
         saved = Saved()
-        try:
-            found, log_crc = lines_file.read_header(
-                self._store.files, self.path, self.view.name, self.segment.base_offset
-            )
-            if 0 < found.covered <= self.end and self._is_of_log(found.covered, log_crc):
-                saved = found
-        except (OSError, StorageError, ValueError):
-            pass  # as a missing file
+        for path in dict.fromkeys((self.path, self._path_beside_log)):
+            try:
+                found, log_crc = lines_file.read_header(
+                    self._store.files, path, self.view.name, self.segment.base_offset
+                )
+                is_longer = saved.covered < found.covered <= self.end
+                if is_longer and self._is_of_log(found.covered, log_crc):
+                    saved, self._from_log_directory = found, path != self.path
+            except ValueError:
+                # A reader may have found that the index beside the log is wrong: see `discard`.
+                break
+            except (OSError, StorageError):
+                pass  # as a missing file
         finished = self.segment.sealed and saved.covered == self.segment.size
         self._state = (saved, None) if finished else self._begun(saved)
         self.text_length, self.records = saved.text_length, saved.records

@@ -78,8 +78,14 @@ def check(lines: SegmentLines, text: bytes) -> None:
 
 
 def new_lines(log: Log, store: LineStore | None = None, cache: str | None = None) -> SegmentLines:
+    return new_lines_of(log.active, cache, store)
+
+
+def new_lines_of(
+    segment: Segment, cache: str | None, store: LineStore | None = None
+) -> SegmentLines:
     store = store or LineStore(Files(), granularity=16)
-    return SegmentLines(store, log.active, values_view(), cache=cache)
+    return SegmentLines(store, segment, values_view(), cache=cache)
 
 
 @FEW
@@ -219,9 +225,12 @@ def test_the_index_of_another_log_is_not_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("has_cache", [False, True])
 def test_the_next_mount_measures_a_log_that_shows_less_than_its_index(
-    tmp_path: Path, sealed: bool
+    tmp_path: Path, sealed: bool, has_cache: bool
 ) -> None:
+    """A mount with a cache changes nothing beside the log."""
+    cache = str(tmp_path) if has_cache else None
     with a_log(tmp_path) as log:
         producer = Client(log, 7)
         producer.send(b"aborted")
@@ -232,11 +241,14 @@ def test_the_next_mount_measures_a_log_that_shows_less_than_its_index(
         not_aborted = SegmentLines(store, segment, values_view(), lambda *_: False)
         not_aborted.measure()
         assert not_aborted.save()
+        beside = Path(not_aborted.path)
+        saved = beside.read_bytes()
         if sealed:
             log.roll(1)
 
         def opened_again() -> SegmentLines:
-            lines = SegmentLines(store, segment, values_view(), log.transactions.is_aborted)
+            is_aborted = log.transactions.is_aborted
+            lines = SegmentLines(store, segment, values_view(), is_aborted, cache)
             lines.measure()
             return lines
 
@@ -257,8 +269,11 @@ def test_the_next_mount_measures_a_log_that_shows_less_than_its_index(
         out = bytearray(len(b"shown\n"))
         assert reader_at(lines, len(b"aborted\n")).fill(out, 0) == len(out)
         assert out == b"shown\n"
-        again = opened_again()
-        assert again.text_length == len(b"shown\n" if sealed else b"shown\nlater\n")
+        for _ in range(3):
+            again = opened_again()
+            assert again.text_length == len(b"shown\n" if sealed else b"shown\nlater\n")
+            again.save()
+        assert (beside.read_bytes() == saved) == has_cache
 
 
 def test_the_last_records_before_an_open_transaction_are_found_at_once(tmp_path: Path) -> None:
@@ -392,6 +407,127 @@ def test_a_cache_directory_takes_the_file(tmp_path: Path) -> None:
         again.measure()
         assert not again.unsaved
         check(again, b"z\n")
+
+
+def saved_beside(log: Log, *values: bytes) -> Path:
+    """The index that the writer of a log has saved, of all its values."""
+    append(log, *values)
+    lines = new_lines(log)
+    lines.measure()
+    assert lines.save()
+    return Path(lines.path)
+
+
+@FEW
+@given(before=BATCHES, after=BATCHES, are_entries_read=st.booleans(), sealed=st.booleans())
+def test_a_cache_gets_only_what_the_index_beside_the_log_lacks(
+    tmp_path: Path,
+    before: list[list[bytes | None]],
+    after: list[list[bytes | None]],
+    are_entries_read: bool,
+    sealed: bool,
+) -> None:
+    with a_log(tmp_path) as log:
+        for values in before:
+            append(log, *values)
+        beside = saved_beside(log, b"last")
+        kept = beside.read_bytes(), beside.stat().st_mtime_ns
+        cache = os.path.join(log.directory, "cache")
+        lines = new_lines(log, cache=cache)
+        lines.measure()
+        assert not lines.unsaved
+        text = text_of([*before, [b"last"]])
+        if are_entries_read:
+            check(lines, text)
+        assert lines.save()
+        assert not os.path.exists(cache)
+        for values in after:
+            append(log, *values)
+        if sealed:
+            log.roll(1)
+            lines = new_lines_of(log.segments[0], cache)
+        text += text_of(after)
+        lines.measure()
+        assert lines.save()
+        assert (beside.read_bytes(), beside.stat().st_mtime_ns) == kept
+        beside.unlink()
+        again = new_lines_of(log.segments[0], cache)
+        again.measure()
+        assert not again.unsaved
+        check(lines, text)
+        check(again, text)
+
+
+def test_the_longer_one_of_two_indexes_is_used(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    with a_log(tmp_path) as log:
+        append(log, b"in the cache")
+        lines = new_lines(log, cache=cache)
+        lines.measure()
+        assert lines.save()
+        saved_beside(log, b"beside the log")
+        again = new_lines(log, cache=cache)
+        again.measure()
+        assert not again.unsaved
+        check(again, b"in the cache\nbeside the log\n")
+
+
+def _cut_entries(beside: Path) -> None:
+    os.truncate(beside, beside.stat().st_size - 1)
+
+
+def _flip_entry(beside: Path) -> None:
+    data = bytearray(beside.read_bytes())
+    data[-1] ^= 1
+    beside.write_bytes(data)
+
+
+def _flip_header(beside: Path) -> None:
+    data = bytearray(beside.read_bytes())
+    data[20] ^= 1
+    beside.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [_cut_entries, _flip_entry, _flip_header, Path.unlink, lambda beside: os.truncate(beside, 0)],
+)
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_damaged_index_beside_the_log_is_not_used_and_not_changed(
+    tmp_path: Path, spoil: Callable[[Path], None], is_loaded: bool
+) -> None:
+    """Also if that happens after a mount has found it valid."""
+    cache = str(tmp_path / "cache")
+    with a_log(tmp_path) as log:
+        beside = saved_beside(log, *[b"y"] * 100)
+        lines = new_lines(log, cache=cache)
+        if is_loaded:
+            lines.measure()
+        spoil(beside)
+        spoilt = beside.read_bytes() if beside.exists() else None
+        lines.measure()
+        check(lines, b"y\n" * 100)
+        assert lines.save()
+        assert spoilt == (beside.read_bytes() if beside.exists() else None)
+        again = new_lines(log, cache=cache)
+        again.measure()
+        check(again, b"y\n" * 100)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_the_index_beside_the_log_may_be_that_of_its_replacement(
+    tmp_path: Path, is_loaded: bool
+) -> None:
+    """Another process replaces a segment whose log a mount has open."""
+    with a_log(tmp_path) as log, a_log(tmp_path) as other:
+        beside = saved_beside(log, *[b"%d" % n for n in range(100)])
+        replacement = saved_beside(other, *[b"%d" % (n * n) for n in range(80)])
+        lines = new_lines(log, cache=str(tmp_path / "cache"))
+        if is_loaded:
+            lines.measure()
+        os.replace(replacement, beside)
+        lines.measure()
+        check(lines, b"".join(b"%d\n" % n for n in range(100)))
 
 
 def test_measuring_stops_in_time_and_goes_on(tmp_path: Path) -> None:
