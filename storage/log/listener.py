@@ -111,6 +111,11 @@ class LogListener(Generic[L]):
     def retired(self, log: L) -> None:
         """The topic was deleted: the log takes no appends, and can be read for a while."""
 
+    def truncating(self, log: L) -> None:
+        """The log is about to be truncated by this process: no other thread may use its files until
+        `truncated`.
+        """
+
     def truncated(
         self, log: L, old: Sequence[Segment], new: Sequence[Segment], offset: int
     ) -> None:

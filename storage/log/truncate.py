@@ -20,7 +20,8 @@ After a kill the log ends at the offset, or at a later batch, or it is empty at 
 leader then reports the same divergence again, and a second call removes the rest.
 
 Meanwhile nothing else uses the partition's files: no append, flush or checkpoint, no save of the
-history, no build of words, no retention that was prepared, no deletion of the topic.
+history, no build of words or line indexes, no retention that was prepared, no deletion of the
+topic.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def truncate(
         return []
     count, size, end = _stays(log, offset)
     leaving = log.segments[max(count - 1, 0) :]
+    for listener in log.listeners:
+        listener.truncating(log)
     log.begin_truncation(end, is_empty=not count)
     try:
         log.manifest.withdraw(leaving)
