@@ -1,5 +1,7 @@
 """Does the periodic work of a mirror's directory, on the thread that appends.
 
+Only line indexes are written on a worker thread (`line_indexes`).
+
 A failed duty runs again at its next turn (`storage.background`).
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kafkafs.mirror.line_indexes import LineIndexes
 from storage.directory.retain import retain
 from storage.log.log import Log
 from storage.manager import LogManager
@@ -22,6 +25,7 @@ class Housekeeping:
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self._duties = manager.duties
+        self._line_indexes = LineIndexes(manager)
         broker = manager.settings.broker
         self._checkpoint_ms = broker.log_flush_offset_checkpoint_interval_ms
         self._retention_ms = broker.log_retention_check_interval_ms
@@ -60,6 +64,11 @@ class Housekeeping:
                 while remove is not None:
                     remove()
                     remove = self._manager.deleted.remove(now_ms)
+        self._line_indexes.run()
+
+    def close(self) -> None:
+        """Stop the worker."""
+        self._line_indexes.close()
 
     def _flush(self, log: Log) -> None:
         if log.flush_error is not None:

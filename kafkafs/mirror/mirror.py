@@ -114,6 +114,7 @@ class Mirror:
             closing(Lookups[Found](self._cluster)) as lookups,
             closing(Lookups[Asked](self._cluster)) as asking,
             closing(Compaction(self._manager)) as compaction,
+            closing(Housekeeping(self._manager)) as housekeeping,
         ):
             facts.copies.clear()
             points = Points(self._manager, asking, facts)
@@ -129,13 +130,18 @@ class Mirror:
             if self._until_caught_up:
                 self._copier.set_targets(facts.copies.keys() - facts.waiting.keys())
             try:
-                return self._copy(lookups, points, compaction)
+                return self._copy(lookups, points, compaction, housekeeping)
             finally:
                 self._copier.write_status()
 
-    def _copy(self, lookups: Lookups[Found], points: Points, compaction: Compaction) -> bool:
+    def _copy(
+        self,
+        lookups: Lookups[Found],
+        points: Points,
+        compaction: Compaction,
+        housekeeping: Housekeeping,
+    ) -> bool:
         manager, copier, facts = self._manager, self._copier, self.facts
-        housekeeping = Housekeeping(manager)
         looks, next_look = 0, manager.monotonic_ms() + _LOOK_MS
         has_point = False
         while not self._stop():

@@ -1,30 +1,36 @@
-"""A crash at every file operation while the copy of a topic gets another name or an id, or a mirror
-ends.
+"""A crash at every file operation while the copy of a topic gets another name or an id, a mirror
+ends, or it writes line indexes.
 
 The next start completes it: the copy has the records that it had, in all of its partitions; and no
 group of a former mirror has committed an offset beyond the end of a log. A gap that a killed mirror
-has named stays named.
+has named stays named. No line index shows other text than the log.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kafkafs.line_index import LineStore, SegmentLines, reader_at
+from kafkafs.mirror.line_indexes import LineIndexes
 from kafkafs.mirror.topics import set_aside, take_ids
+from kafkafs.views import values_view
 from storage import LogManager, paths
 from storage.directory.mirror import end_mirror
 from storage.files import Files
 from storage.log.append import append_as_follower
+from storage.log.log import Log
 from storage.state import gaps_file, mirror_file, point_file
 from storage.state.mirror_file import NO_ID, MirroredPartition, MirrorFile
 from storage.state.point_file import Point
 from tests.crash.moments import Found, Stops, Unsynced, stops_of_life
 from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
+from tests.kafkafs.mirror.test_line_indexes import SMALL, index_all, indexed, put, sealed
 from tests.storage.groups.records import position, positions, write
 from tests.storage.log.test_follower import at, stored
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, values
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
 KEPT = f"t.{ID}"
@@ -241,3 +247,54 @@ def test_a_gap_that_a_killed_mirror_has_named(
                 assert list(map(str, copy.gaps)) == [line]
 
     stops.judge_all(check, tmp_path / "found")
+
+
+def check_text(log: Log, cache: str) -> None:
+    """A read-only mount shows the values."""
+    store, shown = LineStore(Files()), bytearray()
+    for segment in log.segments:
+        lines = SegmentLines(store, segment, values_view(), log.transactions.is_aborted, cache)
+        lines.measure()
+        text = bytearray(lines.text_length)
+        assert not text or reader_at(lines, 0).fill(text, 0) == len(text)
+        shown += text
+    assert shown == b"".join(b"%s\n" % value for value in values(log))
+
+
+def test_a_crash_while_line_indexes_are_written(tmp_path: Path) -> None:
+    """Before and after a truncation."""
+    data, cache = tmp_path / "data", str(tmp_path / "cache")
+    data.mkdir()
+    stops = Stops(data, seeds=(0, 2))
+    stops.disk.armed = False
+    manager = LogManager.open(str(data), files=stops.disk)
+    log = manager.create_mirrored_topic("t", ID, 1, SMALL).partitions[0]
+    put(log, 5)
+    with closing(LineIndexes(manager)) as indexes:
+
+        def index() -> None:
+            stops.disk.armed = True
+            index_all(indexes)
+            stops.disk.armed = False
+            assert indexed(log) == sealed(log)
+
+        index()
+        manager.truncate(log, log.active.base_offset - 1)
+        put(log, 3)
+        index()
+    manager.abandon()
+    stops.end()
+
+    def check(path: Path, _: Found) -> None:
+        with LogManager.open(str(path), files=Unsynced(), read_only=True) as manager:
+            # Before a start has completed anything.
+            check_text(manager.log("t", 0), cache)
+        with (
+            LogManager.open(str(path), files=Unsynced()) as manager,
+            closing(LineIndexes(manager)) as indexes,
+        ):
+            index_all(indexes)
+            assert {*sealed(manager.log("t", 0))} <= {*indexed(manager.log("t", 0))}
+            check_text(manager.log("t", 0), cache)
+
+    stops.judge(check, tmp_path / "found")

@@ -32,6 +32,8 @@ REGISTRY_TOPIC = "tests/kafkafs/schemas/test_registry_topic.py"
 DECODED_LINES = "tests/kafkafs/schemas/test_lines.py"
 
 REPACK = "tests/storage/compaction/test_repack.py"
+LINE_INDEX = "tests/kafkafs/test_line_index.py"
+MIRROR_INDEXES = "tests/kafkafs/mirror/test_line_indexes.py"
 TREE_REPACK = "tests/kafkafs/tree/partition/test_repack.py"
 REPACK_CRASH = "tests/crash/test_repack_crash.py"
 
@@ -185,6 +187,46 @@ FAULTS = [
         "                raise\n        held",
         "One damaged batch of a repacked segment makes all of its text unreadable.",
         (TREE_REPACK,),
+    ),
+    Fault(
+        "index-in-a-cache-lacks-what-is-beside-the-log",
+        "kafkafs/line_index/segment_lines.py",
+        "                entries, before = self._entries_of(saved) + entries, 0\n",
+        "                before = 0\n",
+        "The next read-only mount measures a segment again whose index it has.",
+        (LINE_INDEX,),
+    ),
+    Fault(
+        "wrong-index-beside-the-log-is-used-again",
+        "kafkafs/line_index/segment_lines.py",
+        "is wrong: see `discard`.\n                break\n",
+        "is wrong: see `discard`.\n                pass\n",
+        "Each read-only mount fails where the index is wrong.",
+        (LINE_INDEX,),
+    ),
+    Fault(
+        "index-beside-the-log-is-not-used",
+        "kafkafs/line_index/segment_lines.py",
+        "dict.fromkeys((self.path, self._path_beside_log))",
+        "(self.path,)",
+        "A read-only mount measures all text of a mirror.",
+        (LINE_INDEX, MIRROR_INDEXES),
+    ),
+    Fault(
+        "mirror-indexes-while-it-truncates",
+        "kafkafs/mirror/line_indexes.py",
+        "            self._stop()\n            self._waiting.append(self._current)\n",
+        "            pass\n",
+        "An index of removed records is written beside the log.",
+        (MIRROR_INDEXES,),
+    ),
+    Fault(
+        "mirror-indexes-half-of-a-segment",
+        "kafkafs/mirror/line_indexes.py",
+        "            if segment.stable_size == segment.size:\n",
+        "            if True:\n",
+        "A mount measures a segment that had records of an open transaction when it was rolled.",
+        (MIRROR_INDEXES,),
     ),
     Fault(
         "totals-of-a-repacked-segment-are-saved-nowhere",

@@ -1,4 +1,6 @@
-"""A mirror is followed: its process appends, truncates, renames; an inode shows one history."""
+"""A mirror is followed: its process appends, truncates, renames, and writes line indexes; an inode
+shows one history.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkafs.mirror.line_indexes import LineIndexes
 from storage import Log, LogManager
 from storage.log.append import append_as_follower
 from storage.paths import partition_directory
+from tests.kafkafs.mirror.test_line_indexes import index_all
 from tests.kafkafs.tree.test_following import Shown
 from tests.kafkafs.trees import Following, Tree
 from tests.storage.log.test_follower import at
@@ -37,6 +41,7 @@ class Mirror:
         self.manager = LogManager.open(str(self.data), files=Unsynced(), clock_ms=lambda: NOW_MS)
         topic = self.manager.create_mirrored_topic("t", IDS[self.number], 1, SETTINGS)
         self.log: Log = topic.partitions[0]
+        self.line_indexes = LineIndexes(self.manager)
 
     def append(self, count: int) -> None:
         """One batch; each fourth one is after a gap. Values begin with the number of the topic."""
@@ -46,6 +51,8 @@ class Mirror:
         append_as_follower(self.log, at(batch(made), offset, 0), NOW_NS)
 
     def truncate(self, number: int) -> None:
+        # The worker may still index a segment of the log.
+        self.line_indexes.run()
         end = self.log.log_end_offset
         self.manager.truncate(self.log, max(end - number * number, 0))
 
@@ -62,12 +69,16 @@ class Mirror:
             self.manager.start_at(self.log, self.log.log_start_offset + number)
 
     def restart(self, *, killed: bool) -> None:
-        self.manager.abandon() if killed else self.manager.close()
+        self.close(killed=killed)
         self.open()
+
+    def close(self, *, killed: bool) -> None:
+        self.line_indexes.close()
+        self.manager.abandon() if killed else self.manager.close()
 
     def replace(self) -> None:
         """The topic was created again."""
-        self.manager.close()
+        self.close(killed=False)
         kept = f"t.{IDS[self.number]}-0"
         if self.number + 1 < len(IDS):
             (self.data / partition_directory("t", 0)).rename(self.data / kept)
@@ -88,7 +99,7 @@ def shown(tree: Tree, path: str) -> Shown:
 _OPERATION = st.sampled_from(
     [
         *("append", "append", "append", "roll", "truncate", "truncate", "delete", "begin"),
-        *("restart", "kill", "replace", "open", "sweep"),
+        *("restart", "kill", "replace", "open", "sweep", "index", "index"),
     ]
 )
 
@@ -103,7 +114,7 @@ def test_an_inode_never_shows_two_histories(
         patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
         patch.setattr(os, "geteuid", lambda: 1000)
         mirror = Mirror(base / "data")
-        stack.callback(lambda: mirror.manager.abandon())
+        stack.callback(lambda: mirror.close(killed=True))
         mirror.append(1)
         tree = Tree(base / "data", Following(read_only=True))
         stack.callback(tree.stop)
@@ -121,6 +132,8 @@ def test_an_inode_never_shows_two_histories(
                 mirror.begin(number)
             elif name in ("restart", "kill"):
                 mirror.restart(killed=name == "kill")
+            elif name == "index":
+                index_all(mirror.line_indexes)
             elif name == "replace":
                 mirror.replace()
             elif name == "open":

@@ -1,0 +1,102 @@
+"""Writes the line indexes of `values` beside sealed segments, on a worker thread.
+
+Each read-only mount of the mirror uses them: otherwise it has to read the whole text before it
+knows the size of a file. The files are those that a writable mount writes (`line_index`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from threading import Thread
+from typing import Final
+
+from kafkafs.line_index import LineStore, SegmentLines
+from kafkafs.line_index.segment_lines import SAVING
+from kafkafs.views import values_view
+from storage import paths
+from storage.errors import SegmentGone
+from storage.log.listener import LogListener
+from storage.log.log import Log
+from storage.manager import LogManager
+from storage.segment.segment import Segment
+
+# The longest time for which a stop waits for the worker.
+_SLICE_S: Final = 0.1
+
+
+class LineIndexes(LogListener[Log]):
+    """Indexes segments that have no valid index yet: those at the start, and each that is rolled.
+
+    It takes one segment after the other, the last one that was rolled first, as its bytes are in
+    the page cache. A segment with records of an open transaction waits for the end of this. If the
+    indexing of a segment fails, the segment waits for the next start.
+    """
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self._store = LineStore(manager.files, manager.duties)
+        self._view = values_view()
+        self._waiting: list[tuple[Log, Segment]] = []
+        # The last segment that the worker has begun to index.
+        self._current: tuple[Log, Segment] | None = None
+        self._worker = Thread()
+        self._is_stopping = False
+        for log in manager.logs():
+            self._add(log, log.segments[:-1])
+        manager.log_group.listeners.append(self)
+
+    def run(self) -> bool:
+        """Begin to index a segment, unless one is being indexed. Return False if none can be."""
+        if self._worker.is_alive():
+            return True
+        for each in reversed(self._waiting):
+            log, segment = each
+            if segment.stable_size == segment.size:
+                self._waiting.remove(each)
+                if segment in log.segments:
+                    self._current = each
+                    self._worker = Thread(
+                        target=self._index, args=each, name=f"index of {log.name}"
+                    )
+                    self._worker.start()
+                    return True
+        return False
+
+    def close(self) -> None:
+        """Stop the worker. The next start continues where it was."""
+        self._manager.log_group.listeners.remove(self)
+        self._stop()
+
+    def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+        self._add(log, [sealed])
+
+    def truncating(self, log: Log) -> None:
+        if self._current is not None and self._current[0] is log and self._worker.is_alive():
+            self._stop()
+            self._waiting.append(self._current)
+
+    def _add(self, log: Log, segments: Sequence[Segment]) -> None:
+        if log.topic not in paths.INTERNAL_TOPICS:
+            self._waiting += [(log, segment) for segment in segments]
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        if self._worker.is_alive():
+            self._worker.join()
+        self._is_stopping = False
+
+    def _index(self, log: Log, segment: Segment) -> None:
+        """Index a segment, and save that. Runs on the worker."""
+        lines = SegmentLines(self._store, segment, self._view, log.transactions.is_aborted)
+        with (
+            self._manager.duties.attempt(SAVING, log.name),
+            contextlib.suppress(SegmentGone),
+            segment.leased(),
+        ):
+            while not self._is_stopping:
+                with contextlib.suppress(BlockingIOError):
+                    lines.measure(time.monotonic() + _SLICE_S)
+                    return
+            lines.save()
