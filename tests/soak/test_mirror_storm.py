@@ -107,7 +107,8 @@ class Writer:
         while not self._judge.over.is_set():
             try:
                 self._write(self._sender())
-            except (KafkaException, AssertionError):
+            except (KafkaException, AssertionError, SystemError):
+                # SystemError: after a fatal error, this client still calls `Sender.delivered`.
                 self._judge.counts["producers that began again"] += 1
         if self._kind in TRANSACTIONAL:
             # It aborts a transaction that was left open.
