@@ -35,6 +35,11 @@ IS_4_3 = CURRENT_POM == POM_4_3
 CONFIGS = "kafka.admin.ConfigCommand" if IS_4_3 else "org.apache.kafka.tools.ConfigCommand"
 # A JVM does not say which classes it leaves out of an archive, or that it cannot use one.
 SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+# slf4j-simple writes to standard error, by default all from INFO on.
+_LOGGER = tuple(
+    f"-Dorg.slf4j.simpleLogger.{setting}"
+    for setting in ("defaultLogLevel=warn", "showThreadName=false", "showShortLogName=true")
+)
 
 _BATCH = re.compile(r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)")
 _RECORD = re.compile(
@@ -114,7 +119,7 @@ def java_command(
 ) -> list[str]:
     """The command that runs one of Kafka's classes."""
     java = require("java", "default-jre-headless")
-    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options]
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_LOGGER, *options]
     if (archive := class_archive(pom)).exists():
         quick += [f"-XX:SharedArchiveFile={archive}", *SILENT]
     return [java, *quick, "-cp", f"{jars(pom)}/*", main, *arguments]
