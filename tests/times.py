@@ -71,10 +71,14 @@ def processor_s(seconds: Seconds) -> float:
     return own + children
 
 
+def stat(pid: str | int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def process_s(pid: str | int, *, with_children: bool) -> float:
     """Return the processor time of a process, and of the children that it has reaped."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    ticks = stat.rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime
+    ticks = stat(pid)[11:15]  # utime, stime, cutime, cstime
     return sum(map(int, ticks[: 4 if with_children else 2])) / TICKS_PER_SECOND
 
 
@@ -103,7 +107,8 @@ def still_running() -> list[tuple[str, str, float]]:
                 variables.get("PYTEST_XDIST_WORKER") == os.environ.get("PYTEST_XDIST_WORKER")
             )
             test = variables.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-            if ours and test:
+            is_child = int(stat(pid)[1]) == os.getpid()  # `children_s` has its time
+            if ours and test and not is_child:
                 name = Path(f"/proc/{pid}/comm").read_text().strip()
                 found.append((test, name, process_s(pid, with_children=True)))
     return found
