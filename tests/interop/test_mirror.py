@@ -38,6 +38,7 @@ from tests.interop.bad_proxy import FlippingProxy
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
 from tests.interop.kafka_tools import dump_log_segments
+from tests.interop.workload import OPEN_MS
 from tests.waits import HANG_S, until
 
 T = 1_700_000_000_000
@@ -64,7 +65,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         clients.create_topics(broker, topics)
         for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
             Sender(broker, compression_type=codec).send("orders", records(codec.encode(), 20))
-        sender = Sender(broker, transactional_id="t")
+        sender = Sender(broker, transactional_id="t", transaction_timeout_ms=OPEN_MS)
         for commit in (True, False, True):
             with sender.transaction(commit=commit):
                 sender.send("tx", records(b"tx", 5))
