@@ -6,8 +6,7 @@ A consumed record is given as ``storage.Record``, so that it can be compared wit
 from __future__ import annotations
 
 import contextlib
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import (
@@ -32,7 +31,7 @@ from confluent_kafka.admin import (
 
 from storage import Record
 from tests.interop.brokers import Broker, OldBroker
-from tests.interop.kafka_tools import java_command
+from tests.interop.kafka_tools import run_tool
 from tests.waits import HANG_S
 
 SECONDS = HANG_S
@@ -278,30 +277,15 @@ def console_line(record: Record) -> str:
 
 
 def console_producer(broker: Broker, topic: str, codec: str, *more: str) -> list[str]:
-    """The command that writes lines of `console_line` with Kafka's own (Java) producer."""
+    """The class and the arguments that write lines of `console_line` with the Java producer."""
     reader = {"parse.key": "true", "parse.headers": "true", "null.marker": NULL}
     words = [word for pair in reader.items() for word in ("--reader-property", "=".join(pair))]
     command = ["--bootstrap-server", broker.address, "--topic", topic, *words]
-    return java_command(
-        "org.apache.kafka.tools.ConsoleProducer", *command, "--compression-codec", codec, *more
-    )
+    tool = "org.apache.kafka.tools.ConsoleProducer"
+    return [tool, *command, "--compression-codec", codec, *more]
 
 
-def run_all(commands: Sequence[tuple[Sequence[str], str]]) -> list[str]:
-    """Run commands at the same time, each with its standard input; returns what each printed."""
-    started = [
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for command, _ in commands
-    ]
-    printed: list[str] = []
-    for process, (command, given) in zip(started, commands, strict=True):
-        output, errors = process.communicate(given, SECONDS)
-        assert process.returncode == 0, (command, errors)
-        printed.append(output)
-    return printed
+def produce_lines(broker: Broker, topic: str, codec: str, lines: str, *more: str) -> None:
+    """Write lines of `console_line` with the Java producer."""
+    done = run_tool(*console_producer(broker, topic, codec, *more), given=lines)
+    assert done.returncode == 0, done.stderr

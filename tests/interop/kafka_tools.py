@@ -7,9 +7,11 @@ Does not start a broker; ``brokers`` does.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -32,6 +34,7 @@ CACHE = CURRENT_POM.parents[2] / ".cache" / "kafka-jars"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 POM_4_3 = CURRENT_POM.with_name("pom-4.3.xml")
 IS_4_3 = CURRENT_POM == POM_4_3
+EXIT = f"org.apache.kafka.common.utils.{'' if IS_4_3 else 'internals.'}Exit"
 CONFIGS = "kafka.admin.ConfigCommand" if IS_4_3 else "org.apache.kafka.tools.ConfigCommand"
 # A JVM does not say which classes it leaves out of an archive, or that it cannot use one.
 SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
@@ -125,10 +128,27 @@ def java_command(
     return [java, *quick, "-cp", f"{jars(pom)}/*", main, *arguments]
 
 
-def run_tool(main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's classes to its end."""
-    command = java_command(main, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@functools.cache
+def _tool_server() -> subprocess.Popen[str]:
+    """Return the JVM in which this process runs Kafka's tools."""
+    server = subprocess.Popen(
+        java_command(str(CURRENT_POM.with_name("ToolServer.java")), EXIT),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    atexit.register(server.communicate)
+    return server
+
+
+def run_tool(main: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's classes to its end, with this standard input."""
+    server = _tool_server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(json.dumps([main, given, *arguments]), file=server.stdin, flush=True)
+    status, output, errors = json.loads(server.stdout.readline())
+    return subprocess.CompletedProcess([main, *arguments], status, output, errors)
 
 
 def dump_log_segments(files: Iterable[Path], *arguments: str) -> tuple[str, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
+from collections.abc import Sequence
 
 from storage import Record
 from tests.interop.brokers import OldBroker
-from tests.interop.clients import Sender, consume, run_all
+from tests.interop.clients import SECONDS, Sender, consume
 from tests.interop.workload import T, mixed, wait_cleaned
 
 CODECS = ("none", "gzip", "snappy", "lz4")
@@ -44,6 +46,23 @@ def console_producer(broker: OldBroker, topic: str, codec: str) -> list[str]:
     if codec != "none":
         words += ["--compression-codec", codec]
     return broker.java("kafka.tools.ConsoleProducer", *words)
+
+
+def run_all(commands: Sequence[tuple[Sequence[str], str]]) -> None:
+    """Run commands at the same time, each with its standard input."""
+    started = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for command, _ in commands
+    ]
+    for process, (command, given) in zip(started, commands, strict=True):
+        _, errors = process.communicate(given, SECONDS)
+        assert process.returncode == 0, (command, errors)
 
 
 def create_topics(broker: OldBroker, topics: dict[str, dict[str, object]]) -> None:

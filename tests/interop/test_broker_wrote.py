@@ -17,8 +17,8 @@ from kafkafs.cli import main
 from storage import LogManager, Record
 from tests.interop import workload
 from tests.interop.brokers import Broker
-from tests.interop.clients import NULL, console_line, consume_all, offsets, run_all
-from tests.interop.kafka_tools import dump_log_segments, java_command, require, run_tool
+from tests.interop.clients import NULL, console_line, consume_all, offsets
+from tests.interop.kafka_tools import dump_log_segments, require, run_tool
 from tests.interop.workload import CODECS
 from tests.log_check import check
 from tests.mount.mounting import Mount, mounted
@@ -228,9 +228,9 @@ def test_offsets_are_what_kafka_get_offsets_says(
     said: dict[str, dict[str, int]] = {"earliest": {}, "latest": {}, "max-timestamp": {}}
     command = ["--bootstrap-server", broker.address, "--exclude-internal-topics", "--time"]
     tool = f"{TOOLS}GetOffsetShell"
-    printed = run_all([(java_command(tool, *command, time), "") for time in said])
-    for answers, text in zip(said.values(), printed, strict=True):
-        answers |= {t: int(o) for t, _, o in (line.split(":") for line in text.splitlines())}
+    for time, answers in said.items():
+        lines = run_tool(tool, *command, time).stdout.splitlines()
+        answers |= {t: int(o) for t, _, o in (line.split(":") for line in lines)}
     for topic in TOPICS:
         meta = mounts["read_committed"] / topic / ".meta" / "0" / "offsets"
         shown = dict(line.split() for line in meta.read_text().splitlines())
@@ -249,9 +249,6 @@ def test_producers_are_what_kafka_transactions_says(
 ) -> None:
     command = ["--bootstrap-server", broker.address, "describe-producers", "--partition", "0"]
     tool = f"{TOOLS}TransactionsCommand"
-    printed = run_all(
-        [(java_command(tool, *command, "--topic", topic), "") for topic in TRANSACTIONAL]
-    )
     columns = {
         "ProducerId": "producer_id",
         "ProducerEpoch": "epoch",
@@ -260,8 +257,8 @@ def test_producers_are_what_kafka_transactions_says(
         "LastTimestamp": "last_timestamp",
         "CurrentTransactionStartOffset": "transaction_first_offset",
     }
-    for topic, text in zip(TRANSACTIONAL, printed, strict=True):
-        header, *lines = text.splitlines()
+    for topic in TRANSACTIONAL:
+        header, *lines = run_tool(tool, *command, "--topic", topic).stdout.splitlines()
         names = [columns[name] for name in header.split()]
         said = [
             {n: -1 if v == "None" else int(v) for n, v in zip(names, line.split(), strict=True)}

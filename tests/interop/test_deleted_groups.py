@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from storage.groups.offset_records import kind_of, partition_for
 from storage.segment.reader import SegmentReader
 from tests.interop.brokers import Broker
 from tests.interop.clients import create_topic
-from tests.interop.kafka_tools import java_command
+from tests.interop.kafka_tools import run_tool
 from tests.interop.test_groups import GROUPS_TOOL, OFFSETS, mount_of
 from tests.mount.mounting import kafkafs
 from tests.storage.groups.records import (
@@ -107,12 +106,8 @@ def batch_ends(log: Log, offset: int) -> list[int]:
 
 def listed(broker: Broker) -> set[str]:
     """The groups that Kafka's tool lists."""
-    done = subprocess.run(
-        java_command(GROUPS_TOOL, "--bootstrap-server", broker.address, "--list"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_tool(GROUPS_TOOL, "--bootstrap-server", broker.address, "--list")
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
 

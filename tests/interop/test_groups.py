@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,9 @@ from storage.groups.offset_records import (
 )
 from tests.interop.brokers import Broker
 from tests.interop.clients import SECONDS, Sender, create_topic
-from tests.interop.kafka_tools import java_command
+from tests.interop.kafka_tools import run_tool
 from tests.interop.workload import values
 from tests.mount.mounting import Mount, fails, kafkafs
-from tests.waits import until
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -50,16 +48,17 @@ TOPICS = ("orders", "more")
 Lags = dict[tuple[str, str, int], tuple[int, int, int]]
 
 
+def start_again(broker: Broker) -> None:
+    """Start the broker, and wait until it has loaded all groups."""
+    broker.start()
+    loaded = 0
+    for _ in range(OFFSETS_PARTITIONS):
+        loaded = broker.server.wait_for(f"Finished loading.* {OFFSETS}-", loaded)
+
+
 def described(broker: Broker) -> Lags:
     """What Kafka's tool says of all groups' positions."""
-    done = subprocess.run(
-        java_command(
-            GROUPS_TOOL, "--bootstrap-server", broker.address, "--describe", "--all-groups"
-        ),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_tool(GROUPS_TOOL, "--bootstrap-server", broker.address, "--describe", "--all-groups")
     found: Lags = {}
     for line in done.stdout.splitlines():
         match = re.match(r"(\S+)\s+(\S+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(-?\d+)\s", line)
@@ -156,19 +155,14 @@ def console(
     broker: Broker, group: str, topic: str, count: int, protocol: str, *more: str
 ) -> list[str]:
     """Kafka's own consumer reads so many records and leaves; what it has read."""
-    done = subprocess.run(
-        java_command(
-            CONSOLE,
-            *("--bootstrap-server", broker.address, "--topic", topic, "--group", group),
-            *("--max-messages", str(count), "--from-beginning"),
-            *("--command-property", f"group.protocol={protocol}"),
-            *more,
-        ),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=SECONDS,
+    done = run_tool(
+        CONSOLE,
+        *("--bootstrap-server", broker.address, "--topic", topic, "--group", group),
+        *("--max-messages", str(count), "--from-beginning"),
+        *("--command-property", f"group.protocol={protocol}"),
+        *more,
     )
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
@@ -266,7 +260,7 @@ def test_a_brokers_groups(served: Broker) -> None:
     broker.stop()
     with LogManager.open(str(broker.data), read_only=True) as manager:
         assert shown(manager) == theirs
-    broker.start()
+    start_again(broker)
     takes_again = consumer(broker, "classic")
     takes_again.subscribe(list(TOPICS))
     takes(takes_again, 5)
@@ -274,7 +268,7 @@ def test_a_brokers_groups(served: Broker) -> None:
     broker.kill()
     with LogManager.open(str(broker.data), read_only=True) as manager:
         assert shown(manager) == theirs
-    broker.start()
+    start_again(broker)
 
 
 def test_keys_values_and_places_are_kafkas(served: Broker) -> None:
@@ -298,7 +292,6 @@ def test_keys_values_and_places_are_kafkas(served: Broker) -> None:
 @pytest.mark.soak
 def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
     broker = served
-    until(lambda: described(broker))
     theirs = described(broker)
     broker.stop()
     with LogManager.open(str(broker.data)) as manager:
@@ -308,7 +301,7 @@ def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
         groups.commit("simple", "orders", {0: Committed(20)})
         groups.forget("java-classic")
         expected = shown(manager)
-    broker.start()
+    start_again(broker)
     theirs = described(broker)
     del expected["made here", "orders", 0], expected["made here", "orders", 1]
     assert {item: each for item, each in theirs.items() if item[0] != "made"} == expected
@@ -325,7 +318,6 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
 ) -> None:
     """Beside the running broker; when it was killed; in its place, and it goes on from there."""
     broker = served
-    until(lambda: described(broker))
     assert listed(broker.data) == described(broker)
     assert kafkafs("groups", "reset", "-g", "x", "--to", "0", broker.data).returncode == 3
     (tmp_path / "data").symlink_to(broker.data)
@@ -357,8 +349,7 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
         mount.run("rmdir .groups/lives .groups/regex .groups/java-consumer")
         expected = shown_by(mount)
     assert expected["new-protocol", "orders", 0] == (9, 40, 31)
-    broker.start()
-    until(lambda: described(broker))
+    start_again(broker)
     assert described(broker) == expected
     deleted = {"exactly-once", "lives", "regex", "java-consumer"}
     assert not [each for each in expected if each[0] in deleted]
@@ -391,7 +382,7 @@ def test_groups_that_are_handed_over_are_the_brokers(tmp_path: Path) -> None:
         broker.stop()
         done = kafkafs("handover", data, broker.data, "orders", OFFSETS)
         assert done.returncode == 0, done.stderr
-        broker.start()
+        start_again(broker)
         expected = (31, 40, 9)
         assert described(broker) == {
             ("of-ours", "orders", 0): expected,

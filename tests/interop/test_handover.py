@@ -33,7 +33,7 @@ from tests.interop.clients import (
     offset_for_time,
     offsets,
 )
-from tests.interop.kafka_tools import CONFIGS, java_command
+from tests.interop.kafka_tools import CONFIGS, java_command, run_tool
 from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
 from tests.mount.mounting import SETTINGS, Mount, kafkafs
 from tests.storage.old_logs import write_legacy
@@ -188,9 +188,7 @@ def run_commands(broker: Broker, printed: str) -> int:
     commands = broker_commands(printed)
     for main, *arguments in commands:
         given = [broker.address if word == "localhost:9092" else word for word in arguments]
-        done = subprocess.run(
-            java_command(main, *given), capture_output=True, text=True, check=False
-        )
+        done = run_tool(main, *given)
         assert done.returncode == 0, (given, done.stdout, done.stderr)
     return len(commands)
 
@@ -221,7 +219,7 @@ class Handed:
         )
         assert run_commands(broker, first.stdout) == len(TOPICS)
         java = subprocess.Popen(
-            console_producer(broker, "transactions", "none"),
+            java_command(*console_producer(broker, "transactions", "none")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

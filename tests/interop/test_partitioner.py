@@ -14,7 +14,7 @@ import pytest
 
 from storage import LogManager, Record
 from tests.interop.brokers import Broker
-from tests.interop.clients import Sender, console_line, console_producer, create_topic, run_all
+from tests.interop.clients import Sender, console_line, create_topic, produce_lines
 from tests.mount.mounting import Mount, mounted
 
 PARTITIONS = 7
@@ -69,7 +69,7 @@ def test_as_the_java_producer(broker: Broker, ours: Mount) -> None:
     pairs = [(key.encode(), b"%d" % number) for number, key in enumerate(keys)]
     create_topic(broker, "java", PARTITIONS)
     lines = "".join(console_line(Record(0, 0, 0, key, value)) for key, value in pairs)
-    run_all([(console_producer(broker, "java", "none"), lines)])
+    produce_lines(broker, "java", "none", lines)
     appended(ours, "java", pairs)
     expected = rows(broker.data, "java")
     assert rows(ours.data, "java") == expected

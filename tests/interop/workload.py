@@ -14,10 +14,9 @@ from tests.interop.brokers import Broker, OldBroker
 from tests.interop.clients import (
     Sender,
     console_line,
-    console_producer,
     create_topic,
     delete_records,
-    run_all,
+    produce_lines,
     set_topic,
 )
 from tests.waits import until
@@ -80,12 +79,8 @@ def codecs_by_java(broker: Broker) -> None:
         console_line(record._replace(headers=record.headers if number % 5 == 1 else ()))
         for number, record in enumerate(mixed(300))
     )
-    run_all(
-        [
-            (console_producer(broker, f"java-{codec}", codec, "--batch-size", "2000"), lines)
-            for codec in CODECS
-        ]
-    )
+    for codec in CODECS:
+        produce_lines(broker, f"java-{codec}", codec, lines, "--batch-size", "2000")
 
 
 def idempotent(broker: Broker, topic: str = "idempotent") -> None:
