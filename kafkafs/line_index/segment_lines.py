@@ -479,7 +479,7 @@ class SegmentLines:
         damages = tuple(place for place in damages if place.start < saved.covered)
         start = end = saved.covered
         if damages:
-            start, end = damages[0].start, damages[-1].end
+            start, end = damages[0].start, min(damages[-1].end, saved.covered)
         granularity = self._store.granularity
         before = self.measured(Measure(granularity), start)
         after = self.measured(Measure(NO_ENTRIES, end), saved.covered)

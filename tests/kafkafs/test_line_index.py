@@ -328,6 +328,29 @@ def test_damage_after_the_saved_part_hides_nothing_before_it(tmp_path: Path) -> 
     manager.abandon()
 
 
+def test_damage_from_the_saved_part_beyond_its_end(tmp_path: Path) -> None:
+    """The lines before it are found when the entries of the saved part are measured again."""
+    manager = LogManager.open(str(tmp_path))
+    manager.create_topic("t", 1)
+    log = manager.log("t", 0)
+    lines = new_lines(log)
+    append(log, b"good")
+    append(log, b"saved")
+    lines.measure()
+    assert lines.save()
+    append(log, b"not saved")
+    lines.measure()
+    saved, end = [at for at, _ in SegmentReader(log.active).batches()][1:]
+    with open(log.active.log_path, "r+b") as file:
+        for position in (saved, end):
+            file.seek(position + 70)
+            file.write(b"!")
+    lines.reader.check_again(0, log.active.size)
+    os.unlink(lines.path)
+    assert lines.find(0) == (0, 0, 0, 0, 0)
+    manager.abandon()
+
+
 def test_of_sealed_segments_a_bounded_number_of_bytes_stays_in_memory(tmp_path: Path) -> None:
     store = LineStore(Files(), granularity=16, budget=3000)
     with a_log(tmp_path) as log:
