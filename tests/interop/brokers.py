@@ -23,6 +23,7 @@ from typing import IO
 
 from tests.interop.kafka_tools import (
     CURRENT_POM,
+    POM_2_4,
     SILENT,
     V0_POM,
     V1_POM,
@@ -284,14 +285,14 @@ class Member(Broker):
 
 
 class OldBroker:
-    """A broker of Kafka's first generations, which writes formats v0 and v1, and its ZooKeeper."""
+    """A broker without topic ids, and its ZooKeeper. Up to 0.10, it writes formats v0 and v1."""
 
     def __init__(self, base: Path, pom: Path, **settings: object) -> None:
         self.base = base
         self.data = base / "data"
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.magic = {V0_POM: 0, V1_POM: 1}[pom]
+        self.magic = {V0_POM: 0, V1_POM: 1, POM_2_4: 2}[pom]
         self.zookeeper = f"127.0.0.1:{free_port()}"
         self._pom = pom
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
@@ -332,7 +333,7 @@ class OldBroker:
         )
         try:
             self._run("org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper", "binding")
-            self._run("kafka.Kafka", "server", r"Kafka Server 1\], started")
+            self._run("kafka.Kafka", "server", r"Kafka ?Server .*1\],? started")
         except BaseException:
             self.kill()
             raise

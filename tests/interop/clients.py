@@ -37,18 +37,20 @@ from tests.waits import HANG_S
 SECONDS = HANG_S
 
 
-def admin(broker: Broker) -> AdminClient:
+def admin(broker: Broker | OldBroker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.address, "log_level": 2})
 
 
-def create_topic(broker: Broker, topic: str, partitions: int = 1, **config: object) -> None:
+def create_topic(
+    broker: Broker | OldBroker, topic: str, partitions: int = 1, **config: object
+) -> None:
     """Create a topic; its settings are given with `_` for `.`."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     create_topics(broker, {topic: settings}, partitions)
 
 
 def create_topics(
-    broker: Broker, topics: Mapping[str, Mapping[str, object]], partitions: int = 1
+    broker: Broker | OldBroker, topics: Mapping[str, Mapping[str, object]], partitions: int = 1
 ) -> None:
     """Create topics with these settings at once."""
     new = [
@@ -66,7 +68,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
     client.create_partitions([NewPartitions(topic, count)])[topic].result(SECONDS)
 
 
-def delete_topic(broker: Broker, topic: str) -> None:
+def delete_topic(broker: Broker | OldBroker, topic: str) -> None:
     client = admin(broker)
     client.delete_topics([topic])[topic].result(SECONDS)
 
@@ -101,7 +103,7 @@ def delete_records(broker: Broker, topic: str, offset: int) -> None:
         done.result(SECONDS)
 
 
-def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
+def commit(broker: Broker | OldBroker, group: str, topic: str, offset: int) -> None:
     """Commit an offset of partition 0 for a group without members."""
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group, "log_level": 2})
     with contextlib.closing(consumer):
@@ -246,7 +248,7 @@ def offset_for_time(broker: Broker, topic: str, time_ms: int) -> int | None:
     return None if offset < 0 or offset == offsets(broker, topic)[1] else offset
 
 
-def offsets(broker: Broker, topic: str, *, committed: bool = False) -> tuple[int, int]:
+def offsets(broker: Broker | OldBroker, topic: str, *, committed: bool = False) -> tuple[int, int]:
     """The first offset of partition 0 and where a consumer of that isolation level ends."""
     consumer = Consumer(
         {

@@ -27,6 +27,7 @@ import pytest
 CURRENT_POM = Path(__file__).with_name(os.environ.get("KAFKA_POM", "pom.xml"))
 V0_POM = CURRENT_POM.with_name("pom-0.8.xml")
 V1_POM = CURRENT_POM.with_name("pom-0.10.xml")
+POM_2_4 = CURRENT_POM.with_name("pom-2.4.xml")
 SPARK_POM = CURRENT_POM.with_name("pom-spark.xml")
 TIERED_POM = CURRENT_POM.with_name("pom-tiered.xml")
 MIRROR_MAKER_POM = CURRENT_POM.with_name("pom-mirror-maker.xml")

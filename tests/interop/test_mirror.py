@@ -35,7 +35,7 @@ from storage.verify.verify import verify
 from tests.fork_server import KAFKAFS
 from tests.interop import clients
 from tests.interop.bad_proxy import FlippingProxy
-from tests.interop.brokers import Broker
+from tests.interop.brokers import Broker, OldBroker
 from tests.interop.clients import Sender
 from tests.interop.kafka_tools import dump_log_segments
 from tests.interop.workload import OPEN_MS
@@ -89,7 +89,9 @@ def stored(directory: Path) -> bytes:
 class Run:
     """One run of a mirror; `lines` are its reports."""
 
-    def __init__(self, broker: Broker, data: Path, *patterns: str, **options: Any) -> None:
+    def __init__(
+        self, broker: Broker | OldBroker, data: Path, *patterns: str, **options: Any
+    ) -> None:
         self.lines: list[str] = []
         self.data = data
         self.broker = broker
@@ -174,7 +176,9 @@ def test_a_copy_begins_at_the_start_that_was_first_given(
         assert (new.log_start_offset, new.log_end_offset) == (0, 2)
 
 
-def mirrored(broker: Broker, data: Path, topic: str, count: int, **settings: Any) -> Run:
+def mirrored(
+    broker: Broker | OldBroker, data: Path, topic: str, count: int, **settings: Any
+) -> Run:
     """A topic with records, that was copied."""
     clients.create_topic(broker, topic, **settings)
     Sender(broker).send(topic, records(b"v", count))

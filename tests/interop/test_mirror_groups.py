@@ -25,7 +25,7 @@ from storage.manager import LogManager
 from storage.state import checkpoint_file, mirror_file
 from storage.verify.verify import verify
 from tests.interop import clients
-from tests.interop.brokers import Broker
+from tests.interop.brokers import Broker, OldBroker
 from tests.interop.clients import Sender
 from tests.interop.test_mirror import Run, records, stored
 from tests.waits import HANG_S, until
@@ -80,7 +80,7 @@ def test_the_offsets_of_groups_are_copied_with_their_topic(broker: Broker, tmp_p
 
 
 @contextlib.contextmanager
-def allowed(broker: Broker, *operations: AclOperation) -> Iterator[None]:
+def allowed(broker: Broker | OldBroker, *operations: AclOperation) -> Iterator[None]:
     """Of the topic of committed offsets, only this is allowed."""
     who = (ResourceType.TOPIC, OFFSETS, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
     acls = [(*who, operation, AclPermissionType.ALLOW) for operation in operations]
