@@ -161,11 +161,18 @@ def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.Monk
     stops.judge(life.check, tmp_path / "found")
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
-def test_a_kill_while_the_same_process_repacks_again(tmp_path: Path, error: int) -> None:
+def test_a_kill_while_the_same_process_repacks_again(tmp_path: Path) -> None:
     built = Life(tmp_path / "built")
-    at = 0
     tried: set[tuple[frozenset[str], bool]] = set()
+    for error in (errno.EROFS, errno.EIO):
+        repack_again_after(built, error, tmp_path, tried)
+    assert len(tried) > 6
+
+
+def repack_again_after(
+    built: Life, error: int, tmp_path: Path, tried: set[tuple[frozenset[str], bool]]
+) -> None:
+    at = 0
     while True:
         life, at = copy.copy(built), at + 1
         life.data = tmp_path / "data"
@@ -200,4 +207,3 @@ def test_a_kill_while_the_same_process_repacks_again(tmp_path: Path, error: int)
                 raise
         else:
             life.tree.manager.abandon()
-    assert len(tried) > 6
