@@ -30,7 +30,7 @@ from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
 from tests.kafkafs.mirror.test_line_indexes import SMALL, index_all, indexed, put, sealed
 from tests.storage.groups.records import position, positions, write
 from tests.storage.log.test_follower import at, stored
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, values, write_settings
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
 KEPT = f"t.{ID}"
@@ -170,6 +170,7 @@ class Ending:
 
     def build(self) -> None:
         self.data.mkdir()
+        write_settings(self.data, log_index_size_max_bytes=240)
         with LogManager.open(str(self.data), files=Unsynced()) as manager:
             for name in ("t", paths.CONSUMER_OFFSETS):
                 manager.create_mirrored_topic(name, None, 1, {})
