@@ -21,7 +21,7 @@ from storage.files import Files
 from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.kafkafs.trees import Tree, asked, in_thread
-from tests.storage.logs import NOW_MS, NOW_NS, append
+from tests.storage.logs import NOW_MS, NOW_NS, append, write_settings
 from tests.storage.transactions import Client
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class Life:
         self.ends = [0]
         self.stage = Stage()
         data.mkdir()
+        write_settings(data, log_index_size_max_bytes=240)
         with LogManager.open(str(data)) as manager:
             manager.create_topic("t", 1)
             manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
@@ -189,6 +190,7 @@ class EndingLife:
         self.shown = b""
         self.is_ending, self.is_log_thread = False, True
         data.mkdir()
+        write_settings(data, log_index_size_max_bytes=240)
         self.tree = tree = Tree(data)
         tree.mkdir("t")
         tree.manager.change_topic_settings("t", {"segment.index.bytes": "4096"})
