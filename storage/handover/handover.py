@@ -114,7 +114,7 @@ class HandoverOutcome:
     left_out: list[str] = field(default_factory=list)
     """Internal topics that the caller has not named."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By topic: the settings to make at the broker."""
+    """By topic that is not refused, or only missing: the settings to make at the broker."""
 
 
 def hand_over(
@@ -238,9 +238,8 @@ class _Handover:
         with self._source() as source:
             for log in self._choose(source, begun):
                 self.outcome.handed.append(self._handed(log, self._end(log)))
-                for producer_id in self._open_transactions(log):
-                    if self.abort:
-                        self.outcome.aborted.append((*self._item(log), producer_id))
+                for producer_id in self._open_transactions(log) if self.abort else ():
+                    self.outcome.aborted.append((*self._item(log), producer_id))
             for number, batches in self.groups.items():
                 self.outcome.handed.append(_handed_group(number, batches))
         return self.outcome
@@ -370,6 +369,7 @@ class _Handover:
                     break
             if len(found.get(name, ())) < sum(topic == name for topic, _ in point.partitions):
                 refuse(f"{name} with the id {topic_id}, of the restore point, is not complete here")
+                found.pop(name, None)
         return found
 
     def _add_parts(self, log: Log) -> None:
@@ -408,27 +408,20 @@ class _Handover:
         theirs = self._brokers_partitions()
         chosen: list[Log] = []
         for name, logs in self._topics(source).items():
+            refusals_before = len(outcome.refusals)
             ours = next(iter(logs.values())).topic if logs else name
             why_unknown = source.settings.why_no_deletion(ours)
             if line := source.tiered.line(ours):
                 outcome.refusals.append(line)
             elif why_unknown is not None:
                 outcome.refusals.append(f"{name}: {why_unknown}")
-            else:
-                outcome.settings[name] = broker_settings(source.settings, ours)
-                if self.point is not None:
-                    outcome.settings[name] |= self.point.settings.get(name, {})
-                    outcome.settings[name].pop(REMOTE_STORAGE, None)
             if why := theirs_tiered.why(name):
                 outcome.refusals.append(
                     f"{name} is a tiered topic at the broker ({why}): create it there without "
                     f"{REMOTE_STORAGE}, and set that after the handover"
                 )
             numbers = theirs.get(name, set())
-            if not numbers:
-                outcome.missing[name] = len(logs)
-                outcome.refusals.append(_NO_TOPIC.format(name))
-            elif numbers != set(logs):
+            if numbers and numbers != set(logs):
                 outcome.refusals.append(
                     f"{name} has {counted(len(logs), 'partition')}, but "
                     f"{len(numbers)} at the broker"
@@ -437,6 +430,16 @@ class _Handover:
                 self._add_parts(log)
                 if self._is_new(source, log, begun):
                     chosen.append(log)
+                    self._refuse_transactions(log)
+            # A refused topic may be in use at the broker.
+            if len(outcome.refusals) == refusals_before:
+                outcome.settings[name] = broker_settings(source.settings, ours)
+                if self.point is not None:
+                    outcome.settings[name] |= self.point.settings.get(name, {})
+                    outcome.settings[name].pop(REMOTE_STORAGE, None)
+            if not numbers:
+                outcome.missing[name] = len(logs)
+                outcome.refusals.append(_NO_TOPIC.format(name))
         if self.point is not None:
             self._choose_groups(self.point, theirs.get(paths.CONSUMER_OFFSETS, set()), begun)
         return chosen
@@ -527,16 +530,18 @@ class _Handover:
         }
 
     def _open_transactions(self, log: Log) -> list[int]:
-        """Return the producers with an open transaction; refuse it if it may not be aborted."""
+        """Return the producers with an open transaction; none for a restore point."""
         if self.point is not None:
             return []
-        found = [producer.producer_id for producer in log.producers if producer.in_transaction]
-        for producer_id in () if self.abort else found:
+        return [producer.producer_id for producer in log.producers if producer.in_transaction]
+
+    def _refuse_transactions(self, log: Log) -> None:
+        """Refuse open transactions that may not be aborted."""
+        for producer_id in () if self.abort else self._open_transactions(log):
             self.outcome.refusals.append(
                 f"{log.topic}:{log.partition} has an open transaction of producer "
                 f"{producer_id}. To abort it: --abort"
             )
-        return found
 
     # -- handing over---------------------------------------------------------------------------
 

@@ -361,6 +361,17 @@ def test_a_point_that_is_not_whole(
         refused(places, reason, force=True)
 
 
+def test_a_topic_that_is_not_complete_is_not_created(places: Places) -> None:
+    """It would have too few partitions."""
+    data, broker = places
+    rewrite(lambda point: point.partitions.update({("plain", 2): Range(0, 0)}))(data)
+    for number in range(2):
+        shutil.rmtree(broker / f"plain-{number}")
+    outcome = hand(places, dry_run=True)
+    assert "plain" not in outcome.missing
+    assert outcome.settings.keys() == TOPICS.keys() - {"plain"}
+
+
 def test_the_topic_of_groups_at_the_broker(tmp_path: Path) -> None:
     data, broker = tmp_path / "data", tmp_path / "broker"
     write_source(data)

@@ -8,8 +8,11 @@ import pytest
 
 from storage import LogManager
 from storage.files import Files
-from storage.paths import LOCK
+from storage.paths import LOCK, LOG, PARTITION_METADATA, file_name
+from storage.state import checkpoint_file
+from tests import metadata_log as made
 from tests.kafkafs.cli.conftest import kafkafs
+from tests.metadata_log import MetadataLog
 from tests.storage.directory.test_taking_over import described
 from tests.storage.handed import TOPICS, clock_ms, leave_open, shown, write_broker, write_source
 from tests.storage.handover.test_restore_points import NAME, copy_on, take_point
@@ -75,14 +78,47 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("at", [(), ("--at", NAME)])
+def test_the_script_leaves_refused_topics_alone(tmp_path: Path, at: tuple[str, ...]) -> None:
+    """They may be in use at the broker, whose retention could delete their records."""
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    set_settings(data)
+    take_point(data)
+    write_broker(broker, {"plain": 2, "started-late": 1, "emptied": 1, "sent": 2})
+    (broker / "plain-1" / file_name(0, LOG)).write_bytes(b"live")
+    metadata = str(broker / "emptied-0" / PARTITION_METADATA)
+    topic_id = checkpoint_file.read_partition_metadata(Files(), metadata)
+    assert topic_id is not None
+    log = MetadataLog(broker)
+    log.append(made.topic("emptied", topic_id))
+    log.append(made.config(made.TOPIC, "emptied", "remote.storage.enable", "true"))
+    done = kafkafs("handover", "--dry-run", *at, data, broker)
+    assert done.returncode == 1
+    for reason in (
+        "plain:1 is not empty at the broker",
+        "emptied is a tiered topic at the broker",
+        "sent has 1 partition, but 2 at the broker",
+        "the broker has no topic old",
+    ):
+        assert f"kafkafs: {reason}" in done.stderr
+    words = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert {(word[0], topic) for word in words for topic in TOPICS if topic in word} == {
+        ("kafka-configs", "started-late"),
+        ("kafka-topics", "old"),
+    }
+
+
 def test_transactions_and_links(tmp_path: Path) -> None:
     data, broker = tmp_path / "data", tmp_path / "broker"
     write_source(data)
     leave_open(data)
     write_broker(broker)
-    done = kafkafs("handover", data, broker)
-    assert done.returncode == 3
-    assert "sent:0 has an open transaction of producer 99. To abort it: --abort" in done.stderr
+    for option, status in (("--dry-run", 1), ("--copy", 3)):
+        done = kafkafs("handover", data, broker, option)
+        assert done.returncode == status
+        assert "sent:0 has an open transaction of producer 99. To abort it: --abort" in done.stderr
+        assert "--entity-name sent " not in done.stdout
     done = kafkafs("handover", data, broker, "--abort", "--link")
     assert (done.returncode, done.stderr) == (0, "")
     assert "sent:0: the transaction of producer 99 was aborted" in done.stdout
