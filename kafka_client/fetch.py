@@ -32,6 +32,8 @@ _OFFSET_OUT_OF_RANGE: Final = 1
 _LAST_EPOCH: Final = 0x7FFFFFFF
 _CONSUMER: Final = -1
 _LEADER_EPOCH: Final = slice(LOG_OVERHEAD, LOG_OVERHEAD + 4)
+# The epoch of a request for which the broker keeps no session.
+_NO_SESSION: Final = -1
 # Errors of a session, after which a full request begins another one.
 _SESSION_ERRORS: Final = frozenset({70, 71, 106})
 
@@ -86,6 +88,7 @@ class Fetcher:
         connection: Connection | None = None,
         *,
         committed: bool = False,
+        has_session: bool = True,
         max_bytes: int = 16 << 20,
         partition_bytes: int = 1 << 20,
         max_wait_ms: int = 500,
@@ -100,7 +103,7 @@ class Fetcher:
         self._partition_bytes = partition_bytes
         self._max_wait_ms = max_wait_ms
         self._rack_id = rack_id
-        self._session_id = self._session_epoch = 0
+        self._session_id, self._session_epoch = 0, 0 if has_session else _NO_SESSION
         # The positions that the broker has in its session, and the partitions that differ.
         self._asked: dict[TopicPartition, Position] = {}
         self._changed: dict[TopicPartition, None] = {}

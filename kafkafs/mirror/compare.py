@@ -18,7 +18,7 @@ from kafkafs.mirror.rules import Again, BeginAt, Policy, Skip, Truncate, Wait
 from storage.log.log import Log
 from storage.record.header import parse_header
 
-# How often the mirror fetches a refused position again.
+# How often the mirror fetches a refused position again, or from a broker that throttles.
 _ATTEMPTS: Final = 3
 
 
@@ -100,15 +100,17 @@ def _batch_of_leader(
 ) -> memoryview | None:
     """Return what the leader has from the offset of our batch on; None: it refuses the offset."""
     connection = cluster.connection(cluster.metadata.leader_of(partition))
-    fetcher = Fetcher(connection, partition_bytes=len(ours), max_wait_ms=0)
-    fetcher.add(partition, Position(parse_header(ours).base_offset, topic_id=topic_id))
-    fetcher.send()
-    for found in fetcher.receive():
-        error = found.error
-        if isinstance(error, BrokerError) and error.code == rules.OFFSET_OUT_OF_RANGE:
-            return None
-        if error is not None:
-            raise error
-        return found.records
-    # A broker that throttles answers without the partition.
+    position = Position(parse_header(ours).base_offset, topic_id=topic_id)
+    # A broker that throttles answers without the partition. The next request is then sent later.
+    for _ in range(_ATTEMPTS):
+        fetcher = Fetcher(connection, has_session=False, partition_bytes=len(ours), max_wait_ms=0)
+        fetcher.add(partition, position)
+        fetcher.send()
+        for found in fetcher.receive():
+            error = found.error
+            if isinstance(error, BrokerError) and error.code == rules.OFFSET_OUT_OF_RANGE:
+                return None
+            if error is not None:
+                raise error
+            return found.records
     raise ClientError(f"{partition}: the leader does not send the records that it has")

@@ -18,7 +18,13 @@ from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
 from kafka_client.fetch import NO_EPOCH, NO_TOPIC_ID, Fetched, Position
 from kafka_client.requests import LATEST, Offset, TopicSettings, list_offsets
 from kafkafs.mirror import rules, topics, transactions
-from kafkafs.mirror.compare import compare, has_our_end, is_another_topic, leaves_nothing
+from kafkafs.mirror.compare import (
+    compare,
+    has_batch_before,
+    has_our_end,
+    is_another_topic,
+    leaves_nothing,
+)
 from kafkafs.mirror.cuts import Markers
 from kafkafs.mirror.facts import Copy, Facts
 from kafkafs.mirror.points import Points
@@ -228,6 +234,9 @@ class Copier:
     def _take_records(self, copy: Copy, each: Fetched) -> None:
         copy.source_start, copy.source_end = each.log_start_offset, each.high_watermark
         copy.attempts = 0
+        if each.records and not self._has_our_last_batch(copy):
+            self._read_on(copy)
+            return
         if copy.is_skipping and (each.records or not copy.is_answered):
             # The leader was asked without an epoch, and cannot tell whether our log is its own.
             found = compare(self._cluster, copy)
@@ -253,6 +262,15 @@ class Copier:
         is_noted = self._began_ms <= copy.at_end_ms <= self._manager.clock_ms()
         if 0 < copy.target <= copy.position and not is_noted:
             self._note_end(copy, self._began_ms)
+
+    def _has_our_last_batch(self, copy: Copy) -> bool:
+        """Return whether records that have arrived are of the topic of our copy. Between two
+        answers, a topic without an id can be deleted and created again.
+        """
+        if self._facts.status.ids[copy.partition.topic] != NO_ID:
+            return True
+        end = copy.log.log_end_offset
+        return has_batch_before(self._cluster, copy, end, self._policy(copy))
 
     def _append(self, copy: Copy, each: Fetched) -> bool:
         """Name the gaps before records and between them, and append; return False if it waits."""

@@ -417,3 +417,21 @@ def test_deleted_offsets_are_not_counted_as_copied(
     log.start, log.batches = 5000, [batch(5000)]
     run = Run(source, tmp_path)()
     assert (run.copied_offsets, run.left, run.gaps) == (5, 0, 1)
+
+
+def test_a_topic_that_is_created_again_between_two_answers(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """No answer has an error. The new topic has no id, and more records than the copy."""
+    source.topics["t"].id = NO_ID
+    run = Run(source, tmp_path)
+
+    def script() -> Iterator[None]:
+        while run.facts.copied_offsets < 10:
+            yield
+        log.batches = [batch(0, 10), batch(10)]
+        while not run.facts.waiting and run.facts.copied_offsets == 10:
+            yield
+
+    assert "is it another topic?" in run(steps(script())).waiting["t", 0]
+    assert ends(tmp_path) == [10]
