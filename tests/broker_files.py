@@ -336,14 +336,26 @@ def write_offsets(data: Path, name: str, offsets: Mapping[tuple[str, int], int])
 
 
 class BadFile(Files):
-    """No read of the file with this inode number succeeds."""
+    """No read of batches from the file with this inode number succeeds."""
 
     inode = -1
+    number = errno.EIO
+
+    def _check(self, fd: int) -> None:
+        if os.fstat(fd).st_ino == self.inode:
+            raise OSError(self.number, os.strerror(self.number))
 
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        if os.fstat(fd).st_ino == self.inode:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._check(fd)
         return super().preadv(fd, buffer, position)
+
+
+class UnreadableFile(BadFile):
+    """No read of its headers alone succeeds, either."""
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self._check(fd)
+        return super().pread(fd, size, position)
 
 
 class Between(Files):

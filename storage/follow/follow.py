@@ -523,10 +523,13 @@ class LogFollower:
                 deleted = Segment(log.files, log.directory, at, log.config, writable=False)
                 self._identified(deleted, path)
                 self._check_directory()
-                if not (is_open and _has_gaps(deleted)):
-                    self._begin(deleted)
-                    continue
-                deleted.close_descriptors()
+                with contextlib.ExitStack() as unless_begun:
+                    unless_begun.callback(deleted.close_descriptors)
+                    if not (is_open and _has_gaps(deleted)):
+                        # The file may have lost its name: it stays open.
+                        unless_begun.pop_all()
+                        self._begin(deleted)
+                        continue
             later = [each for each in found.values() if each.base_offset >= at and not each.lost]
             if not later:
                 return False
@@ -729,8 +732,11 @@ def _end_of_gaps(offset: int, segments: Sequence[Segment]) -> int | None:
     if segments[0].base_offset > offset:
         found = segments[0].base_offset
     for segment, following in itertools.pairwise(segments):
-        if _has_gaps(segment, following.base_offset):
-            found = following.base_offset
+        try:
+            if _has_gaps(segment, following.base_offset):
+                found = following.base_offset
+        finally:
+            segment.close_descriptors()
     return found
 
 

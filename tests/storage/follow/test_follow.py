@@ -27,7 +27,7 @@ from storage.record.control import COMMIT
 from storage.record.header import parse_header
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
-from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
+from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition, UnreadableFile
 from tests.crash.disk import SimulatedDisk
 from tests.log_check import check_log
 from tests.storage.logs import append, opened, remove_head, values
@@ -920,6 +920,49 @@ def test_a_transaction_of_which_nothing_was_left_to_read(follow: Follow) -> None
     follow.look()
     follow.check()
     assert log.last_stable_offset == log.log_end_offset
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_search_for_gaps_leaves_no_file_open(
+    tmp_path: Path, is_deleted: bool, is_bad: bool
+) -> None:
+    """Otherwise the writer could not free the space of a segment that it deletes later.
+
+    ``is_deleted``: the segment after the one that was read is still there under its old name.
+    """
+    files = UnreadableFile()
+    files.number = errno.ENOMEM
+    follow = Follow(tmp_path / "data", files)
+    partition, log = follow.partition, follow.log
+    producer = Producer(1, transactional=True)
+    aborted = partition.put(producer.batch(b"aborted"))
+    follow.look()
+    partition.roll()
+    partition.append(b"one")
+    marker = partition.put(producer.abort())
+    partition.append(b"two")
+    for value in (b"three", b"four"):
+        partition.roll()
+        partition.append(value)
+    for first in 0, 1, 1, 2:
+        partition.clean(1, lambda offset, value: True, first, decided={aborted, marker})
+    if not is_deleted:
+        partition.remove_deleted()
+    path = partition.log(partition.bases[1])
+    files.inode = os.stat(f"{path}{paths.DELETED}" if is_deleted else path).st_ino
+    if is_bad:
+        with contextlib.suppress(OSError):
+            follow.look()
+    files.inode = -1
+    follow.look()
+    follow.check()
+    for segment in (*log.segments, *(each for _, each in log.retired)):
+        segment.close_descriptors()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            assert not descriptor.readlink().is_relative_to(partition.directory)
+    follow.manager.close()
 
 
 def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
