@@ -20,6 +20,7 @@ from tests.interop.kafka_tools import POM_2_4
 from tests.interop.test_mirror import Run, mirrored, records, stored
 from tests.interop.test_mirror_groups import OFFSETS, allowed, committed
 from tests.interop.workload import CODECS
+from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.soak
 
@@ -37,7 +38,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldBroker]:
         allow_everyone_if_no_acl_found="true",
     )
     try:
-        yield broker.start()
+        client = clients.admin(broker.start())
+        # If a client asks before the broker is the controller, its admin requests time out.
+        until(lambda: client.list_topics(timeout=HANG_S).controller_id == 1)
+        yield broker
     finally:
         broker.kill()
 
