@@ -19,6 +19,7 @@ from storage import paths
 from storage.errors import SegmentGone
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.log.truncate import remove_unstable_line_indexes
 from storage.manager import LogManager
 from storage.segment.segment import Segment
 
@@ -30,11 +31,13 @@ class LineIndexes(LogListener[Log]):
     """Indexes segments that have no valid index yet: those at the start, and each that is rolled.
 
     It takes one segment after the other, the last one that was rolled first, as its bytes are in
-    the page cache. A segment with records of an open transaction waits for the end of this. If the
+    the page cache. A segment with records of an open transaction waits until the transaction has
+    ended. So an index beside such a segment is older than a truncation, and is deleted. If the
     indexing of a segment fails, the segment waits for the next start.
     """
 
     def __init__(self, manager: LogManager) -> None:
+        """Delete the indexes that a killed truncation has left, too. Errors: OSError."""
         self._manager = manager
         self._store = LineStore(manager.files, manager.duties)
         self._view = values_view()
@@ -44,6 +47,7 @@ class LineIndexes(LogListener[Log]):
         self._worker = Thread()
         self._is_stopping = False
         for log in manager.logs():
+            remove_unstable_line_indexes(log)
             self._add(log, log.segments[:-1])
         manager.log_group.listeners.append(self)
 
@@ -76,6 +80,12 @@ class LineIndexes(LogListener[Log]):
         if self._current is not None and self._current[0] is log and self._worker.is_alive():
             self._stop()
             self._waiting.append(self._current)
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        unstable = [each for each in log.segments[:-1] if each.stable_size < each.size]
+        self._add(log, [each for each in unstable if (log, each) not in self._waiting])
 
     def _add(self, log: Log, segments: Sequence[Segment]) -> None:
         if log.topic not in paths.INTERNAL_TOPICS:

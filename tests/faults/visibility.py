@@ -221,6 +221,22 @@ FAULTS = [
         (MIRROR_INDEXES,),
     ),
     Fault(
+        "mirror-keeps-an-index-without-its-marker",
+        "storage/log/truncate.py",
+        "        remove_unstable_line_indexes(log)\n",
+        "        pass\n",
+        "A mount uses the index of a transaction that was committed, and is aborted now.",
+        (MIRROR_INDEXES,),
+    ),
+    Fault(
+        "mirror-starts-with-an-index-without-its-marker",
+        "kafkafs/mirror/line_indexes.py",
+        "            remove_unstable_line_indexes(log)\n",
+        "            pass\n",
+        "The same, after a kill of the mirror.",
+        (MIRROR_INDEXES,),
+    ),
+    Fault(
         "mirror-indexes-half-of-a-segment",
         "kafkafs/mirror/line_indexes.py",
         "            if segment.stable_size == segment.size:\n",

@@ -14,6 +14,7 @@ from kafkafs.mirror import line_indexes
 from kafkafs.mirror.line_indexes import LineIndexes
 from storage import Log, LogManager, paths
 from storage.log.append import append_as_follower
+from storage.record.control import ABORT, COMMIT
 from storage.room import Room
 from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
 from tests.kafkafs.trees import Following, Tree
@@ -96,11 +97,16 @@ def test_a_segment_waits_for_the_end_of_its_transaction(log: Log, manager: LogMa
         append_as_follower(log, at(marker(7, 0), log.log_end_offset, 0), NOW_NS)
         index_all(indexes)
         assert indexed(log) == sealed(log)
+    check(indexes, log, hidden=[first])
+
+
+def check(indexes: LineIndexes, log: Log, hidden: list[int]) -> None:
+    """A mount that begins now counts all records of closed segments but the hidden ones."""
     for segment in log.segments[:-1]:
         lines = SegmentLines(indexes._store, segment, indexes._view, log.transactions.is_aborted)
         lines.measure()
-        aborted = segment.base_offset <= first < segment.next_offset
-        assert lines.records == segment.next_offset - segment.base_offset - aborted
+        offsets = range(segment.base_offset, segment.next_offset)
+        assert lines.records == len(offsets) - sum(offset in offsets for offset in hidden)
 
 
 class Full(Room):
@@ -152,6 +158,56 @@ def test_an_index_leaves_with_its_records(log: Log, manager: LogManager) -> None
         assert indexed(log) == sealed(log)
         assert Path(first.file_path(paths.LINES)).exists()
         assert first.file_path(paths.LINES) in log.release_retired(1 << 62)
+
+
+def put_transaction(log: Log) -> tuple[int, int]:
+    """Append a transaction that ends some segments later; return the offsets of its record and of
+    its marker, which is not there yet.
+    """
+    put(log)
+    first = log.log_end_offset
+    append_as_follower(log, at(produced([b"t"], 7, 0, transactional=True), first, 0), NOW_NS)
+    put(log)
+    return first, log.log_end_offset
+
+
+@pytest.mark.parametrize("at_boundary", [False, True])
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_no_index_outlasts_the_marker_of_a_transaction(
+    log: Log, manager: LogManager, kind: int, at_boundary: bool
+) -> None:
+    """A truncation removes the marker, and the new leader has the other one."""
+    first, end = put_transaction(log)
+    append_as_follower(log, at(marker(7, kind), end, 0), NOW_NS)
+    put(log)
+    with closing(LineIndexes(manager)) as indexes:
+        index_all(indexes)
+        assert indexed(log) == sealed(log)
+        (ours,) = (each for each in log.segments if each.base_offset <= first < each.next_offset)
+        manager.truncate(log, ours.next_offset if at_boundary else end)
+        shown = [each.base_offset for each in log.segments if each.next_offset <= first]
+        assert indexed(log) == shown
+        end = log.log_end_offset
+        append_as_follower(log, at(marker(7, ABORT + COMMIT - kind), end, 0), NOW_NS)
+        put(log)
+        index_all(indexes)
+        assert indexed(log) == sealed(log)
+        check(indexes, log, hidden=[end, *[first] * (kind == COMMIT)])
+
+
+@pytest.mark.parametrize("at_boundary", [False, True])
+def test_a_start_deletes_what_a_killed_truncation_has_left(
+    log: Log, manager: LogManager, at_boundary: bool
+) -> None:
+    first, _ = put_transaction(log)
+    if at_boundary:
+        (ours,) = (each for each in log.segments if each.base_offset <= first < each.next_offset)
+        manager.truncate(log, ours.next_offset)
+    for segment in log.segments:
+        Path(segment.file_path(paths.LINES)).write_bytes(b"lines")
+    with closing(LineIndexes(manager)):
+        shown = [each.base_offset for each in log.segments if each.next_offset <= first]
+        assert indexed(log) == shown
 
 
 def test_the_segment_that_is_indexed_may_be_deleted(
