@@ -170,6 +170,13 @@ class SegmentLines:
         """Bytes of log whose entries no file has."""
         return self.covered - self._state[0].covered
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether a file has all that the view shows."""
+        saved = self._state[0]
+        is_written = saved.count > 0 or not saved.records
+        return self.complete and not self.unsaved and is_written
+
     # -- measuring -----------------------------------------------------------------------------
 
     def append(self, position: int, data: bytes | bytearray | memoryview) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from threading import Thread
+from threading import Event, Thread
 from typing import Final
 
 from kafkafs.line_index import LineStore, SegmentLines
@@ -25,6 +25,8 @@ from storage.segment.segment import Segment
 
 # The longest time for which a stop waits for the worker.
 _SLICE_S: Final = 0.1
+# The pause after an index that could not be written.
+_PAUSE_S: Final = 60
 
 
 class LineIndexes(LogListener[Log]):
@@ -33,7 +35,7 @@ class LineIndexes(LogListener[Log]):
     It takes one segment after the other, the last one that was rolled first, as its bytes are in
     the page cache. A segment with records of an open transaction waits until the transaction has
     ended. So an index beside such a segment is older than a truncation, and is deleted. If the
-    indexing of a segment fails, the segment waits for the next start.
+    indexing of a segment fails, the worker pauses. It takes the segment again after all others.
     """
 
     def __init__(self, manager: LogManager) -> None:
@@ -45,7 +47,7 @@ class LineIndexes(LogListener[Log]):
         # The last segment that the worker has begun to index.
         self._current: tuple[Log, Segment] | None = None
         self._worker = Thread()
-        self._is_stopping = False
+        self._stopping = Event()
         for log in manager.logs():
             remove_unstable_line_indexes(log)
             self._add(log, log.segments[:-1])
@@ -79,7 +81,6 @@ class LineIndexes(LogListener[Log]):
     def truncating(self, log: Log) -> None:
         if self._current is not None and self._current[0] is log and self._worker.is_alive():
             self._stop()
-            self._waiting.append(self._current)
 
     def truncated(
         self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
@@ -92,21 +93,27 @@ class LineIndexes(LogListener[Log]):
             self._waiting += [(log, segment) for segment in segments]
 
     def _stop(self) -> None:
-        self._is_stopping = True
+        self._stopping.set()
         if self._worker.is_alive():
             self._worker.join()
-        self._is_stopping = False
+        self._stopping.clear()
 
     def _index(self, log: Log, segment: Segment) -> None:
-        """Index a segment, and save that. Runs on the worker."""
+        """Index a segment, and save the index. If that fails, put the segment back, and pause. Runs
+        on the worker.
+        """
         lines = SegmentLines(self._store, segment, self._view, log.transactions.is_aborted)
         with (
             self._manager.duties.attempt(SAVING, log.name),
             contextlib.suppress(SegmentGone),
             segment.leased(),
         ):
-            while not self._is_stopping:
+            while not self._stopping.is_set():
                 with contextlib.suppress(BlockingIOError):
                     lines.measure(time.monotonic() + _SLICE_S)
-                    return
-            lines.save()
+                    break
+            else:
+                lines.save()
+        if segment in log.segments and not lines.is_saved:
+            self._waiting.insert(0, (log, segment))
+            self._stopping.wait(_PAUSE_S)

@@ -215,7 +215,7 @@ FAULTS = [
     Fault(
         "mirror-indexes-while-it-truncates",
         "kafkafs/mirror/line_indexes.py",
-        "            self._stop()\n            self._waiting.append(self._current)\n",
+        "            self._stop()\n",
         "            pass\n",
         "An index of removed records is written beside the log.",
         (MIRROR_INDEXES,),
@@ -234,6 +234,14 @@ FAULTS = [
         "            remove_unstable_line_indexes(log)\n",
         "            pass\n",
         "The same, after a kill of the mirror.",
+        (MIRROR_INDEXES,),
+    ),
+    Fault(
+        "mirror-gives-up-an-index-that-fails",
+        "kafkafs/mirror/line_indexes.py",
+        "            self._waiting.insert(0, (log, segment))\n",
+        "            pass\n",
+        "After a full disk, mounts measure segments until the mirror starts again.",
         (MIRROR_INDEXES,),
     ),
     Fault(

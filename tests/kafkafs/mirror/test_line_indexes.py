@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -245,10 +246,51 @@ def test_a_mirror_that_ends_waits_for_no_index(
 def test_no_index_takes_the_room_of_the_reserve(log: Log, manager: LogManager) -> None:
     put(log)
     manager.files.room = Full()
+    failed = Event()
+    manager.duties.say = lambda *_: failed.set()
     with closing(LineIndexes(manager)) as indexes:
-        index_all(indexes)
+        indexes.run()
+        failed.wait()
+        # It pauses. The end of this block ends the pause.
+        assert indexes.run()
+        assert indexes._worker.is_alive()
     assert indexed(log) == []
     assert sum(manager.duties.failing.values()) == 1
+
+
+def test_an_index_that_fails_is_written_later(
+    log: Log, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_indexes, "_PAUSE_S", 0)
+    put(log)
+    room, manager.files.room = manager.files.room, Full()
+    with closing(LineIndexes(manager)) as indexes:
+        for _ in range(len(log.segments) + 2):
+            assert indexes.run()
+            indexes._worker.join()
+        assert indexed(log) == []
+        manager.files.room = room
+        index_all(indexes)
+    assert indexed(log) == sealed(log)
+    assert sum(manager.duties.failing.values()) == 0
+
+
+def test_a_segment_that_cannot_be_indexed_does_not_delay_others(
+    log: Log, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first one in turn."""
+    monkeypatch.setattr(line_indexes, "_PAUSE_S", 0)
+    put(log)
+    bad = Path(log.segments[-2].file_path(paths.LINES))
+    bad.mkdir()
+    with closing(LineIndexes(manager)) as indexes:
+        for _ in log.segments[:-1]:
+            assert indexes.run()
+            indexes._worker.join()
+        assert indexed(log) == sealed(log)
+        bad.rmdir()
+        index_all(indexes)
+        assert bad.is_file()
 
 
 def test_a_mount_beside_a_mirror_measures_only_the_active_segment(
