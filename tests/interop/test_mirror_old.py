@@ -53,6 +53,14 @@ def delete_topic(broker: OldBroker, topic: str) -> None:
     broker.server.wait_for(f"Deletion of topic {topic} successfully completed", mark)
 
 
+def create_again(broker: OldBroker, topic: str, count: int) -> None:
+    """Create a topic, with a batch for each record: one of them begins at the end of the copy."""
+    clients.create_topic(broker, topic)
+    sender = Sender(broker)
+    for record in records(b"new", count):
+        sender.send(topic, [record])
+
+
 def test_batches_and_groups_are_those_of_the_broker(broker: OldBroker, tmp_path: Path) -> None:
     clients.create_topics(broker, {"orders": {}, "tx": {}})
     for codec in CODECS:
@@ -100,8 +108,7 @@ def test_a_topic_that_was_created_again(
         delete_topic(broker, topic)
         while not run.facts.waiting:
             yield
-        clients.create_topic(broker, topic)
-        Sender(broker).send(topic, records(b"new", count))
+        create_again(broker, topic, count)
         while "is it another topic?" not in run.facts.waiting.get((topic, 0), ""):
             yield
 
@@ -111,8 +118,7 @@ def test_a_topic_that_was_created_again(
     else:
         delete_topic(broker, topic)
         run()
-        clients.create_topic(broker, topic)
-        Sender(broker).send(topic, records(b"new", count))
+        create_again(broker, topic, count)
     for _ in range(2):
         assert (run().gaps, list(run.facts.waiting)) == (0, [(topic, 0)])
         assert "is it another topic?" in run.facts.waiting[topic, 0]
