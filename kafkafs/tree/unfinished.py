@@ -53,22 +53,23 @@ class Rest:
         return pages * mmap.PAGESIZE
 
     def add(self, data: memoryview) -> None:
+        """Add more bytes. Errors: OSError without memory for them; nothing has changed."""
         if not self._blocks and self.size + len(data) <= _SMALL:
             self._small += data
             self.size += len(data)
             self.capacity = self._small.__alloc__()
             return
-        if not self._blocks:
-            # No room is left in the heap's part.
-            self.capacity = self.size
-        room = self.capacity - self.size
+        # The part in the heap gets no more bytes.
+        room = self.capacity - self.size if self._blocks else 0
+        if len(data) <= room:
+            self._fill(data)
+            return
+        block = mmap.mmap(-1, self._growth(len(data) - room))
         if room:
             self._fill(data[:room])
-        if len(data) > room:
-            growth = self._growth(len(data) - room)
-            self._blocks.append(mmap.mmap(-1, growth))
-            self.capacity += growth
-            self._fill(data[room:])
+        self._blocks.append(block)
+        self.capacity = self.size + len(block)
+        self._fill(data[room:])
 
     def _fill(self, data: memoryview) -> None:
         """Copy to the last block, which has room for all of it."""

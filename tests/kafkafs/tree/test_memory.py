@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from storage.plain_forms import plain_forms
 from storage.record.plain import recompress
 from tests.kafkafs.trees import APPEND, Tree, a_tree, read, write
 
+ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 ZSTD = 4
 
@@ -252,6 +256,41 @@ def test_requests_to_the_owner_count(small: Tree) -> None:
     with pytest.raises(InvalidRecord):
         handle.release()
     assert small.fs.mount.unfinished.total == 0
+
+
+# Adds bytes to a short and to a long line, without address space for them.
+NO_MEMORY = """
+import resource
+from kafkafs.tree.unfinished import CountedRest, Unfinished
+
+budget = Unfinished(1 << 30)
+more = memoryview(bytes(256 << 20))
+for size in (60_000, 70_000):
+    rest = CountedRest(budget)
+    for _ in range(size // 10):
+        rest.add(memoryview(b"0123456789"))
+    before = len(rest), rest.capacity, budget.total
+    with open("/proc/self/statm") as sizes:
+        used = int(sizes.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+    try:
+        rest.add(more)
+    except OSError as error:
+        print(error.errno, (len(rest), rest.capacity, budget.total) == before)
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    rest.add(memoryview(b"the end"))
+    print(rest.joined() == b"0123456789" * (size // 10) + b"the end")
+    rest.clear()
+    print(budget.total)
+"""
+
+
+@pytest.mark.programs
+def test_without_memory_for_more_of_a_line_nothing_changes() -> None:
+    program = [sys.executable, "-c", NO_MEMORY]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{errno.ENOMEM} True", "True", "0"] * 2
 
 
 # -- settings ------------------------------------------------------------------------------------
