@@ -728,16 +728,13 @@ def _end_of_gaps(offset: int, segments: Sequence[Segment]) -> int | None:
 
     A cleaner leaves such gaps, but never in the last segment. Errors: SegmentGone, OSError.
     """
-    found: int | None = None
-    if segments[0].base_offset > offset:
-        found = segments[0].base_offset
-    for segment, following in itertools.pairwise(segments):
+    for segment, following in reversed(list(itertools.pairwise(segments))):
         try:
             if _has_gaps(segment, following.base_offset):
-                found = following.base_offset
+                return following.base_offset
         finally:
             segment.close_descriptors()
-    return found
+    return segments[0].base_offset if segments[0].base_offset > offset else None
 
 
 def _has_gaps(segment: Segment, end: int | None = None) -> bool:

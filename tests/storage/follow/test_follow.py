@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -962,6 +963,45 @@ def test_a_search_for_gaps_leaves_no_file_open(
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             assert not descriptor.readlink().is_relative_to(partition.directory)
+    follow.manager.close()
+
+
+class Headers(Files):
+    """Collects the files of which headers were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: Counter[int] = Counter()
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self.read[os.fstat(fd).st_ino] += 1
+        return super().pread(fd, size, position)
+
+
+def test_a_search_for_gaps_begins_at_the_end(tmp_path: Path) -> None:
+    """Most segments of a cleaned log have gaps: one of them is searched."""
+    files = Headers()
+    follow = Follow(tmp_path / "data", files)
+    partition = follow.partition
+    producer = Producer(1, transactional=True)
+    taken = {partition.put(producer.batch(b"aborted"))}
+    follow.look()
+    partition.roll()
+    taken.add(partition.put(producer.abort()))
+    for number in range(6):
+        partition.append(b"gone")
+        partition.append(b"%d" % number)
+        partition.roll()
+    for first in 0, 0, 1, 1, 2, 3, 4:
+        partition.clean(1, lambda offset, value: value != b"gone", first, decided=taken)
+    partition.remove_deleted()
+    files.read.clear()
+    follow.look()
+    _, _, first, second, last, *_ = partition.bases
+    reads = [files.read[os.stat(partition.log(base)).st_ino] for base in (first, second, last)]
+    # One for the search, besides those that load a segment.
+    assert reads == [reads[0], reads[0], reads[0] + 1]
+    follow.check()
     follow.manager.close()
 
 
