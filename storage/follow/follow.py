@@ -44,6 +44,7 @@ Not here: reading at the end (`follow_tail`), the list of partitions (`follow_di
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -738,17 +739,24 @@ def _end_of_gaps(offset: int, segments: Sequence[Segment]) -> int | None:
 
 
 def _has_gaps(segment: Segment, end: int | None = None) -> bool:
-    """Return whether offsets are missing in a segment that was not read; `end`: the offset after
-    it. Errors: SegmentGone, OSError.
+    """Return whether offsets are known to be missing in a segment that was not read.
+
+    `end`: the offset after it. A file that the disk cannot read has none: the segments before it
+    are not to wait for it. Errors: SegmentGone, OSError.
     """
     offset = segment.base_offset
-    with contextlib.suppress(CorruptRecord):
+    try:
         for _, header in batches(segment.source(), 0):
             if header.base_offset > offset:
                 return True
             offset = header.last_offset + 1
-        return end is not None and offset < end
-    return False
+    except CorruptRecord:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EIO):
+            raise
+        return False
+    return end is not None and offset < end
 
 
 def _give_up(segment: Segment) -> None:

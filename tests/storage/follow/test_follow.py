@@ -1005,6 +1005,31 @@ def test_a_search_for_gaps_begins_at_the_end(tmp_path: Path) -> None:
     follow.manager.close()
 
 
+def test_what_is_before_a_segment_that_cannot_be_searched_for_gaps(tmp_path: Path) -> None:
+    """It can be read although the disk cannot read a later segment."""
+    files = UnreadableFile()
+    follow = Follow(tmp_path / "data", files)
+    partition = follow.partition
+    producer = Producer(1, transactional=True)
+    partition.put(producer.batch(b"inside"), b"inside")
+    follow.look()
+    partition.roll()
+    partition.put(producer.commit())
+    for value in (b"one", b"bad", b"last"):
+        partition.append(value)
+        partition.roll()
+    partition.clean(1, lambda offset, value: True)
+    partition.remove_deleted()
+    files.inode = os.stat(partition.log(partition.bases[2])).st_ino
+    with pytest.raises(OSError, match="Input/output error"):
+        follow.look()
+    assert values(follow.log) == [b"zero", b"inside", b"one"]
+    files.inode = -1
+    follow.look()
+    follow.check()
+    follow.manager.close()
+
+
 def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
     """Who still reads the old end asks of its transactions, and others have its offsets now."""
     partition, log = follow.partition, follow.log
