@@ -502,7 +502,8 @@ class LogFollower:
         False if no segment follows it, so that the log was truncated.
 
         While a transaction is open, a gap of offsets may have had the marker that ended it. Then
-        the cleaned segments also replace the records that the follower has read.
+        the cleaned segments also replace the records that the follower has read. Errors:
+        FileReplaced while such a gap lies above the limit.
         """
         log = self.log
         while not self._is_kept(log.active, found):
@@ -536,6 +537,11 @@ class LogFollower:
                 return False
             is_cleaned = self._is_cleaned(active.next_offset, later[0].base_offset, found)
             base = _end_of_gaps(active.next_offset, later) if is_open or is_cleaned else None
+            if base is not None and self._tail.limit is not None and base > self._tail.limit():
+                # A replica also has its leader's gaps: they do not show that the limit is old.
+                if is_open:
+                    raise FileReplaced
+                base = later[0].base_offset
             if base is None:
                 self._begin(later[0])
             else:
@@ -558,8 +564,6 @@ class LogFollower:
         """
         active = self.log.active
         self._head(base, found)
-        # Only what lies below the high watermark is cleaned.
-        self._tail.decided = max(self._tail.decided, base)
         read_to = active.next_offset
         self._begin(found[base])
         # Tells listeners the end of the part that was read.

@@ -1184,6 +1184,14 @@ FAULTS = [
         (TREE_FOLLOWING,),
     ),
     Fault(
+        "follow-gaps-above-the-high-watermark",
+        "storage/follow/follow.py",
+        "                if is_open:\n                    raise FileReplaced\n",
+        "                if is_open:\n                    self._tail.decided = base\n",
+        "until=high-watermark shows records of a replica above it.",
+        (TREE_FOLLOWING,),
+    ),
+    Fault(
         "follow-batch-that-reaches-the-high-watermark",
         "storage/follow/follow_tail.py",
         "        if last >= limit or size <= LOG_OVERHEAD:",

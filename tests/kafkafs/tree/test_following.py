@@ -769,6 +769,48 @@ def test_a_marker_is_removed_before_it_was_read(
         assert tree.log().last_stable_offset == partition.next_offset
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_replica_has_gaps_of_its_leader_above_the_high_watermark(
+    home: Path, is_open: bool
+) -> None:
+    """What comes after them is shown below the high watermark only.
+
+    ``is_open``: a transaction was read whose marker was not. Else a cleaned segment was read in
+    part.
+    """
+    beside = Beside(home / "data", UNTIL)
+    partition = beside.partition
+    beside.broker.write_high_watermark(partition, 1 + is_open)
+    tree = beside.mount()
+    with contextlib.closing(_Stop(tree)):
+        producer = Producer(7, transactional=True)
+        if is_open:
+            partition.put(producer.batch(b"unread"), b"unread")
+        else:
+            partition.append(b"unread")
+        assert tree.read("t/0") == b"zero\n"
+        if not is_open:
+            close_all(tree)
+        partition.roll()
+        if is_open:
+            partition.put(producer.commit())
+        partition.append(b"one")
+        # Its leader had removed records before it fetched them.
+        partition.next_offset += 3
+        partition.append(b"two")
+        beside.broker.write_high_watermark(partition, partition.next_offset)
+        below = partition.text()
+        partition.append(b"three")
+        partition.roll()
+        partition.append(b"four")
+        for _ in range(2):
+            partition.clean(1, lambda offset, value: True)
+        partition.remove_deleted()
+        assert below.startswith(tree.read("t/0"))
+        beside.broker.write_high_watermark(partition, partition.next_offset)
+        assert tree.read("t/0") == partition.text()
+
+
 # -- topics --------------------------------------------------------------------------------------
 
 
