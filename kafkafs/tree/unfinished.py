@@ -25,7 +25,8 @@ class Rest:
     """The bytes of one unfinished line or batch.
 
     Many bytes that grow in the heap leave holes there, which the process keeps. So what is more
-    than some KiB is in blocks of mapped memory, each an eighth as large as all before it.
+    than some KiB is in blocks of mapped memory, each an eighth as large as all before it, or as
+    large as the limit allows.
     """
 
     __slots__ = ("_blocks", "_small", "capacity", "size")
@@ -43,14 +44,10 @@ class Rest:
 
     def capacity_with(self, more: int) -> int:
         """The least capacity after an `add` of `more` bytes."""
-        room = self.capacity - self.size
-        return self.capacity + (self._growth(more - room) if more > room else 0)
-
-    def _growth(self, lacking: int) -> int:
-        if not self._blocks and self.size + lacking <= _SMALL:
-            return lacking
-        pages = -(-max(lacking, self.size // 8) // mmap.PAGESIZE)
-        return pages * mmap.PAGESIZE
+        lacking = more - (self.capacity - self.size)
+        if lacking <= 0 or (not self._blocks and self.size + more <= _SMALL):
+            return self.capacity + max(lacking, 0)
+        return self.capacity + _in_pages(lacking)
 
     def add(self, data: memoryview) -> None:
         """Add more bytes. Errors: OSError without memory for them; nothing has changed."""
@@ -64,12 +61,17 @@ class Rest:
         if len(data) <= room:
             self._fill(data)
             return
-        block = mmap.mmap(-1, self._growth(len(data) - room))
+        ahead = min(self.size // 8, self._most_ahead()) // mmap.PAGESIZE * mmap.PAGESIZE
+        block = mmap.mmap(-1, max(ahead, _in_pages(len(data) - room)))
         if room:
             self._fill(data[:room])
         self._blocks.append(block)
         self.capacity = self.size + len(block)
         self._fill(data[room:])
+
+    def _most_ahead(self) -> int:
+        """Return the bytes that may be allocated although they are not needed yet."""
+        return 0
 
     def _fill(self, data: memoryview) -> None:
         """Copy to the last block, which has room for all of it."""
@@ -84,6 +86,10 @@ class Rest:
             last = self._blocks[-1]
             parts[-1] = memoryview(last)[: len(last) - (self.capacity - self.size)]
         return b"".join((*parts, data))
+
+
+def _in_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class CountedRest(Rest):
@@ -102,6 +108,9 @@ class CountedRest(Rest):
         self._budget.check(self.uid, self.capacity_with(len(data)) - before)
         super().add(data)
         self._budget.add(self.uid, self.capacity - before)
+
+    def _most_ahead(self) -> int:
+        return self._budget.room(self.uid)
 
     def rest_of(self, data: memoryview) -> Rest:
         """Return `data` for `replace`. UnfinishedError if there is no room for it."""
@@ -149,6 +158,10 @@ class Unfinished:
                     f"unfinished lines of {who} would take {held + more} bytes (limit {limit}): "
                     "end them with a newline, close files, or mount with -o memory=SIZE",
                 )
+
+    def room(self, uid: int) -> int:
+        """Return how many more bytes a user may leave; negative if there are too many already."""
+        return min(self.limit - self._of[uid], self.limit * IN_ALL - self.total)
 
     def add(self, uid: int, more: int) -> None:
         """Count `more` bytes of a user, or fewer than before."""

@@ -258,6 +258,15 @@ def test_requests_to_the_owner_count(small: Tree) -> None:
     assert small.fs.mount.unfinished.total == 0
 
 
+def test_a_line_may_take_all_of_the_limit(small: Tree) -> None:
+    """It then takes no memory ahead."""
+    handle = opened(small, 0, ".kafkafs/adopt")
+    for size in (MIB // 8, *[MIB // 32] * 28):
+        write(handle, 0, bytes(size))
+    assert small.fs.mount.unfinished.total == MIB
+    refused(handle, b"x")
+
+
 # Adds bytes to a short and to a long line, without address space for them.
 NO_MEMORY = """
 import resource
