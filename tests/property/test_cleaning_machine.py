@@ -490,5 +490,5 @@ def test_a_transaction_that_was_aborted_below_the_log_start() -> None:
 @pytest.mark.soak
 def test_the_same_for_minutes() -> None:
     run_state_machine_as_test(
-        CleaningMachine, settings=settings(max_examples=170, stateful_step_count=60, deadline=None)
+        CleaningMachine, settings=settings(max_examples=110, stateful_step_count=60, deadline=None)
     )

@@ -194,5 +194,5 @@ TestStopsMachine = StopsMachine.TestCase
 @pytest.mark.soak
 def test_the_same_for_minutes() -> None:
     run_state_machine_as_test(
-        StopsMachine, settings=settings(max_examples=500, stateful_step_count=50, deadline=None)
+        StopsMachine, settings=settings(max_examples=300, stateful_step_count=50, deadline=None)
     )
