@@ -25,7 +25,7 @@ expire or their topic is deleted (`Groups.sweep`). These are no jobs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -131,7 +131,7 @@ class Schedule:
         """Run retention, topic by topic, for the logs that have segments to delete."""
         if not logs:
             return
-        found = await in_thread(None, lambda: {log: self._has_doomed(log) for log in logs})
+        found = await in_thread(None, self._look, logs)
         doomed = [log for log in logs if found[log]]
         may_be_due = {log.topic for log in logs if found[log] is not False}
         for name in {log.topic for log in logs} - may_be_due:
@@ -149,12 +149,17 @@ class Schedule:
         elif job.error is not None:
             self._duties.failed(job.kind.name, job.error, of)
 
-    def _has_doomed(self, log: Log) -> bool | None:
+    def _look(self, logs: Collection[Log]) -> dict[Log, bool | None]:
+        """Call `_has_doomed` for each log. Runs on a worker thread."""
+        kept = kept_starts(self._manager)
+        return {log: self._has_doomed(log, kept) for log in logs}
+
+    def _has_doomed(self, log: Log, kept: Mapping[tuple[str, int], int]) -> bool | None:
         """Whether retention would delete segments now; the job decides again, as log owner. None:
         unknown, as looking failed.
         """
         try:
-            plan = plan_retention(log, self._manager.clock_ms(), kept_starts(self._manager))
+            plan = plan_retention(log, self._manager.clock_ms(), kept)
         except Exception as error:
             self._duties.failed(LOOKING, error, log.name)
             return None
