@@ -44,8 +44,6 @@ class LineIndexes(LogListener[Log]):
         self._store = LineStore(manager.files, manager.duties)
         self._view = values_view()
         self._waiting: list[tuple[Log, Segment]] = []
-        # The last segment that the worker has begun to index.
-        self._current: tuple[Log, Segment] | None = None
         self._worker = Thread()
         self._stopping = Event()
         for log in manager.logs():
@@ -62,7 +60,6 @@ class LineIndexes(LogListener[Log]):
             if segment.stable_size == segment.size:
                 self._waiting.remove(each)
                 if segment in log.segments:
-                    self._current = each
                     self._worker = Thread(
                         target=self._index, args=each, name=f"index of {log.name}"
                     )
@@ -79,8 +76,7 @@ class LineIndexes(LogListener[Log]):
         self._add(log, [sealed])
 
     def truncating(self, log: Log) -> None:
-        if self._current is not None and self._current[0] is log and self._worker.is_alive():
-            self._stop()
+        self._stop()
 
     def truncated(
         self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int

@@ -215,8 +215,8 @@ FAULTS = [
     Fault(
         "mirror-indexes-while-it-truncates",
         "kafkafs/mirror/line_indexes.py",
-        "            self._stop()\n",
-        "            pass\n",
+        "    def truncating(self, log: Log) -> None:\n        self._stop()\n",
+        "    def truncating(self, log: Log) -> None:\n        pass\n",
         "An index of removed records is written beside the log.",
         (MIRROR_INDEXES,),
     ),
