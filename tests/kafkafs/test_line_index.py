@@ -308,28 +308,11 @@ def test_the_last_records_are_counted_over_a_damaged_batch(tmp_path: Path, numbe
     manager.abandon()
 
 
-def test_damage_after_the_saved_part_hides_nothing_before_it(tmp_path: Path) -> None:
-    """The entries of the saved part are measured again."""
-    manager = LogManager.open(str(tmp_path))
-    manager.create_topic("t", 1)
-    log = manager.log("t", 0)
-    lines = new_lines(log)
-    append(log, b"saved")
-    lines.measure()
-    assert lines.save()
-    append(log, b"not saved")
-    lines.measure()
-    with open(log.active.log_path, "r+b") as file:
-        file.seek(log.active.size - 1)
-        file.write(b"!")
-    lines.reader.check_again(0, log.active.size)
-    os.unlink(lines.path)
-    assert lines.find(0) == (0, 0, 0, 0, 0)
-    manager.abandon()
-
-
-def test_damage_from_the_saved_part_beyond_its_end(tmp_path: Path) -> None:
-    """The lines before it are found when the entries of the saved part are measured again."""
+@pytest.mark.parametrize("first", [1, 2])
+def test_damage_after_the_saved_part_hides_nothing_before_it(tmp_path: Path, first: int) -> None:
+    """The entries of the saved part are measured again. It has two batches, of which the second is
+    damaged with the one after it (`first` 1), or none is.
+    """
     manager = LogManager.open(str(tmp_path))
     manager.create_topic("t", 1)
     log = manager.log("t", 0)
@@ -340,9 +323,9 @@ def test_damage_from_the_saved_part_beyond_its_end(tmp_path: Path) -> None:
     assert lines.save()
     append(log, b"not saved")
     lines.measure()
-    saved, end = [at for at, _ in SegmentReader(log.active).batches()][1:]
+    damaged = [at for at, _ in SegmentReader(log.active).batches()][first:]
     with open(log.active.log_path, "r+b") as file:
-        for position in (saved, end):
+        for position in damaged:
             file.seek(position + 70)
             file.write(b"!")
     lines.reader.check_again(0, log.active.size)

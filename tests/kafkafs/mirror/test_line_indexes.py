@@ -32,6 +32,13 @@ def index_all(indexes: LineIndexes) -> None:
         indexes._worker.join()
 
 
+def index(indexes: LineIndexes, count: int) -> None:
+    """Try to index so many segments, one after the other."""
+    for _ in range(count):
+        assert indexes.run()
+        indexes._worker.join()
+
+
 def indexed(log: Log) -> list[int]:
     """The base offsets of the line indexes beside a log."""
     return sorted(
@@ -80,8 +87,7 @@ def test_the_last_one_that_was_rolled_is_the_first(log: Log, manager: LogManager
     with closing(LineIndexes(manager)) as indexes:
         put(log)
         for count in (1, 2, 3):
-            indexes.run()
-            indexes._worker.join()
+            index(indexes, 1)
             assert indexed(log) == sealed(log)[-count:]
 
 
@@ -265,9 +271,7 @@ def test_an_index_that_fails_is_written_later(
     put(log)
     room, manager.files.room = manager.files.room, Full()
     with closing(LineIndexes(manager)) as indexes:
-        for _ in range(len(log.segments) + 2):
-            assert indexes.run()
-            indexes._worker.join()
+        index(indexes, len(log.segments) + 2)
         assert indexed(log) == []
         manager.files.room = room
         index_all(indexes)
@@ -284,9 +288,7 @@ def test_a_segment_that_cannot_be_indexed_does_not_delay_others(
     bad = Path(log.segments[-2].file_path(paths.LINES))
     bad.mkdir()
     with closing(LineIndexes(manager)) as indexes:
-        for _ in log.segments[:-1]:
-            assert indexes.run()
-            indexes._worker.join()
+        index(indexes, len(log.segments) - 1)
         assert indexed(log) == sealed(log)
         bad.rmdir()
         index_all(indexes)
