@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 class Found(NamedTuple):
     """The metadata of all topics, the starts of new copies, the settings of their topics and of
-    the given ones, and the groups if they were asked for.
+    the given ones, and the groups unless `look_up` was called without them.
     """
 
     metadata: Metadata
@@ -70,8 +70,8 @@ def look_up(
     with_groups: bool,
     cluster: Cluster,
 ) -> Found:
-    """Ask a cluster. `known`: the partitions that have a copy. `names`: further topics whose
-    settings are asked for.
+    """Ask a cluster. `known`: the partitions that have a copy. `names`: also ask for the
+    settings of these topics.
     """
     of_groups = groups.ask(cluster) if with_groups else None
     metadata = cluster.refresh()

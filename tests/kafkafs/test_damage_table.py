@@ -303,7 +303,7 @@ def test_batches_in_a_value_stay_in_it(tmp_path: Path, opened: Callable[[Path], 
 def test_a_directory_that_may_not_be_written(
     partition: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page cache gets no read of which a part is damaged, so the reads end where lines do."""
+    """With a page cache, damage lets the whole read fail. So each read is a line."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     damage(partition, PER_SEGMENT + 8, flip(200))
     tree = Tree(partition.parent, MountOptions(read_only=True))

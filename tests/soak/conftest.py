@@ -2,8 +2,8 @@
 
 A judge runs for `soak_s` seconds: a sample of SAMPLE_S in the test suite, and its share of the time
 where `scripts/soak --hours N` runs all of them one after the other. The judges of the page cache
-and of mirrors run until they have counted enough. What a judge has counted it hands to `figures`,
-which are printed at the end.
+and of mirrors run until they have counted enough. A judge hands its counts to `figures`. They are
+printed at the end.
 """
 
 from __future__ import annotations

@@ -773,7 +773,7 @@ def test_a_marker_is_removed_before_it_was_read(
 def test_a_replica_has_gaps_of_its_leader_above_the_high_watermark(
     home: Path, is_open: bool
 ) -> None:
-    """What comes after them is shown below the high watermark only.
+    """Records after them are shown below the high watermark only.
 
     ``is_open``: a transaction was read whose marker was not. Else a cleaned segment was read in
     part.

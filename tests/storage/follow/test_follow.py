@@ -967,7 +967,7 @@ def test_a_search_for_gaps_leaves_no_file_open(
 
 
 class Headers(Files):
-    """Collects the files of which headers were read."""
+    """Counts the reads of each file, by inode number."""
 
     def __init__(self) -> None:
         super().__init__()
