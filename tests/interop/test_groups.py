@@ -49,9 +49,13 @@ Lags = dict[tuple[str, str, int], tuple[int, int, int]]
 
 
 def start_again(broker: Broker) -> None:
-    """Start the broker, and wait until it has loaded all groups."""
+    """Start the broker, and wait until it has loaded all groups.
+
+    A broker that was killed may load them twice: first as the leader that it was, until its
+    controller ends that session.
+    """
     broker.start()
-    loaded = 0
+    loaded = broker.server.wait_for("handleBrokerUnfenced: changing")
     for _ in range(OFFSETS_PARTITIONS):
         loaded = broker.server.wait_for(f"Finished loading.* {OFFSETS}-", loaded)
 
