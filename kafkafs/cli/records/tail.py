@@ -14,6 +14,7 @@ import os
 import re
 import select
 import shlex
+import signal
 import stat
 import sys
 import time
@@ -263,6 +264,10 @@ class _Tail:
     def run(self, files: Sequence[_File], pid: int | None) -> int:
         """Print the files, and return the exit status. Errors: BrokenPipeError."""
         process = self._watch_process(pid)
+        # Python handles a signal that comes just before a wait only after the wait.
+        waker, signalled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(signalled)
+        self._epoll.register(waker, select.EPOLLIN)
         output = sys.stdout.fileno()
         # epoll reports that the reader of the output has exited. It accepts no plain file.
         with suppress(PermissionError):

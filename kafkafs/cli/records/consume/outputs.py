@@ -163,7 +163,9 @@ class Interrupts:
     def __init__(self, output: Output) -> None:
         self.number = 0
         self._output = output
-        self.fd, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.fd, signalled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # Python handles a signal that comes just before a wait only after the wait.
+        signal.set_wakeup_fd(signalled)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._came)
 
@@ -172,7 +174,6 @@ class Interrupts:
             self._output.stop(number)
         else:
             self.number = number
-            os.write(self._write, b"!")
 
 
 class DeadLetters:
