@@ -77,9 +77,8 @@ def check(tree: Tree, path: str, before: bytes, lost: list[tuple[int, int]], ste
     handle.release()
 
 
-@pytest.mark.parametrize("per_batch", [1, 20])
+@pytest.mark.parametrize(("per_batch", "codec"), [(1, "uncompressed"), (20, "lz4")])
 @pytest.mark.parametrize("at", [9, 16, 60, 70])
-@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
 def test_all_else_is_read_as_before(tree: Tree, per_batch: int, at: int, codec: str) -> None:
     fill(tree, per_batch, codec)
     before = {path: tree.read(path) for path in VIEWS}
@@ -102,9 +101,13 @@ def test_all_else_is_read_as_before(tree: Tree, per_batch: int, at: int, codec: 
         assert b"behind it" in tree.read(path, len(before[path]))
 
 
-@pytest.mark.parametrize("at", [9, 16, 60, 70])
-@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
-@pytest.mark.parametrize("number", [0, 10, 19])
+@pytest.mark.parametrize(
+    ("at", "codec", "number"),
+    [
+        *[(9, "uncompressed", 0), (16, "uncompressed", 10), (60, "uncompressed", 19)],
+        *[(9, "lz4", 19), (60, "lz4", 0), (70, "lz4", 10)],
+    ],
+)
 def test_a_range_that_ends_in_damage(tree: Tree, at: int, codec: str, number: int) -> None:
     """No range of damaged records is empty, and none seems to be whole."""
     fill(tree, 20, codec)
@@ -277,7 +280,7 @@ def test_bytes_that_change_after_they_were_read(
             file.write(byte)
 
     def check_names() -> None:
-        for first in range(180, 225):
+        for first in range(191, 214):
             start, end = numbered(whole, first, first)
             name = f"{path}@{first}" if first % 2 else f"{path}@-{COUNT - first}"
             if first in lost:
