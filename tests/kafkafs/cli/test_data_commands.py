@@ -36,16 +36,13 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def run(
-    *arguments: object, stdin: bytes = b"", cwd: Path = ROOT, **environment: str
-) -> subprocess.CompletedProcess[bytes]:
-    """A command whose output is binary; `environment` is added to ours."""
+def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """A command whose output is binary."""
     return subprocess.run(
         [*KAFKAFS, *map(str, arguments)],
         input=stdin,
         capture_output=True,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=ROOT,
         timeout=HANG_S,
     )
 

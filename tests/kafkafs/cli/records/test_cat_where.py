@@ -95,8 +95,8 @@ def test_what_always_holds_leaves_nothing_out(tmp_path: Path, kind: str) -> None
     for view in VIEWS:
         whole = cat(tmp_path, "t", "--view", view)
         assert whole
-        for condition in ("offset >= 0", "key is null or key is not null"):
-            assert cat(tmp_path, "t", "--view", view, "--where", condition) == whole
+        always = "key is null or key is not null" if view == "kv" else "offset >= 0"
+        assert cat(tmp_path, "t", "--view", view, "--where", always) == whole
         assert cat(tmp_path, "t", "--view", view, "--where", "offset < 0") == b""
 
 
