@@ -65,6 +65,14 @@ def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 #: The server starts with these values. A program that is given others starts fresh.
 _USUAL = _at_start(os.environ)
+
+
+def with_usual_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with which a program can start by fork."""
+    others = {name: environment[name] for name in environment.keys() - _at_start(environment)}
+    return {**others, **_USUAL}
+
+
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _PR_SET_CHILD_SUBREAPER = 36  # prctl.h
 _lock = threading.Lock()

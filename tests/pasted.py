@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import shell_kafkafs
+
 ROOT = Path(__file__).parents[1]
 
 #: The tests that run the `sh` blocks of a page.
@@ -99,9 +101,10 @@ def scripts(page: str) -> dict[str, str]:
 
 def environment(directory: Path) -> dict[str, str]:
     """Return the variables of a shell that knows `kafkafs` and has its cache in a directory."""
+    places = [shell_kafkafs.directory(), Path(sys.executable).parent, os.environ["PATH"]]
     return {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(map(str, places)),
         "XDG_CACHE_HOME": str(directory / "cache"),
         "LC_ALL": "C.UTF-8",
     }

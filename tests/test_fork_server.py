@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests import fork_server
+from tests import fork_server, shell_kafkafs
 from tests.fork_server import KAFKAFS, ROOT
 from tests.waits import HANG_S
 
@@ -181,3 +181,23 @@ def test_a_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKAFS_TESTS_START", "fresh")
     fork_server.install()
     assert subprocess.Popen is fresh
+
+
+def test_a_shell_starts_it(tmp_path: Path) -> None:
+    """Its streams, working directory and umask are the shell's, and its end is the command's."""
+    script = """
+        umask 027
+        mkdir data
+        kafkafs create data orders
+        echo one | (cd data && kafkafs append . orders)
+        kafkafs cat data orders
+        kafkafs cat data nowhere 2> said || echo "status $?"
+        stat --format=%a data/orders-0
+    """
+    path = f"{shell_kafkafs.directory()}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-3:] == ["one", "status 3", "750"], done
+    assert "nowhere" in (tmp_path / "said").read_text()
