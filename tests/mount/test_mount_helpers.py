@@ -52,24 +52,27 @@ RUNNING = "ps --format stat=,comm= -C kafkafs | grep -v ^Z || true"
 
 
 @pytest.mark.parametrize(
-    "start", ["mount -t kafkafs", "mount -t kafkafs -o _netdev", "kafkafs mount"]
+    ("start", "end"),
+    [
+        ("mount -t kafkafs", 'umount "$MNT"'),
+        ("mount -t kafkafs -o _netdev", "umount mnt"),
+        ("kafkafs mount", "umount --force mnt"),
+    ],
 )
-@pytest.mark.parametrize("end", ["umount mnt", 'umount "$MNT"', "umount --force mnt"])
 def test_umount_returns_when_all_is_written_and_the_daemon_has_ended(
     machine: Machine, start: str, end: str
 ) -> None:
-    for _ in range(2):
-        assert machine.lines(
-            f"""
-            {start} data mnt > /dev/null
-            mkdir -p mnt/orders
-            seq 100000 >> mnt/orders/0
-            {end}
-            {RUNNING}
-            ls data/{MARKER}
-            [ ! -s /run/mount/utab ]
-            """
-        ) == [f"data/{MARKER}"]
+    assert machine.lines(
+        f"""
+        {start} data mnt > /dev/null
+        mkdir mnt/orders
+        seq 100000 >> mnt/orders/0
+        {end}
+        {RUNNING}
+        ls data/{MARKER}
+        [ ! -s /run/mount/utab ]
+        """
+    ) == [f"data/{MARKER}"]
     check_data(machine.data)
 
 
@@ -119,27 +122,30 @@ def test_a_lazy_umount_returns_at_once(machine: Machine) -> None:
         tail --pid="$daemon" -f /dev/null
         mount -t kafkafs data mnt
         cat mnt/orders/0
-        umount mnt
         """
     ) == ["kept"]
 
 
-def test_nothing_is_left_in_libmounts_table(machine: Machine) -> None:
-    machine.lines(
+def test_what_an_ended_or_killed_daemon_left(machine: Machine) -> None:
+    """The next mount and umount work, and libmount's table has one line for a mount."""
+    assert machine.lines(
         """
-        for how in -TERM -KILL; do
-            for time in 1 2; do
-                mount -t kafkafs data mnt
-                [ "$(wc --lines < /run/mount/utab)" = 1 ]
-                daemon=$(pgrep --exact kafkafs)
-                kill $how "$daemon"
-                tail --pid="$daemon" -f /dev/null
-            done
+        for how in -TERM -KILL -KILL; do
+            mount -t kafkafs data mnt
+            [ "$(wc --lines < /run/mount/utab)" = 1 ]
+            mkdir -p mnt/orders
+            echo $how >> mnt/orders/0
+            daemon=$(pgrep --exact kafkafs)
+            kill $how "$daemon"
+            tail --pid="$daemon" -f /dev/null
         done
         umount mnt
+        ls mnt
         [ ! -s /run/mount/utab ]
+        mount -t kafkafs data mnt
+        cat mnt/orders/0
         """
-    )
+    ) == ["-TERM", "-KILL", "-KILL"]
 
 
 def test_umount_of_a_busy_mount_names_who_uses_it(machine: Machine) -> None:
@@ -150,8 +156,6 @@ def test_umount_of_a_busy_mount_names_who_uses_it(machine: Machine) -> None:
         exec 3>> mnt/orders/0
         umount mnt && exit 1
         echo "status $?"
-        exec 3>&-
-        umount mnt
         """
     )
     assert (done.returncode, done.stdout) == (0, "status 32\n"), done
@@ -167,49 +171,32 @@ def test_what_mount_hands_on(machine: Machine) -> None:
         """
         shown() { findmnt --noheadings --output OPTIONS mnt; grep "$1" mnt/.kafkafs/config; }
         mount -t kafkafs data mnt; shown show_dot; umount mnt
-        mount -t kafkafs -o defaults,auto,nofail,_netdev,user,x-foo=1,show_dot data mnt
+        mount -t kafkafs -o defaults,auto,nofail,_netdev,user,x-foo=1,show_dot,allow_other data mnt
         shown show_dot; umount mnt
-        mount -t kafkafs -o noatime,noexec,nosuid,nodev,ro data mnt; shown ^exec; umount mnt
-        mount -t kafkafs -o exec,allow_other data mnt; shown ^allow; umount mnt
-        mount -r -t kafkafs data mnt; shown ^ro; umount mnt
-        mount -s -t kafkafs -o ro,nosuch,nosuch=2 data mnt; shown ^ro; umount mnt
+        mount -r -s -t kafkafs -o noatime,nosuch,nosuch=2 data mnt; shown ^ro; umount mnt
         mount -f -t kafkafs -o ro data mnt
         ls mnt
         """
     )
     options, configured = [set(line.split(",")) for line in shown[::2]], shown[1::2]
-    plain, fstab, flags, other, read_only, sloppy = options
+    plain, fstab, read_only = options
     assert {"rw", "nosuid", "nodev"} <= plain
-    assert "noexec" not in plain
-    assert {"rw", "noexec", "nosuid", "nodev"} <= fstab, "`user` means these"
-    assert {"ro", "noatime", "noexec", "nosuid", "nodev"} <= flags
-    assert {"rw", "allow_other"} <= other
-    assert {"ro"} <= read_only & sloppy
-    assert configured == [
-        "# show_dot=false (default)",
-        "show_dot=true",
-        "exec=false",
-        "allow_other=true",
-        "ro=true",
-        "ro=true",
-    ]
+    assert not {"noexec", "allow_other"} & plain
+    assert {"rw", "noexec", "nosuid", "nodev", "allow_other"} <= fstab, "`user` means three of them"
+    assert {"ro", "noatime", "nosuid", "nodev"} <= read_only
+    assert configured == ["# show_dot=false (default)", "show_dot=true", "ro=true"]
 
 
 def test_an_unknown_option_is_refused_and_all_are_listed(machine: Machine) -> None:
     done = machine.run(
         """
-        for option in nosuch=2 sync umask=9; do
-            mount -t kafkafs -o "$option" data mnt && exit 1
-            echo "status $?"
-        done
+        mount -t kafkafs -o nosuch=2 data mnt || echo "status $?"
         findmnt mnt || echo nothing
         """
     )
-    assert done.stdout.splitlines() == ["status 1"] * 3 + ["nothing"], done
+    assert done.stdout.splitlines() == ["status 1", "nothing"], done
     meant = "did you mean 'nosuid'? (valid: ro, rw, until=, "
     assert f"unknown mount option 'nosuch=2': {meant}" in done.stderr
-    assert "unknown mount option 'sync'" in done.stderr
-    assert "umask=9: the value must be an octal number" in done.stderr
     assert list(machine.data.iterdir()) == []
 
 
@@ -230,32 +217,11 @@ def test_remount_is_refused_and_starts_no_second_daemon(machine: Machine) -> Non
         pgrep --exact --count kafkafs
         findmnt --noheadings --raw --output FSTYPE mnt
         echo kept >> mnt/orders/0
-        umount mnt
         """
     )
     assert done.stdout.splitlines() == ["status 1", "1", "fuse.kafkafs"], done
     assert done.returncode == 0
     assert "the options of a mount cannot be changed. Unmount it, and mount it again" in done.stderr
-
-
-def test_what_a_killed_daemon_left(machine: Machine) -> None:
-    assert machine.lines(
-        """
-        mount -t kafkafs data mnt
-        mkdir mnt/orders
-        echo kept >> mnt/orders/0
-        for how in mount umount; do
-            daemon=$(pgrep --exact kafkafs)
-            kill -KILL "$daemon"
-            tail --pid="$daemon" -f /dev/null
-            [ $how = mount ] || umount mnt
-            mount -t kafkafs data mnt
-            cat mnt/orders/0
-        done
-        umount mnt
-        ls mnt
-        """
-    ) == ["kept", "kept"]
 
 
 def test_fstab(machine: Machine) -> None:
@@ -268,10 +234,8 @@ def test_fstab(machine: Machine) -> None:
         mkdir mnt/orders
         ls -A mnt
         mount --all
-        umount mnt
-        mount mnt
         pgrep --exact --count kafkafs
-        umount "$MNT"
+        umount mnt
         ls mnt
         """
     ) == [".groups", ".kafkafs", "orders", "1"]
@@ -348,21 +312,19 @@ def test_a_python_that_the_user_cannot_read_is_named_in_one_line(machine: Machin
 def test_roots_environment_is_not_shown_to_the_user(machine: Machine) -> None:
     """The user may read the environment with which the daemon's process began."""
     kept = ["HOME", "LC_ALL", "LOGNAME", "NOTIFY_SOCKET", "PATH", "TZ", "USER", "XDG_CACHE_HOME"]
-    for start in ("mount -t kafkafs", "kafkafs mount"):
-        shown = machine.lines(
-            f"""
-            chown nobody data mnt
-            {start} -o setuid=nobody,allow_other data mnt > /dev/null
-            as_nobody cat /proc/$(pgrep --exact kafkafs)/environ | tr '\\0' '\\n'
-            umount mnt
-            """,
-            SECRET="not for nobody",
-            AWS_SECRET_ACCESS_KEY="neither",
-            **{name: f"/{name}" for name in kept if name not in ("LC_ALL", "PATH")},
-        )
-        found = dict(line.split("=", 1) for line in shown)
-        assert sorted(found.keys() | {"PATH"}) == kept  # mount(8) hands no PATH on
-        assert (found["USER"], found["TZ"]) == ("nobody", "/TZ")
+    shown = machine.lines(
+        """
+        chown nobody data mnt
+        kafkafs mount -o setuid=nobody,allow_other data mnt > /dev/null
+        as_nobody cat /proc/$(pgrep --exact kafkafs)/environ | tr '\\0' '\\n'
+        """,
+        SECRET="not for nobody",
+        AWS_SECRET_ACCESS_KEY="neither",
+        **{name: f"/{name}" for name in kept if name not in ("LC_ALL", "PATH")},
+    )
+    found = dict(line.split("=", 1) for line in shown)
+    assert sorted(found) == kept
+    assert (found["USER"], found["TZ"]) == ("nobody", "/TZ")
 
 
 def test_the_environment_loads_no_code_into_the_helpers(machine: Machine) -> None:
@@ -373,7 +335,6 @@ def test_the_environment_loads_no_code_into_the_helpers(machine: Machine) -> Non
             """
         cd code
         mount -t kafkafs ../data ../mnt
-        mkdir ../mnt/orders
         umount ../mnt
         ls ../mnt
         """,
@@ -393,7 +354,7 @@ def test_allow_root_lets_root_in_and_nobody_else(machine: Machine) -> None:
             setpriv --reuid=12345 --regid=12345 --clear-groups ls mnt > /dev/null && echo others
             echo -
         }
-        for option in rw allow_root allow_other; do
+        for option in allow_root allow_other; do
             as_nobody "$PYTHON" -c "$PROGRAM" mount -o $option data mnt
             seen
             as_nobody "$PYTHON" -c "$PROGRAM" umount mnt
@@ -401,4 +362,4 @@ def test_allow_root_lets_root_in_and_nobody_else(machine: Machine) -> None:
         """
     )
     seen = [line for line in done.stdout.splitlines() if not line.startswith("mounted")]
-    assert seen == ["-", "root", "-", "root", "others", "-"], done
+    assert seen == ["root", "-", "root", "others", "-"], done

@@ -17,19 +17,17 @@ def test_who_may_not_look_into_the_mount_has_the_data_directory() -> None:
         done = Machine(Path(directory)).run(
             """
             kafkafs mount data mnt > /dev/null
-            kafkafs create mnt orders > /dev/null
-            echo one | kafkafs append mnt orders
-            for words in "ls data" "ls mnt" "ls mnt/orders" "cat data orders" \\
-                "cat mnt/orders"; do
+            mkdir mnt/orders
+            echo one >> mnt/orders/0
+            for words in "ls mnt" "cat data orders" "cat mnt/orders"; do
                 as_nobody "$PYTHON" -c "$PROGRAM" $words | tail -n 1 | sed 's/ .*//'
             done
             as_nobody "$PYTHON" -c "$PROGRAM" create mnt other 2>&1 || true
-            kafkafs umount mnt
             """
         )
         assert (done.returncode, done.stderr) == (0, "")
         *shown, refused = done.stdout.splitlines()
-        assert shown == ["orders"] * 3 + ["one"] * 2
+        assert shown == ["orders", "one", "one"]
         assert refused == (
             f"kafkafs: {directory}/mnt: only the user who mounted it may use it. Try: "
             "sudo kafkafs create mnt other"
