@@ -211,7 +211,7 @@ def read_elsewhere(path: Path) -> bytes:
 def test_a_snapshot_keeps_its_pages_beside_a_broker(beside: Beside) -> None:
     partition = beside.partition
     for number in range(100):
-        partition.append(*[b"%d %d" % (number, line) for line in range(1_000)])
+        partition.append(*[b"%d %0500d" % (number, line) for line in range(10)])
     beside.start()
     snapshot = beside.path / "t" / ".snapshot" / "0"
     text = partition.text()
@@ -235,9 +235,9 @@ def test_a_snapshot_keeps_its_pages_beside_a_broker(beside: Beside) -> None:
 def test_a_snapshot_of_what_a_broker_cuts(beside: Beside) -> None:
     """The next one is another file. An open one has no other bytes than it had."""
     partition = beside.partition
-    partition.append(*[b"%d" % number for number in range(50_000)])
+    partition.append(*[b"%0500d" % number for number in range(1000)])
     starts = partition.next_offset
-    partition.append(*[b"lost %d" % number for number in range(50_000)])
+    partition.append(*[b"lost %0500d" % number for number in range(1000)])
     beside.start()
     snapshot = beside.path / "t" / ".snapshot" / "0"
     text = partition.text()
@@ -245,7 +245,7 @@ def test_a_snapshot_of_what_a_broker_cuts(beside: Beside) -> None:
         assert os.pread(file.fileno(), 4096, 0) == text[:4096]
         inode = os.fstat(file.fileno()).st_ino
         partition.truncate(starts)
-        partition.append(*[b"other %d" % number for number in range(50_000)])
+        partition.append(*[b"other %0500d" % number for number in range(1000)])
         assert read_elsewhere(snapshot) == partition.text()
         assert os.pread(file.fileno(), 4096, 0) == text[:4096]
         fails(errno.ESTALE, os.pread, file.fileno(), 4096, len(text) - 5000)

@@ -23,7 +23,7 @@ from tests.mount.mounting import Mount, mounted
 from tests.mount.test_many_writers import by_writer
 from tests.storage.logs import batch
 
-SEGMENT_BYTES = 60_000
+SEGMENT_BYTES = 20_000
 # The last one waits for the disk with each write.
 FLAGS = [0, 0, 0, os.O_DSYNC]
 GONE = {"Transport endpoint is not connected", "Software caused connection abort"}
@@ -54,7 +54,7 @@ class KilledMount:
         names = [f"{number}.{writer}" for writer in range(len(FLAGS))]
         with Writers(orders, names, 0, FLAGS) as writers:
             writers.go()
-            writers.wait(self._draw.choice((1, 500, 2000, 5000)) + self._draw.randrange(50))
+            writers.wait(self._draw.choice((1, 100, 400, 1000)) + self._draw.randrange(50))
             # A report comes between two requests of its writer. Nothing tells of what lies
             # between two reports, so that some time passes here: up to a few requests' worth.
             select.select([], [], [], self._draw.uniform(0, 0.004))
@@ -71,7 +71,7 @@ class KilledMount:
         """Kill it at some moment between its start and its first answer."""
         command = [*KAFKAFS, "mount", str(self._mount.data), str(self._mount.path), "-f"]
         starting = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        select.select([], [], [], self._draw.uniform(0.1, 0.4))
+        select.select([], [], [], self._draw.uniform(0, 0.2))
         starting.kill()
         starting.wait()
 

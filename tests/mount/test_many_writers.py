@@ -9,7 +9,7 @@ from tests.mount.line_writer import Writers, lines_of
 from tests.mount.mounting import Mount
 
 WRITERS = [f"writer{number}" for number in range(8)]
-LINES = 10_000
+LINES = 1500
 
 
 def by_writer(content: bytes) -> dict[str, list[bytes]]:
@@ -21,7 +21,7 @@ def by_writer(content: bytes) -> dict[str, list[bytes]]:
     return found
 
 
-def test_eight_processes_append_ten_thousand_lines_each(orders: Path) -> None:
+def test_eight_processes_append_at_once(orders: Path) -> None:
     with Writers(orders, WRITERS, LINES, [0] * len(WRITERS)) as writers:
         writers.go()
         writers.wait(None)
@@ -44,7 +44,7 @@ def test_processes_that_share_one_descriptor(mount: Mount) -> None:
     mount.run(
         """
         { for writer in a b c d; do
-            seq --format="$writer %.0f" 2000 | sed --unbuffered '' &
+            seq --format="$writer %.0f" 500 | sed --unbuffered '' &
           done
           wait
         } >> orders/0
@@ -52,6 +52,6 @@ def test_processes_that_share_one_descriptor(mount: Mount) -> None:
     )
     found = by_writer((mount / "orders/0").read_bytes())
     expected = {
-        writer: [f"{writer} {number}".encode() for number in range(1, 2001)] for writer in "abcd"
+        writer: [f"{writer} {number}".encode() for number in range(1, 501)] for writer in "abcd"
     }
     assert found == expected

@@ -30,7 +30,7 @@ class Partition:
         self.ids: list[int] = []
         self.start = start
         self.files: dict[str, int] = {}
-        for entries in (400, 1, 700):
+        for entries in (100, 1, 150):
             data = bytearray()
             for _ in range(entries):
                 self.ids.append(start + len(data))

@@ -12,7 +12,7 @@ from tests.mount.mounting import Mount
 from tests.mount.programs import Running
 from tests.mount.test_many_writers import by_writer
 
-SEGMENT_BYTES = 200_000
+SEGMENT_BYTES = 50_000
 FAST = ["--sleep-interval=0.02"]
 # Opens the file by its name anew after each look that has found nothing new.
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
@@ -90,7 +90,7 @@ def test_who_reads_at_the_end_is_given_what_was_written_and_nothing_else(rolling
 @pytest.mark.parametrize("options", [["-f", *FAST], BY_NAME], ids=["-f", "-F"])
 def test_follow_line_by_line_over_a_roll(mount: Mount, rolling: Path, options: list[str]) -> None:
     """Each line is shown before the next one is appended: tail stands at every place of a roll."""
-    padding = b"." * 40_000
+    padding = b"." * 10_000
     expected = b""
     with Running(["tail", *options, "--lines=+1", rolling]) as tail:
         for number in range(40):
@@ -116,12 +116,12 @@ def test_follow_a_line_that_is_being_written(rolling: Path) -> None:
 
 
 def test_follow_starts_at_the_end_and_says_each_line_at_its_default_pace(rolling: Path) -> None:
-    append(rolling, b"".join(b"%d\n" % number for number in range(100_000)))
+    append(rolling, b"".join(b"%d\n" % number for number in range(10_000)))
     with Running(["tail", "-f", rolling]) as tail:
-        tail.read_until(b"99999\n")
+        tail.read_until(b"9999\n")
         append(rolling, b"one more\n")
         shown = tail.read_until(b"one more\n")
-    assert shown == b"".join(b"%d\n" % number for number in range(99_990, 100_000)) + b"one more\n"
+    assert shown == b"".join(b"%d\n" % number for number in range(9_990, 10_000)) + b"one more\n"
 
 
 def test_follow_two_partitions(mount: Mount) -> None:

@@ -181,7 +181,7 @@ def test_a_reset_sets_all_or_nothing(topic: Topic) -> None:
 
 def test_many_that_start_at_once_read_all_partitions(mount: Mount, tmp_path: Path) -> None:
     """Eight consumers of sixteen partitions: each record once, and each one has its share."""
-    records = 50
+    records = 20
     topic = Topic(mount, 0)
     crowd = Crowd(topic, tmp_path / "notes", batch=20)
     for number in range(2, 16):
@@ -201,7 +201,7 @@ def test_many_that_start_at_once_read_all_partitions(mount: Mount, tmp_path: Pat
 
 def test_kills_lose_nothing_and_repeat_one_batch_each(mount: Mount, tmp_path: Path) -> None:
     """Four consumers of eight partitions; the long form is in the soak tests."""
-    records, kills = 200, 6
+    records, kills = 120, 4
     topic = Topic(mount, 0)
     crowd = Crowd(topic, tmp_path / "notes", batch=20)
     for number in range(8):

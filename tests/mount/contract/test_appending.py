@@ -687,7 +687,7 @@ def test_writers_of_one_file_never_interleave_inside_a_write(mount: Mount, order
     script = (
         "import os, sys\n"
         "fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)\n"
-        "for n in range(20):\n"
+        "for n in range(8):\n"
         "    data = b''.join(b'%s %d %d\\n' % (sys.argv[2].encode(), n, k) for k in range(3000))\n"
         "    while data: data = data[os.write(fd, data):]\n"
     )
@@ -706,6 +706,6 @@ def test_writers_of_one_file_never_interleave_inside_a_write(mount: Mount, order
         assert (name, write) == blocks[-1]
         assert int(number) == expected
         expected += 1
-    assert len(blocks) == 80
+    assert len(blocks) == 32
     for name in (b"a", b"b", b"c", b"d"):
-        assert [int(write) for who, write in blocks if who == name] == list(range(20))
+        assert [int(write) for who, write in blocks if who == name] == list(range(8))

@@ -314,7 +314,7 @@ def test_a_batch_that_takes_long_delays_nobody_else(own: Mount) -> None:
     """A process that waits in FUSE cannot be killed: others are answered meanwhile."""
     orders = own.topic()
     own.run('echo compression.type=zstd >> "$T/.config"', T=orders.parent)
-    one = recompress(batch([bytes(100 << 20)]), 4)
+    one = recompress(batch([bytes(40 << 20)]), 4)
     with concurrent.futures.ThreadPoolExecutor() as pool, opened(batches(orders)) as fd:
         writing = pool.submit(os.write, fd, one * 3)
         answered = 0

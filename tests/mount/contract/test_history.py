@@ -238,7 +238,7 @@ def test_bytes_that_are_gone_are_estale(orders: Orders, flags: int) -> None:
 
 def test_replaced_bytes_are_estale_when_they_are_gone(orders: Orders) -> None:
     """It reads replaced … segments until `file.delete.delay.ms` has passed and they are gone …"""
-    count = 2 * KEPT // LINE
+    count = KEPT // LINE + 1000
     orders.segment(count)
     orders.append(10)
     with orders.opened(os.O_DIRECT) as fd:

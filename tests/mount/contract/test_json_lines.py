@@ -130,9 +130,9 @@ def test_the_size_is_exact(mount: Mount, orders: Path) -> None:
     path = jsonl(orders)
     assert path.stat().st_size == 0
     text = b""
-    for number in range(40):
+    for number in range(15):
         records = [
-            oracle.JsonFields(T, b"%d" % each, bytes([number * 7 + each & 0xFF]) * (each * 90), [])
+            oracle.JsonFields(T, b"%d" % each, bytes([number * 17 + each & 0xFF]) * (each * 90), [])
             for each in range(20)
         ]
         batch = batch_of(*records)
@@ -141,7 +141,7 @@ def test_the_size_is_exact(mount: Mount, orders: Path) -> None:
             text = path.read_bytes()
             assert path.stat().st_size == len(text)
     text = path.read_bytes()
-    assert [each["offset"] for each in objects(path)] == list(range(800))
+    assert [each["offset"] for each in objects(path)] == list(range(300))
     size = len(text)
     assert mount.run('wc -c < "$F"', F=path) == b"%d\n" % size
     assert mount.run('stat -c %s "$F"', F=path) == b"%d\n" % size

@@ -396,25 +396,20 @@ def test_it_cannot_be_written(mount: Mount, orders: Path, view: str) -> None:
 # -- when the past changes -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def long(steered_orders: Path) -> Path:
-    append(steered_orders, numbered(0, 100_000))
-    return steered_orders
-
-
-def test_retention_beside_an_open_one(steered_mount: SteeredMount, long: Path) -> None:
+def test_retention_beside_an_open_one(steered_mount: SteeredMount, steered_orders: Path) -> None:
     """It reads what it showed until the files are deleted, and then no other bytes."""
-    daemon, topic = steered_mount.daemon, long.parent.name
+    daemon, long, topic = steered_mount.daemon, steered_orders, steered_orders.parent.name
+    append(long, numbered(0, 70_000))  # more than is kept in memory
     daemon.roll(topic)
-    append(long, numbered(100_000, 101_000))
-    data = numbered(0, 101_000)
+    append(long, numbered(70_000, 71_000))
+    data = numbered(0, 71_000)
     with open(snapshot(long), "rb", buffering=0) as file:
         assert file.read(10_000) == data[:10_000]
         inode = os.fstat(file.fileno()).st_ino
         daemon.remove_head(topic, 1)
         assert file.read(300_000) == data[10_000:310_000]
         assert snapshot(long).stat().st_ino != inode
-        assert snapshot(long).read_bytes() == numbered(100_000, 101_000)
+        assert snapshot(long).read_bytes() == numbered(70_000, 71_000)
         assert os.pread(file.fileno(), len(data), 0) == data
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         daemon.delete_retired()
@@ -423,17 +418,18 @@ def test_retention_beside_an_open_one(steered_mount: SteeredMount, long: Path) -
         assert os.fstat(file.fileno()).st_size == len(data)
 
 
-def test_compaction_beside_an_open_one(steered_mount: SteeredMount, long: Path) -> None:
-    daemon, topic = steered_mount.daemon, long.parent.name
+def test_compaction_beside_an_open_one(steered_mount: SteeredMount, steered_orders: Path) -> None:
+    daemon, topic = steered_mount.daemon, steered_orders.parent.name
+    append(steered_orders, numbered(0, 10_000))
     daemon.roll(topic)
-    append(long, numbered(100_000, 101_000))
-    data = numbered(0, 101_000)
-    with open(snapshot(long), "rb", buffering=0) as file:
+    append(steered_orders, numbered(10_000, 11_000))
+    data = numbered(0, 11_000)
+    with open(snapshot(steered_orders), "rb", buffering=0) as file:
         inode = os.fstat(file.fileno()).st_ino
         daemon.clean(topic, 1, "1")
-        assert snapshot(long).stat().st_ino != inode
-        cleaned = snapshot(long).read_bytes()
-        assert cleaned == long.read_bytes()
+        assert snapshot(steered_orders).stat().st_ino != inode
+        cleaned = snapshot(steered_orders).read_bytes()
+        assert cleaned == steered_orders.read_bytes()
         assert len(cleaned) < len(data)
         with mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as shared:
             assert shared[:] == data

@@ -217,7 +217,7 @@ def test_a_partition_that_is_created_while_it_is_open(topic: Path) -> None:
 
 def test_a_large_write(topic: Path) -> None:
     """One that arrives in pieces: nothing is lost or cut, whatever the line that it is cut in."""
-    rows = [(b"key%d" % (n % 1000), b"%d %s" % (n, b"x" * (n % 300))) for n in range(40_000)]
+    rows = [(b"key%d" % (n % 1000), b"%d %s" % (n, b"x" * (n % 300))) for n in range(12_000)]
     with opened(topic / ".kv" / "append") as fd:
         write_all(fd, b"".join(key + b"\t" + value + b"\n" for key, value in rows))
     for number, text in enumerate(shown(topic)):
