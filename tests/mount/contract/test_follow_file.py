@@ -285,8 +285,7 @@ def test_it_is_the_same_after_a_remount(own: Mount, end: str) -> None:
     followed = Followed(own, own.topic())
     inode = followed.inode
     assert followed.file.read_bytes() == b""
-    first = 0
-    for number in range(4):
+    for number in range(2):
         followed.segment(20)
         followed.segment(20)
         followed.append(3)
@@ -301,14 +300,13 @@ def test_it_is_the_same_after_a_remount(own: Mount, end: str) -> None:
         do(followed.path, "roll", "run")
 
 
-@pytest.mark.parametrize("has_indexes", [True, False])
-def test_commands_without_a_mount_keep_it(own: Mount, has_indexes: bool) -> None:
+def test_commands_without_a_mount_keep_it(own: Mount) -> None:
     """The view indexes can be deleted: what goes is measured then."""
     followed = Followed(own, own.topic())
     inode = followed.inode
     assert followed.file.read_bytes() == b""
 
-    def offline(*words: str) -> None:
+    def offline(has_indexes: bool, *words: str) -> None:
         own.stop()
         if not has_indexes:
             for path in own.data.glob("*/*.lines"):
@@ -317,17 +315,17 @@ def test_commands_without_a_mount_keep_it(own: Mount, has_indexes: bool) -> None
         own.start()
         assert followed.inode == inode
 
-    for _ in range(2):
+    for has_indexes in (True, False):
         followed.segment(50)
         followed.segment(50)
         followed.append(10)
         end = len(followed.text)
-        offline("compact", str(own.data), "orders")
+        offline(has_indexes, "compact", str(own.data), "orders")
         followed.check(end - 10 * LINE)
         followed.segment(20)
         followed.append(10)
         append(followed.path.parent / ".config", b"retention.bytes=1\n")
-        offline("prune", str(own.data))
+        offline(has_indexes, "prune", str(own.data))
         followed.check(end + 20 * LINE)
         append(followed.path.parent / ".config", b"retention.bytes=\n")
 

@@ -17,8 +17,7 @@ PER_SEGMENT = 5
 LINES = [b"%02d" % number + b"x" * 600 + b"\n" for number in range(4 * PER_SEGMENT)]
 
 
-@pytest.mark.parametrize("how", ["mount", "kill"])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("number", "how"), [(0, "mount"), (1, "kill")])
 def test_the_rest_is_read_and_appended_to(tmp_path: Path, number: int, how: str) -> None:
     (tmp_path / "data").mkdir()
     first, behind = number * PER_SEGMENT, (number + 1) * PER_SEGMENT
@@ -83,8 +82,7 @@ def lose(path: Path, how: str) -> int:
     return FIRST + PER_SEGMENT // 2
 
 
-@pytest.mark.parametrize("looked", [True, False], ids=["looked", "unseen"])
-@pytest.mark.parametrize("how", ["rm", "cut"])
+@pytest.mark.parametrize(("how", "looked"), [("rm", False), ("cut", True)])
 def test_under_its_own_writer(tmp_path: Path, how: str, looked: bool) -> None:
     """As after a restart, without one."""
     with steered(tmp_path) as mount:
