@@ -79,7 +79,7 @@ def run(command: str, directory: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ["tar", "rsync", pytest.param("restic", marks=pytest.mark.soak)])
 def test_a_copy_of_the_data_directory_is_a_beginning(tmp_path: Path, name: str) -> None:
     program(name)
     copy, restore = COMMANDS[name]

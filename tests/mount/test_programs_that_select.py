@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,7 @@ COMMANDS = {
     "socat": ["socat", "-u", "STDIN", "STDOUT"],
     "socat both ways": ["socat", "-t", "300", "STDIO", "EXEC:cat"],
     "pv": ["pv", "-q"],
-    "python": ["python3", "-c", PYTHON],
+    "python": [sys.executable, "-c", PYTHON],
 }
 
 

@@ -72,6 +72,7 @@ def test_sendfile(growing: Mount, tmp_path: Path) -> None:
     check(tmp_path)
 
 
+@pytest.mark.soak
 def test_restic(growing: Mount, tmp_path: Path) -> None:
     program("restic")
     restic = 'RESTIC_PASSWORD=x HOME="$TO" restic -q -r "$TO/repository"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ PROGRAMS = {
     "dd": 'dd if="$S" of="$F" bs=4093 status=none',
     "dd notrunc": 'dd if="$S" of="$F" bs=1M conv=notrunc,fsync status=none',
     "tee": 'tee "$F" < "$S" > /dev/null',
-    "python": "python3 -c \"open('$F', 'w').write(open('$S').read())\"",
+    "python": "$PYTHON -c \"open('$F', 'w').write(open('$S').read())\"",
     "rsync": 'rsync -I --inplace "$S" "$F"',
     "rsync -a": 'rsync -aI --inplace "$S" "$F"',
     "tar": 'tar -c -C "${S%/*}" --transform "s/.*/${F##*/}/" "${S##*/}" |'
@@ -52,9 +53,9 @@ def test_it_is_written_from_its_beginning(mount: Mount, lines: Path, name: str) 
     (orders.parent / "1").touch()
     for number in range(3):
         path = orders.parent / str(number)
-        mount.run(PROGRAMS[name], S=lines, F=path)
+        mount.run(PROGRAMS[name], S=lines, F=path, PYTHON=sys.executable)
         assert path.read_bytes() == LINES
-        again = mount.sh(PROGRAMS[name], S=lines, F=path)
+        again = mount.sh(PROGRAMS[name], S=lines, F=path, PYTHON=sys.executable)
         assert again.returncode != 0
         assert b"Operation not permitted" in again.stderr
         assert path.read_bytes() == LINES
@@ -267,16 +268,15 @@ def test_a_backup_of_batches_comes_back(own: Mount) -> None:
         own.run('cmp "$A" "$B"', A=batches(a), B=copy)
     expected = text_of(a)
     inodes = [(b.parent / str(number)).stat().st_ino for number in range(3)]
-    for _ in range(2):
-        assert [(b.parent / str(number)).stat().st_ino for number in range(3)] == inodes
-        for number in range(3):
-            copy = b.parent / str(number)
-            assert text_of(copy) == expected
-            ours, theirs = offsets(a), offsets(copy)
-            for fact in ("log_start", "log_end", "last_stable"):
-                assert ours[fact] == theirs[fact], fact
-        own.kill()
-        own.start()
+    own.kill()
+    own.start()
+    assert [(b.parent / str(number)).stat().st_ino for number in range(3)] == inodes
+    for number in range(3):
+        copy = b.parent / str(number)
+        assert text_of(copy) == expected
+        ours, theirs = offsets(a), offsets(copy)
+        for fact in ("log_start", "log_end", "last_stable"):
+            assert ours[fact] == theirs[fact], fact
 
 
 def test_gaps_and_a_log_start(mount: Mount) -> None:
