@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.mount.contract.writing import append
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import SETTINGS, Mount, mounted
 from tests.mount.steering import SteeredMount, steered
 
+OFFSETS_PARTITIONS = 3
+"""Of the topic with the committed offsets, in the mount `own`."""
 _numbers = itertools.count()
 
 
@@ -38,7 +40,10 @@ def orders(mount: Mount) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Mount]:
-    """An empty data directory, mounted for one test."""
+    """An empty data directory, mounted for one test. Its first commit makes few directories."""
+    (tmp_path / "data").mkdir()
+    settings = f"{SETTINGS}offsets.topic.num.partitions={OFFSETS_PARTITIONS}\n"
+    (tmp_path / "data/kafkafs.properties").write_text(settings)
     with mounted(tmp_path) as started:
         yield started
 

@@ -11,6 +11,7 @@ import pytest
 
 from storage import LogManager
 from storage.groups.offset_records import partition_for
+from tests.mount.contract.conftest import OFFSETS_PARTITIONS
 from tests.mount.contract.writing import append, opened
 from tests.mount.control import do
 from tests.mount.mounting import Mount, fails, mounted
@@ -207,7 +208,7 @@ def test_a_whole_topic_in_one_append(own: Mount) -> None:
         fails(errno.EINVAL, os.write, fd, b"1\n")
         fails(errno.EINVAL, os.write, fd, b"+1\n")
     assert own.run("ls .groups/G/orders") == b"1\n"
-    number = partition_for("G", 50)
+    number = partition_for("G", OFFSETS_PARTITIONS)
     before = own.run(f"getfattr --only-values -n user.kafkafs.log_end __consumer_offsets/{number}")
     own.run("printf 'latest\\tall' > .groups/G/orders/.all")
     assert own.run("grep -h ^position .groups/G/orders/*; ls .groups/G/orders") == (
@@ -236,18 +237,18 @@ def test_commits_survive_and_groups_without_any_do_not(own: Mount) -> None:
 
 def test_many_commits_before_the_mount(own: Mount) -> None:
     """More than the daemon reads while it answers a request."""
-    own.topic("orders", 50)
+    own.topic("orders", 10)
     own.run("echo a >> orders/0; for g in {1..40}; do mkdir .groups/$g; done")
     own.run("for g in {1..40}; do printf '0\\t%4000d' 1 > .groups/$g/orders/.all; done")
     for script, shown in (
         ("echo 1 > .groups/7/orders/0; grep ^position .groups/7/orders/0", b"position 1\n"),
         ("cat orders/0@group=7 orders/0@group=8", b"a\n"),
         ("rm -r .groups/8; ls .groups | wc -l", b"39\n"),
-        ("cat .groups/.lag | grep -c .", b"%d\n" % (39 * 50 + 2)),
+        ("cat .groups/.lag | grep -c .", b"%d\n" % (39 * 10 + 2)),
     ):
         own.restart()
         assert own.run(script) == shown
-    assert own.run("grep -c ^kafkafs_group_lag .kafkafs/metrics") == b"%d\n" % (39 * 50)
+    assert own.run("grep -c ^kafkafs_group_lag .kafkafs/metrics") == b"%d\n" % (39 * 10)
 
 
 # -- what goes -------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ def test_groups_of_any_name(own: Mount) -> None:
     with LogManager.open(str(own.data)) as manager:
         topic = manager.topics["__consumer_offsets"]
         for name in names:
-            log = topic.partitions[partition_for(name, 50)]
+            log = topic.partitions[partition_for(name, OFFSETS_PARTITIONS)]
             write(log, position(name, "orders", 0, 3, topic_id=manager.topics["orders"].id))
     own.start()
     listed = os.listdir(own / ".groups")
@@ -544,7 +545,7 @@ def test_the_kind_of_a_brokers_group_and_whether_it_has_members(own: Mount) -> N
 def test_the_topic_is_written_by_commits_alone(own: Mount) -> None:
     own.topic()
     own.run("echo a >> orders/0; mkdir .groups/G; echo 1 > .groups/G/orders/0")
-    assert own.run("ls; ls __consumer_offsets | wc -l") == b"orders\n50\n"
+    assert own.run("ls; ls __consumer_offsets | wc -l") == b"orders\n%d\n" % OFFSETS_PARTITIONS
     config = own.run("cat __consumer_offsets/.config")
     assert b"cleanup.policy=compact\n" in config
     for name in ("0", ".jsonl/0", ".batches/0", ".append", ".kv/append"):
@@ -570,7 +571,7 @@ def test_the_topic_is_written_by_commits_alone(own: Mount) -> None:
 def test_compaction_keeps_the_positions(own: Mount) -> None:
     own.topic()
     own.run("seq 5 >> orders/0; mkdir .groups/{G,H}; echo 3 > .groups/H/orders/0")
-    own.run("for n in {1..200}; do echo $((n % 5)) > .groups/G/orders/0; done; rm -r .groups/H")
+    own.run("for n in {1..50}; do echo $((n % 5)) > .groups/G/orders/0; done; rm -r .groups/H")
     offsets = own / "__consumer_offsets/0"
     do(offsets, "roll", "run")
     do(offsets, "compaction", "run")
