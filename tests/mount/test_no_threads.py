@@ -13,6 +13,7 @@ import pytest
 
 from tests.mount.mounting import fails
 from tests.mount.steering import SteeredMount, steered
+from tests.waits import until
 
 NO_THREAD = "cannot start a thread"
 
@@ -31,9 +32,8 @@ def synced(path: Path) -> None:
 
 
 def until_said(mount: SteeredMount, text: str) -> str:
-    while text not in (said := mount.events()):
-        pass
-    return said
+    until(lambda: text in mount.events())
+    return mount.events()
 
 
 REQUESTS: dict[str, Callable[[SteeredMount], object]] = {
