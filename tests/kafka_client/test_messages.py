@@ -99,7 +99,7 @@ def test_kafka_python_reads_and_writes_the_same(name: str) -> None:
     message, other = schemas()[name], theirs(name)
     rng = random.Random(name)
     for version in range(message.first, min(message.last, other.max_version) + 1):
-        for _ in range(20):
+        for _ in range(8):
             data = random_struct(rng, message.fields, version)
             if version < message.last:
                 data = without_nulls(message.fields, data)

@@ -280,13 +280,13 @@ def test_three_versions_in_one_topic() -> None:
 
 @pytest.mark.parametrize("value_only", [False, True])
 def test_damaged_records_are_all_shown(value_only: bool) -> None:
-    """Each truncation and 400 flipped bits of each of 50 records: none is missing, none is more."""
+    """Each truncation and 400 flipped bits of each of 15 records: none is missing, none is more."""
     topic = Topic()
     topic.register("names-value", 1, 7, ORDER)
     made = decoder(topic, value_only=value_only)
     oracle = Oracle(ORDER)
     random = Random(5)
-    for _ in range(50):
+    for _ in range(15):
         data = framed(7, encoded(ORDER, order(random)))
         damaged = [data[:size] for size in range(len(data))]
         for _ in range(400):
@@ -308,7 +308,7 @@ def test_damaged_records_are_all_shown(value_only: bool) -> None:
                 rest = base64.b64decode(found.get("valueRest", {"base64": ""})["base64"])
                 if b"base64" not in json.dumps(found["value"]["tags"]).encode():
                     _check(oracle, each, found["value"], len(each) - 5 - len(rest))
-    assert made.failed > 10_000
+    assert made.failed > 3000
 
 
 def _check(oracle: Oracle, data: bytes, value: Any, size: int) -> None:

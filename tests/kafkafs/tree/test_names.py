@@ -98,11 +98,11 @@ UNLISTED = {".groups/.lag", ".groups/g/.claims", ".groups/g/.lag", ".groups/g/t/
 """The names that no directory lists, not even with `show_dot`."""
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data").chmod(0o755)
-    with a_tree(tmp_path / "data", MountOptions(show_dot=True)) as tree:
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    data = tmp_path_factory.mktemp("data")
+    data.chmod(0o755)
+    with a_tree(data, MountOptions(show_dot=True)) as tree:
         tree.mkdir("t")
         tree.append("t/0", b"record\n")
         tree.directory(".groups").mkdir("g", 0o755, CALLER)

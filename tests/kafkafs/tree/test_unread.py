@@ -106,8 +106,15 @@ def clean_twice(partition: BrokerPartition, count: int, keep: Keep, first: int) 
 @pytest.mark.parametrize(
     ("seen", "merged", "unread", "kept", "view"),
     [
-        *itertools.product([0, 2], [0, 1], [0, 2], KEPT, [""]),
-        *itertools.product([0, 2], [0, 1], [1], ["some"], VIEWS[1:]),
+        *(
+            (seen, int(seen == unread), unread, kept, "")
+            for seen, unread, kept in itertools.product([0, 2], [0, 2], KEPT)
+        ),
+        *(
+            (seen, merged, 1, "some", view)
+            for seen, merged in ((0, 1), (2, 0))
+            for view in VIEWS[1:]
+        ),
     ],
 )
 def test_a_tail_goes_on_with_what_is_left(
@@ -151,12 +158,17 @@ def test_a_tail_goes_on_with_what_is_left(
         assert read(beside.handle, 0, len(shown)) == shown
 
 
-@pytest.mark.parametrize("view", ["", ".batches"])
-@pytest.mark.parametrize("kept", ["some", "none"])
-@pytest.mark.parametrize("commit", [False, True])
-@pytest.mark.parametrize("marker", ["same", "unread", "last"])
-@pytest.mark.parametrize("merged", [0, 1])
-@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(
+    ("is_held", "marker", "commit", "merged", "kept", "view"),
+    [
+        (*transaction, *cleaning)
+        for transaction, cleaning in zip(
+            [*itertools.product([False, True], ["same", "unread", "last"], [False, True])] * 2,
+            itertools.cycle(itertools.product([0, 1], ["some", "none"], ["", ".batches"])),
+            strict=False,
+        )
+    ],
+)
 def test_transactions_in_what_is_left(
     beside: Beside, is_held: bool, merged: int, marker: str, commit: bool, kept: str, view: str
 ) -> None:
@@ -209,8 +221,7 @@ def test_transactions_in_what_is_left(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("kept", ["all", "some"])
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(("kept", "times"), [("all", 1), ("some", 2)])
 def test_a_read_over_the_place_where_it_goes_on(
     beside: Beside, times: int, kept: str, view: str
 ) -> None:

@@ -266,7 +266,7 @@ def test_another_daemon_counts_anew(mounted: Place) -> None:
 
 def test_many_thousand_partitions(tmp_path: Path) -> None:
     """Each is there; the terminal gets what it has room for."""
-    count = 20_000
+    count = 4000
     about = tmp_path / ".kafkafs"
     about.mkdir()
     rows = [((f"topic-{n % 100}", str(n // 100)), (1, n + 1, n, n, 2)) for n in range(count)]
@@ -283,12 +283,12 @@ def test_many_thousand_partitions(tmp_path: Path) -> None:
     lines = table.lines(80, 10)
     assert len(lines) == 11
     assert max(len(line) for line, _ in lines) <= 80
-    assert lines[1][0].endswith("topic-99/199")
+    assert lines[1][0].endswith("topic-99/39")
     table.scroll(count, 10)
     assert table.lines(80, 10)[-1][0].endswith("topic-0/0")
     table.filter = "TOPIC-7/"
     table.take(Rates(sample, sample))
-    assert len(table.rows) == 200
+    assert len(table.rows) == 40
     topics = Rates(sample, sample).topics()
     assert len(topics) == 100
     assert sum(row.records for row in topics) == sum(range(count))

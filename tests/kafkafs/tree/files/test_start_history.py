@@ -176,8 +176,13 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerPartition:
 FOLLOWING = Following(read_only=True)
 
 
-@pytest.mark.parametrize("name", ["0", "0@3", ".kv/0@3", ".batches/0", ".batches/0@3"])
-@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [
+        *[("0", False), ("0@3", True), (".kv/0@3", False), (".batches/0", True)],
+        *[("0", True), (".batches/0@3", False)],
+    ],
+)
 def test_a_log_that_is_cut_twice(beside: BrokerPartition, name: str, measured: bool) -> None:
     """The later cut is below the one before, whether what that left was measured by then or not."""
     with a_tree(beside.data, FOLLOWING) as tree:
@@ -202,9 +207,13 @@ def test_a_log_that_is_cut_twice(beside: BrokerPartition, name: str, measured: b
 
 def check_kept(handle: Handle, seen: bytes) -> None:
     """What was seen is read as it was, or not at all."""
-    for position in range(len(seen)):
+    position = 0
+    while position < len(seen):
+        text = b""
         with contextlib.suppress(SegmentGone):
-            assert read(handle, position, 1) in (b"", seen[position : position + 1])
+            text = read(handle, position, len(seen) - position)
+        assert seen.startswith(text, position)
+        position += len(text) or 1
 
 
 @pytest.mark.parametrize("name", ["0", "0@1"])
