@@ -8,8 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
@@ -21,7 +24,7 @@ JOBS = ("verify", "stats", "export", "import", "compact")
 
 # As where the extra is not installed.
 BLOCKED = """
-import sys
+import json, os, sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {modules!r}:
@@ -33,25 +36,52 @@ util.find_spec = lambda name, package=None: (
     None if name.split(".")[0] in {modules!r} else found(name, package)
 )
 from kafkafs.cli import main
-main()
+from kafkafs.spark.jobs import selection
+from kafkafs.spark.location import location
+for number, words in enumerate(json.loads(sys.argv[1])):
+    if not os.fork():
+        for stream, name in (1, "stdout"), (2, "stderr"):
+            os.dup2(os.open(f"{{number}}.{{name}}", os.O_CREAT | os.O_WRONLY), stream)
+        main(["spark", *words], prog_name="kafkafs")
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 ROOT = Path(__file__).parents[4]
 INSTALL = how_to_install("pyspark", "pyarrow", "pandas")
+STREAMS = ("stdout", "stderr")
 EXTRA = ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib")
 
 
-def run(
-    *arguments: object, without: tuple[str, ...] = EXTRA, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """`kafkafs spark` in a process that cannot import these."""
+class Told(NamedTuple):
+    """What a command has printed, and its status."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_all(
+    *lines: Sequence[object], without: tuple[str, ...] = EXTRA, **environment: str
+) -> list[Told]:
+    """Run lines of `kafkafs spark`, each in a fork of a process that cannot import these."""
     script = BLOCKED.format(modules=without)
-    return subprocess.run(
-        [sys.executable, "-c", script, "spark", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        done = subprocess.run(
+            [sys.executable, "-c", script, json.dumps([[*map(str, line)] for line in lines])],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+            cwd=directory,
+            check=True,
+        )
+        return [
+            Told(int(status), *(Path(directory, f"{n}.{name}").read_text() for name in STREAMS))
+            for n, status in enumerate(done.stdout.split())
+        ]
+
+
+def run(*words: object, without: tuple[str, ...] = EXTRA, **environment: str) -> Told:
+    (told,) = run_all(words, without=without, **environment)
+    return told
 
 
 @pytest.fixture
@@ -66,26 +96,19 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.programs
 def test_help_needs_nothing() -> None:
-    told = run("--help")
-    assert told.returncode == 0, told.stderr
-    assert "need PySpark" in told.stdout
-    for job in JOBS:
-        assert job in told.stdout
-
-
-@pytest.mark.parametrize("job", JOBS)
-@pytest.mark.programs
-def test_help_of_a_job_needs_nothing(job: str) -> None:
-    told = run(job, "--help")
-    assert told.returncode == 0, told.stderr
-    for option in ("--dry-run", "--json", "--master"):
-        assert option in told.stdout
+    of_all, *of_jobs = run_all(["--help"], *([job, "--help"] for job in JOBS))
+    assert of_all.returncode == 0, of_all.stderr
+    assert "need PySpark" in of_all.stdout
+    for job, told in zip(JOBS, of_jobs, strict=True):
+        assert job in of_all.stdout
+        assert told.returncode == 0, told.stderr
+        for option in ("--dry-run", "--json", "--master"):
+            assert option in told.stdout
 
 
 @pytest.mark.programs
 def test_without_the_extra_a_job_says_what_to_install(data: Path) -> None:
-    for arguments in (["verify", data], ["stats", data], ["export", data, data / "out"]):
-        told = run(*arguments)
+    for told in run_all(["verify", data], ["stats", data], ["export", data, data / "out"]):
         assert told.returncode == 3
         assert (
             told.stderr
@@ -128,32 +151,36 @@ def test_without_java_a_job_says_what_to_install(data: Path) -> None:
 @pytest.mark.programs
 def test_dry_runs_need_no_spark(data: Path) -> None:
     without = ("pyspark", "pandas", "matplotlib")
-    told = run("verify", data, "--dry-run", "--json", without=without)
-    assert told.returncode == 0, told.stderr
-    report = json.loads(told.stdout)
+    out = data.parent / "out"
+    verified, counted, in_bytes, exported = run_all(
+        ["verify", data, "--dry-run", "--json"],
+        ["stats", data, "t:0", "--dry-run"],
+        ["stats", data, "t:0", "--dry-run", "--bytes"],
+        ["export", data, out, "--dry-run"],
+        without=without,
+    )
+    assert verified.returncode == 0, verified.stderr
+    report = json.loads(verified.stdout)
     assert (report["result"]["dry_run"], report["problems"]) == (True, [])
     assert report["result"]["figures"]["segments"] == 2
-    told = run("stats", data, "t:0", "--dry-run", without=without)
-    *counts, size = told.stdout.splitlines()
+    *counts, size = counted.stdout.splitlines()
     assert counts == ["partitions 1", "offsets 1"]
     assert re.fullmatch("bytes [0-9]+B", size), "as other commands print sizes"
-    told = run("stats", data, "t:0", "--dry-run", "--bytes", without=without)
-    assert told.stdout.splitlines()[2] == size.removesuffix("B")
-    out = data.parent / "out"
-    told = run("export", data, out, "--dry-run", without=without)
-    assert told.stdout.splitlines()[-1] == "offsets 1"
+    assert in_bytes.stdout.splitlines()[2] == size.removesuffix("B")
+    assert exported.stdout.splitlines()[-1] == "offsets 1"
     assert not out.exists()
 
 
 @pytest.mark.programs
 def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
-    for arguments, reason in (
+    cases: list[tuple[list[object], str]] = [
         (["verify", data, "--dry-run", "nothing"], "there is no topic 'nothing'"),
         (["verify", data, "--dry-run", "t:2"], "no partition 2 of topic 't'"),
         (["stats", data / "nothing", "--dry-run"], "no such data directory"),
         (["export", data, data, "--dry-run"], "is neither empty nor an export"),
-    ):
-        told = run(*arguments, without=("pyspark",))
+    ]
+    found = run_all(*(words for words, _ in cases), without=("pyspark",))
+    for told, (_, reason) in zip(found, cases, strict=True):
         assert (told.returncode, told.stdout) == (3, "")
         assert told.stderr.startswith("kafkafs: ")
         assert reason in told.stderr
@@ -165,8 +192,8 @@ def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
         ["import", data, "t"],
         ["nothing"],
     ]
-    for arguments in wrong:
-        assert run(*arguments, without=("pyspark",)).returncode == 2
+    found = run_all(*wrong, without=("pyspark",))
+    assert [told.returncode for told in found] == [2] * len(wrong)
 
 
 @pytest.mark.programs
@@ -186,8 +213,8 @@ def test_no_java_is_started_for_what_cannot_be(data: Path, tmp_path: Path) -> No
         (["import", data, "nothing", tmp_path / "file.txt"], "To create it: --partitions N"),
         (["compact", data, "nothing"], "there is no topic 'nothing'"),
     )
-    for arguments, reason in cases:
-        told = run(*arguments, without=(), JAVA_HOME=str(tmp_path))
+    found = run_all(*(words for words, _ in cases), without=(), JAVA_HOME=str(tmp_path))
+    for told, (_, reason) in zip(found, cases, strict=True):
         assert (told.returncode, told.stdout) == (3, ""), told.stderr
         assert reason in told.stderr
     assert not (tmp_path / "started").exists()
