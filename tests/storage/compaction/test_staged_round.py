@@ -34,8 +34,8 @@ KINDS = (".log", ".index", ".timeindex", ".txnindex")
 class Writer:
     """Appends at random: keys of all kinds, tombstones, codecs, producers, transactions."""
 
-    def __init__(self, seed: int, clock: Clock, keys: int) -> None:
-        self.draw = random.Random(seed)
+    def __init__(self, clock: Clock, keys: int) -> None:
+        self.draw = random.Random(keys)
         self.clock = clock
         self.keys = keys
         self.sequences = dict.fromkeys(range(8), 0)
@@ -167,29 +167,47 @@ def cleaned_facts(cleaned: object) -> list[object]:
     return [getattr(cleaned, name) for name in cleaned.__slots__ if name != "elapsed_ms"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_logs(tmp_path: Path, seed: int) -> None:
+LOGS = pytest.mark.parametrize(
+    ("keys", "mapped", "segment_bytes"),
+    [
+        (3, None, 600),
+        (3, 2, 600),
+        (30, None, 1500),
+        (30, 8, 600),
+        (300, None, 600),
+        (300, 60, 1500),
+    ],
+)
+"""The number of keys, how many of them a map holds, and the size of a segment."""
+
+
+@LOGS
+def test_random_logs(tmp_path: Path, keys: int, mapped: int | None, segment_bytes: int) -> None:
     """Cleaned several times, with all that a producer may do in between."""
-    clean_at_random(tmp_path, seed)
+    clean_at_random(tmp_path, keys, mapped, segment_bytes, turns=3, count=50)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(6, 16))
-def test_many_random_logs(tmp_path: Path, seed: int) -> None:
-    clean_at_random(tmp_path, seed, turns=4, count=200)
+@LOGS
+def test_long_random_logs(
+    tmp_path: Path, keys: int, mapped: int | None, segment_bytes: int
+) -> None:
+    clean_at_random(tmp_path, keys, mapped, segment_bytes, turns=4, count=100)
 
 
-def clean_at_random(tmp_path: Path, seed: int, turns: int = 3, count: int = 80) -> None:
+def clean_at_random(
+    tmp_path: Path, keys: int, mapped: int | None, segment_bytes: int, turns: int, count: int
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     clock = Clock()
-    writer = Writer(seed, clock, keys=(3, 30, 300)[seed % 3])
+    writer = Writer(clock, keys)
     settings: dict[str, Any] = {"log_index_size_max_bytes": 240, "log_index_interval_bytes": 150}
-    if seed % 4:
-        settings |= small_map(keys=(5, 40)[seed % 2])
+    if mapped is not None:
+        settings |= small_map(mapped)
     with compacted(data, clock=clock, **settings) as (manager, log):
         for name, value in (
-            ("internal.segment.bytes", str((600, 1500)[seed % 2])),
+            ("internal.segment.bytes", str(segment_bytes)),
             ("delete.retention.ms", str(RETENTION_MS)),
             ("file.delete.delay.ms", "0"),
         ):
