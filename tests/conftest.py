@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.times"]
 
 # How fast a machine is, and what else it does, is nothing that a test is about.
-# Other examples in each run: of scripts/test --soak and scripts/soak.
+# Other examples in each run of scripts/test --soak.
 settings.register_profile(
-    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200
+    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
 )
+# Many other examples: of scripts/soak.
+settings.register_profile("many", settings.get_profile("random"), max_examples=300)
 # The same examples in each run of the gate, so that a failure points at the change.
 settings.register_profile("same", settings.get_profile("random"), derandomize=True, max_examples=25)
 # Where each example takes long.
