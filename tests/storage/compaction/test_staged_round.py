@@ -34,8 +34,8 @@ KINDS = (".log", ".index", ".timeindex", ".txnindex")
 class Writer:
     """Appends at random: keys of all kinds, tombstones, codecs, producers, transactions."""
 
-    def __init__(self, clock: Clock, keys: int) -> None:
-        self.draw = random.Random(keys)
+    def __init__(self, seed: int, clock: Clock, keys: int) -> None:
+        self.draw = random.Random(seed)
         self.clock = clock
         self.keys = keys
         self.sequences = dict.fromkeys(range(8), 0)
@@ -201,7 +201,7 @@ def clean_at_random(
     data = tmp_path / "data"
     data.mkdir()
     clock = Clock()
-    writer = Writer(clock, keys)
+    writer = Writer(keys, clock, keys)
     settings: dict[str, Any] = {"log_index_size_max_bytes": 240, "log_index_interval_bytes": 150}
     if mapped is not None:
         settings |= small_map(mapped)
