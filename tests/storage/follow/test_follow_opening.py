@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,22 @@ def test_what_is_aborted_stays_so_between_the_last_two_renames_of_a_swap(
         assert values(log) == partition.values
 
 
+def _pairs(
+    has_acted: Callable[[], bool], has_ended: Callable[[], bool], first: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield at which operation of the reader the writer acts, and how many steps it comes.
+
+    Each third number of steps is tried, and the next two at the next operations of the reader.
+    """
+    for number in itertools.count():
+        for step in itertools.count(first + number % 3, 3):
+            yield number, step
+            if has_ended():
+                break
+        if not has_acted():
+            return
+
+
 class _Stopped(Exception):  # noqa: N818 - nothing is wrong
     """The writer was killed."""
 
@@ -197,8 +214,8 @@ def test_what_is_aborted_stays_so_wherever_a_cleaner_is_with_its_names(
     is killed; the broker that starts then finishes the swap.
     """
     first = 1 if is_open else 6  # the first rename of an old file
-    number, step, steps = 0, first, 0
-    while True:
+    steps = 0
+    for number, step in _pairs(lambda: files.has_acted, lambda: left > 0, first):  # noqa: B023
         broker = BrokerDirectory(tmp_path / f"{number} {step}")
         partition = _with_aborted(broker)
         left = step
@@ -234,12 +251,7 @@ def test_what_is_aborted_stays_so_wherever_a_cleaner_is_with_its_names(
                 aborted = [entry.first_offset for entry in log.transactions.aborted()]
                 assert aborted == [1], (number, step)
                 _finish(partition.directory)
-        if left <= 0:
-            step += 1
-        elif step > first:
-            number, step, steps = number + 1, first, max(steps, step)
-        else:
-            break
+        steps = max(steps, step)
     assert number > 10
     assert steps > 12
 
@@ -258,8 +270,8 @@ def test_what_is_aborted_stays_so_while_a_killed_broker_recovers(
     """While the log is opened, the broker empties the indexes of what may not be on the disk, and
     has come as far as its ``step``-th change when the log is open.
     """
-    number = step = steps = 0
-    while True:
+    steps = 0
+    for number, step in _pairs(lambda: files.has_acted, lambda: left >= 0):  # noqa: B023
         broker = BrokerDirectory(tmp_path / f"{number} {step}")
         partition = broker.partition()
         producer = Producer(7, transactional=True)
@@ -304,11 +316,6 @@ def test_what_is_aborted_stays_so_while_a_killed_broker_recovers(
             log = manager.log("t", 0)
             aborted = [entry.first_offset for entry in log.transactions.aborted()]
             assert aborted == expected, (number, step)
-        if left < 0:
-            step += 1
-        elif step:
-            number, step, steps = number + 1, 0, max(steps, step)
-        else:
-            break
+        steps = max(steps, step)
     assert number > 10
     assert steps > 7

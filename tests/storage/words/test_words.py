@@ -127,7 +127,7 @@ def needles(draw: random.Random, values: list[bytes], count: int) -> Iterator[by
         yield random_text(draw, 4)
 
 
-def assert_finds_all(segment: Segment, words: Words, seed: int, count: int = 60) -> int:
+def assert_finds_all(segment: Segment, words: Words, seed: int, count: int = 20) -> int:
     """Each record that a condition takes lies in the query's ranges; how many were excluded."""
     draw = random.Random(seed)
     values = values_of(segment)
@@ -153,7 +153,7 @@ def values_of(segment: Segment) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_record_is_missed(tmp_path: Path, seed: int) -> None:
     segment = segment_of(tmp_path, random_log(seed))
     words = built(segment)
@@ -268,15 +268,15 @@ def some_queries(segment: Segment) -> dict[Query, list[int]]:
 
 
 def test_each_byte_changed(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, random_log(9, 40))
+    segment = segment_of(tmp_path, random_log(9, 20))
     built(segment).close()
     path, expected = Path(segment.file_path(".words")), some_queries(segment)
     good = path.read_bytes()
     for at in range(len(good)):
-        for change in (0x01, 0x80):
-            path.write_bytes(good[:at] + bytes([good[at] ^ change]) + good[at + 1 :])
-            assert_never_too_few(segment, path, expected)
-            assert check(segment, str(path)) is not None, at
+        changed = good[at] ^ (0x01, 0x80)[at % 2]
+        path.write_bytes(good[:at] + bytes([changed]) + good[at + 1 :])
+        assert_never_too_few(segment, path, expected)
+        assert check(segment, str(path)) is not None, at
 
 
 def test_each_length(tmp_path: Path) -> None:
