@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.waits import HANG_S
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
@@ -21,6 +23,7 @@ def printed_by(directory: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.soak
 def test_the_tables_have_every_search_of_a_repacked_log(tmp_path: Path) -> None:
     printed = printed_by(tmp_path, "--only", "json", "--repacked")
     tables = [line.strip("| ").split(" | ") for line in printed.splitlines() if line[:2] == "| "]
