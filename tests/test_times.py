@@ -14,6 +14,8 @@ import pytest
 from tests.times import RUN
 
 ROOT = Path(__file__).parents[1]
+PYTEST = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.times"]
+ALONE = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 USED_S = 0.2
 EXPENSIVE = f"""
 import os, subprocess, sys, time, pytest
@@ -85,9 +87,9 @@ def test_table(tmp_path: Path, processes: list[str]) -> None:
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "tests.times", *processes],
+            [*PYTEST, *processes],
             cwd=tmp_path,
-            env=variables | {"PYTHONPATH": str(ROOT), "DAEMON": str(daemon)},
+            env=variables | ALONE | {"DAEMON": str(daemon)},
             capture_output=True,
             text=True,
         )
@@ -125,9 +127,9 @@ def test_table(tmp_path: Path, processes: list[str]) -> None:
 def test_pytest_in_a_test_writes_no_table(tmp_path: Path) -> None:
     (tmp_path / "test_cheap.py").write_text("def test_cheap():\n    pass\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.times"],
+        PYTEST,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), RUN: "1"},
+        env=os.environ | ALONE | {RUN: "1"},
         capture_output=True,
         text=True,
     )
