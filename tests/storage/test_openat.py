@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import pickle
 import socket
@@ -93,13 +92,13 @@ def test_nothing_leads_out(
     (place.data / "loop").symlink_to("loop")
     (place.data / "file").touch()
     (place.inside / "f").touch()
-    gc.collect()  # what earlier tests have left open goes now
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     for flags in (os.O_RDONLY, os.O_RDWR, os.O_PATH | os.O_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY):
         with pytest.raises(OSError) as e:  # noqa: PT011 - its number is what counts
             opener(directory, relative, flags, 0)
         assert e.value.errno == number
-    assert os.listdir("/proc/self/fd") == before
+    # Some that earlier tests have left may be closed meanwhile.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 @BOTH
