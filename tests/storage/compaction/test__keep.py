@@ -338,7 +338,7 @@ def test_much_at_once() -> None:
     """Output, entries and the records of a batch need room several times."""
     batches = [
         encode([Record(n * 5000 + i, T + i, 0, b"%d" % i, b"v" * 20) for i in range(count)])
-        for n, count in enumerate([1, 5000, 3] * 100)
+        for n, count in enumerate([1, 5000, 3] * 20)
     ]
     log = b"".join(batches)
     keeper = keeper_of(Twin(TwinMap(LARGE)))

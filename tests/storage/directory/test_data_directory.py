@@ -64,7 +64,7 @@ def test_who_only_reads_sees_what_a_stopped_cleaner_would_have_made(tmp_path: Pa
     data.mkdir()
     with compacted(data) as (manager, log):
         manager.change_topic_settings("t", {"internal.segment.bytes": "600"})
-        for number in range(4):
+        for number in range(2):
             client = Client(log, 7 + number)
             for value in (b"1", b"2"):
                 put(log, (b"a%d" % number, value), (b"b", value * 20))

@@ -1303,8 +1303,7 @@ def test_files_that_are_renamed_between_two_looks_at_them(tmp_path: Path) -> Non
     follow.manager.close()
 
 
-@pytest.mark.parametrize("segments", [1, 2, 4])
-@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize(("before", "segments"), [(0, 1), (0, 4), (1, 2), (2, 1), (2, 4)])
 def test_a_cleaner_comes_before_anything_that_a_look_asks_of_the_disk(
     tmp_path: Path, before: int, segments: int
 ) -> None:
@@ -1391,9 +1390,10 @@ def test_a_swap_ends_while_a_large_directory_is_listed(tmp_path: Path, first: in
         follow.check()
 
 
-@pytest.mark.parametrize("removed", [False, True])
-@pytest.mark.parametrize("is_seen", [False, True])
-@pytest.mark.parametrize("first", [0, 4])
+@pytest.mark.parametrize(
+    ("first", "is_seen", "removed"),
+    [(0, False, False), (0, True, True), (4, False, True), (4, True, False)],
+)
 def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_disk(
     tmp_path: Path, first: int, is_seen: bool, removed: bool
 ) -> None:

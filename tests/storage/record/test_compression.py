@@ -84,11 +84,10 @@ def test_round_trip(data: bytes, codec: int) -> None:
     ("codec", "levels"), [(GZIP, [-1, 1, 9]), (LZ4, [1, 2, 9, 12, 17]), (ZSTD, [-131072, -1, 22])]
 )
 def test_levels(codec: int, levels: list[int]) -> None:
-    data = b"".join(b"%d and %d\n" % (n, n * n) for n in range(20_000))
-    sizes = [len(compress(codec, data, level)) for level in levels]
-    for level in levels:
-        assert independent(codec, compress(codec, data, level)) == data
-    assert len(set(sizes)) > 1
+    data = b"".join(b"%d and %d\n" % (n, n * n) for n in range(5000))
+    packed = [compress(codec, data, level) for level in levels]
+    assert [independent(codec, each) for each in packed] == [data] * len(levels)
+    assert len(set(map(len, packed))) > 1
     with pytest.raises(AssertionError):
         compress(codec, data, levels[-1] + 1)
 
@@ -406,14 +405,14 @@ def lz4_of(*blocks: bytes) -> bytes:
 
 
 SMALL_PIECES = {
-    "snappy empty": (SNAPPY, XERIAL + b"\0\0\0\1\0" * 40_000, b""),
-    "snappy": (SNAPPY, XERIAL + b"\0\0\0\3\1\0a" * 40_000, b"a" * 40_000),
-    "snappy headers": (SNAPPY, XERIAL * 10_000 + b"\0\0\0\3\1\0a" * 2, b"aa"),
-    "lz4 stored": (LZ4, lz4_of(b"\1\0\0\x80a" * 40_000), b"a" * 40_000),
-    "lz4": (LZ4, lz4_of(b"\2\0\0\0\x10a" * 40_000), b"a" * 40_000),
-    "zstd empty": (ZSTD, compress(ZSTD, b"") * 40_000, b""),
-    "zstd": (ZSTD, compress(ZSTD, b"a") * 40_000, b"a" * 40_000),
-    "gzip": (GZIP, compress(GZIP, b"ab") * 10_000, b"ab" * 10_000),
+    "snappy empty": (SNAPPY, XERIAL + b"\0\0\0\1\0" * 20_000, b""),
+    "snappy": (SNAPPY, XERIAL + b"\0\0\0\3\1\0a" * 20_000, b"a" * 20_000),
+    "snappy headers": (SNAPPY, XERIAL * 5_000 + b"\0\0\0\3\1\0a" * 2, b"aa"),
+    "lz4 stored": (LZ4, lz4_of(b"\1\0\0\x80a" * 20_000), b"a" * 20_000),
+    "lz4": (LZ4, lz4_of(b"\2\0\0\0\x10a" * 20_000), b"a" * 20_000),
+    "zstd empty": (ZSTD, compress(ZSTD, b"") * 20_000, b""),
+    "zstd": (ZSTD, compress(ZSTD, b"a") * 20_000, b"a" * 20_000),
+    "gzip": (GZIP, compress(GZIP, b"ab") * 5_000, b"ab" * 5_000),
 }
 
 

@@ -194,9 +194,8 @@ def test_an_index_that_cannot_be_read(tmp_path: Path, call: str) -> None:
         read(split, UnreadableIndexes(call))
 
 
-@pytest.mark.parametrize("bit", [*range(10), 20, 40, 62])
-@pytest.mark.parametrize("number", [0, 3, 10, 14, 15, 16, 29])
-def test_a_base_offset_hides_no_record(tmp_path: Path, number: int, bit: int) -> None:
+@pytest.mark.parametrize("number", [0, 3, 14, 15, 16, 29])
+def test_a_base_offset_hides_no_record(tmp_path: Path, number: int) -> None:
     """No CRC covers one: a split gets all of its records, as they are, or an error."""
     with a_log(tmp_path) as log:
         lines(log, 30)
@@ -207,19 +206,21 @@ def test_a_base_offset_hides_no_record(tmp_path: Path, number: int, bit: int) ->
         expected = [read(split) for split in splits]
         path = Path(log.directory) / f"{0:020}.log"
         position, header = list(SegmentReader(log.segments[0]).batches())[number]
-    stored = bytearray(path.read_bytes())
-    stored[position + 7 - bit // 8] ^= 1 << bit % 8
-    path.write_bytes(stored)
-    touched = 0
-    for split, rows in zip(splits, expected, strict=True):
-        for chunk in (1000, 1 << 20):
-            try:
-                found = read(split, chunk_bytes=chunk)
-            except CorruptRecord:
-                touched += 1
-                continue
-            assert found == rows, (split, header)
-    assert touched
+    sound = path.read_bytes()
+    for bit in (0, 1, 2, 4, 7, 9, 20, 62):
+        stored = bytearray(sound)
+        stored[position + 7 - bit // 8] ^= 1 << bit % 8
+        path.write_bytes(stored)
+        touched = 0
+        for split, rows in zip(splits, expected, strict=True):
+            for chunk in (1000, 1 << 20):
+                try:
+                    found = read(split, chunk_bytes=chunk)
+                except CorruptRecord:
+                    touched += 1
+                    continue
+                assert found == rows, (split, header, bit)
+        assert touched, bit
 
 
 def test_batches_of_markers_and_of_nothing(tmp_path: Path) -> None:
