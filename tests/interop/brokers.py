@@ -27,10 +27,9 @@ from tests.interop.kafka_tools import (
     SILENT,
     V0_POM,
     V1_POM,
-    class_archive,
-    jars,
     java_command,
-    keep,
+    prepared,
+    preparing,
     require,
 )
 from tests.waits import HANG_S
@@ -40,6 +39,8 @@ _SIMPLE_LOGGER = (
     "-Dorg.slf4j.simpleLogger.log.kafka=info",
     "-Dorg.slf4j.simpleLogger.log.org.apache.kafka=info",
 )
+
+CLUSTER = "kafkafs-interop-test-1"
 
 _LOG4J1 = """\
 log4j.rootLogger=INFO, console
@@ -149,7 +150,6 @@ class Broker:
         self._controller = free_port()
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self._server: JavaServer | None = None
-        self._class_archive = base / "classes.jsa"
 
     def _properties(self) -> dict[str, object]:
         return {
@@ -180,35 +180,18 @@ class Broker:
             **self._settings,
         }
 
-    def _java(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-        options = (*self.java_options, *_SIMPLE_LOGGER, *options)
-        return java_command(main, *arguments, pom=self.pom, options=options)
-
     def format(self) -> None:
-        """Make the cluster's metadata, as one broker for all has been given it by Kafka's tool."""
+        """Make the metadata of a cluster, the same for all brokers, and the broker's settings."""
+        if not prepared(self.pom).exists():
+            prepare(self.pom)
         self.base.mkdir(parents=True, exist_ok=True)
         write_properties(self.base / "server.properties", self._properties())
-        formatted = jars(self.pom).with_suffix(".formatted")
-        if formatted.exists():
-            shutil.copytree(formatted, self.data)
-            return
-        config = str(self.base / "server.properties")
-        cluster = "kafkafs-interop-test-1"[:22]
-        subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", config),
-            check=True,
-            capture_output=True,
-        )
-        keep(shutil.copytree(self.data, self.base / "formatted"), formatted)
+        shutil.copytree(prepared(self.pom) / "formatted", self.data)
 
     def start(self) -> Broker:
         if not self.data.exists():
             self.format()
-        config = str(self.base / "server.properties")
-        options: list[str] = []
-        if not class_archive(self.pom).exists():
-            options = [f"-XX:ArchiveClassesAtExit={self._class_archive}", *SILENT]
-        self._server = JavaServer(self._java("kafka.Kafka", config, options=options))
+        self._server = run_kafka(self.base, self.pom, self.java_options)
         try:
             self._server.wait_for("Kafka Server started", seconds=HANG_S)
         except BaseException:
@@ -236,14 +219,37 @@ class Broker:
         # The JVM dies of the signal after its shutdown hooks: 128 + SIGTERM.
         assert status == 143, (status, server.lines[-20:])
         assert (self.data / ".kafka_cleanshutdown").exists(), server.lines[-20:]
-        if self._class_archive.exists():
-            keep(self._class_archive, class_archive(self.pom))
 
     def kill(self) -> None:
         """SIGKILL: nothing is closed."""
         if self._server is not None:
             self._server.end(signal.SIGKILL)
             self._server = None
+
+
+def run_kafka(base: Path, pom: Path, options: Sequence[str]) -> JavaServer:
+    command = ["kafka.Kafka", str(base / "server.properties")]
+    return JavaServer(java_command(*command, pom=pom, options=(*options, *_SIMPLE_LOGGER)))
+
+
+def prepare(pom: Path) -> None:
+    """Let Kafka's tool format a data directory, and let a broker archive its classes."""
+    with preparing(pom) as made:
+        if made is None:
+            return
+        broker = Broker(made)
+        write_properties(made / "server.properties", broker._properties())
+        tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c"]
+        command = java_command(*tool, str(made / "server.properties"), pom=pom)
+        subprocess.run(command, check=True, capture_output=True)
+        shutil.copytree(broker.data, made / "formatted")
+        archive = f"-XX:ArchiveClassesAtExit={made / 'classes.jsa'}"
+        server = run_kafka(made, pom, (archive, *SILENT))
+        try:
+            server.wait_for("Kafka Server started")
+        finally:
+            server.end(signal.SIGTERM)
+        shutil.rmtree(broker.data)
 
 
 class Member(Broker):

@@ -8,6 +8,7 @@ Does not start a broker; ``brokers`` does.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -37,6 +38,8 @@ POM_4_3 = CURRENT_POM.with_name("pom-4.3.xml")
 IS_4_3 = CURRENT_POM == POM_4_3
 EXIT = f"org.apache.kafka.common.utils.{'' if IS_4_3 else 'internals.'}Exit"
 CONFIGS = "kafka.admin.ConfigCommand" if IS_4_3 else "org.apache.kafka.tools.ConfigCommand"
+# A JVM of the tests lives for seconds only.
+QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 # A JVM does not say which classes it leaves out of an archive, or that it cannot use one.
 SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 # slf4j-simple writes to standard error, by default all from INFO on.
@@ -90,32 +93,45 @@ def _fetch(maven: str, pom: Path, kept: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         fetched = Path(scratch, "jars")
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
-        done = subprocess.run([maven, "-q", "-B", "-f", pom, *goal], check=False)
+        environment = {**os.environ, "MAVEN_OPTS": " ".join(QUICK)}
+        command = [maven, "-q", "-B", "-f", str(pom), *goal]
+        done = subprocess.run(command, check=False, env=environment)
         if done.returncode:
             again = f"{maven} -f {pom} dependency:copy-dependencies"
             pytest.fail(f"Maven has not got what {pom.name} names; run: {again}", pytrace=False)
         os.rename(fetched, kept)
 
 
-def class_archive(pom: Path = CURRENT_POM) -> Path:
-    """Where a JVM finds the classes of the pom's jars as it has them in memory.
+def prepared(pom: Path = CURRENT_POM) -> Path:
+    """Where the first broker's start leaves what the other brokers and the tools start from.
 
-    With it a process starts for half of the work. The first broker that is stopped in good order
-    leaves it there (``-XX:ArchiveClassesAtExit``); without it, or where another JVM made it,
-    classes are loaded from the jars.
+    `classes.jsa` has the classes of the pom's jars as a JVM has them in memory: with it, a process
+    starts for half of the work. `formatted` is a data directory with the metadata of a cluster.
     """
-    # A JVM wants the very files that it was made from: in a copy of the project it is no use.
+    # A JVM wants the very files that the archive was made from: in a copy of the project it is of
+    # no use.
     place = hashlib.sha256(bytes(jars(pom))).hexdigest()[:16]
-    return jars(pom).with_suffix(f".{place}.jsa")
+    return jars(pom).with_suffix(f".{place}")
 
 
-def keep(made: Path, kept: Path) -> None:
-    """Move a file or directory into the cache, unless another process has been faster."""
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch, open(CACHE / "lock", "w") as lock:
-        moved = shutil.move(made, scratch)
+@contextlib.contextmanager
+def preparing(pom: Path) -> Iterator[Path | None]:
+    """Yield a directory that becomes `prepared(pom)`, or None if it is there already.
+
+    Tests run in several processes: one prepares, and the others wait.
+    """
+    with (
+        open(jars(pom).with_suffix(".lock"), "w") as lock,
+        tempfile.TemporaryDirectory(dir=CACHE) as scratch,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            os.rename(moved, kept)
+        if prepared(pom).exists():
+            yield None
+            return
+        made = Path(scratch, "made")
+        made.mkdir()
+        yield made
+        made.rename(prepared(pom))
 
 
 def java_command(
@@ -123,8 +139,8 @@ def java_command(
 ) -> list[str]:
     """The command that runs one of Kafka's classes."""
     java = require("java", "default-jre-headless")
-    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_LOGGER, *options]
-    if (archive := class_archive(pom)).exists():
+    quick = [*QUICK, *_LOGGER, *options]
+    if (archive := prepared(pom) / "classes.jsa").exists():
         quick += [f"-XX:SharedArchiveFile={archive}", *SILENT]
     return [java, *quick, "-cp", f"{jars(pom)}/*", main, *arguments]
 

@@ -51,7 +51,7 @@ from tests.fork_server import KAFKAFS
 from tests.interop import clients
 from tests.interop.brokers import Member
 from tests.interop.clients import Sender, as_record
-from tests.interop.kafka_tools import POM_4_3, class_archive, dump_log_segments
+from tests.interop.kafka_tools import POM_4_3, dump_log_segments
 from tests.interop.workload import CODECS, OPEN_MS
 from tests.soak.test_live_broker import Judge, answer
 from tests.waits import HANG_S, until
@@ -315,9 +315,6 @@ class OldMember(Member):
 
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[list[Member]]:
-    if not class_archive(POM_4_3).exists():
-        # Only a broker that is stopped makes it. With it, brokers start faster.
-        OldMember(tmp_path / "stopped", 1, None).start().stop()
     settings = {
         "transaction_state_log_replication_factor": 3,
         "transaction_state_log_min_isr": 2,
