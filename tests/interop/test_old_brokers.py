@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -34,10 +35,9 @@ from storage.task import Task
 from storage.verify.reindex import reindex
 from storage.verify.verify import verify
 from tests.interop import old_workload
-from tests.interop.brokers import Broker
+from tests.interop.brokers import Broker, OldBroker
 from tests.interop.clients import Sender, create_topics, set_topics
-from tests.interop.conftest import Old
-from tests.interop.kafka_tools import batches, complaints, dump_log_segments
+from tests.interop.kafka_tools import V0_POM, V1_POM, batches, complaints, dump_log_segments
 from tests.interop.old_workload import CODECS
 from tests.mount.mounting import Mount
 from tests.storage.logs import NOW_MS, NOW_NS, write_topic_settings
@@ -45,6 +45,35 @@ from tests.view_text import TEXTS, json_lines, values
 from tests.waits import until
 
 pytestmark = pytest.mark.soak
+
+
+class Old:
+    """A running broker of format v0 or v1, and what its consumers got of its topics.
+
+    It is stopped when the first test asks for `left`.
+    """
+
+    def __init__(self, broker: OldBroker) -> None:
+        self.broker = broker.start()
+        self.topics = old_workload.fill(broker)
+        self.consumed: dict[str, list[Record]] = {
+            topic: old_workload.read(broker, topic) for topic in self.topics
+        }
+
+    @functools.cached_property
+    def left(self) -> Path:
+        """Its directory after an orderly stop, to be copied and not changed."""
+        self.broker.stop()
+        return self.broker.data
+
+
+@pytest.fixture(scope="module", params=[V0_POM, V1_POM], ids=["v0", "v1"])
+def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
+    broker = OldBroker(tmp_path_factory.mktemp("old"), request.param)
+    try:
+        yield Old(broker)
+    finally:
+        broker.kill()
 
 
 @contextlib.contextmanager
@@ -88,7 +117,7 @@ def stored(partition: Path) -> Iterator[BatchHeader]:
 def test_it_has_written_what_it_is_here_for(old: Old) -> None:
     """Sets of every codec, in the right format; holes in those that were cleaned."""
     for topic in (*CODECS, "compacted"):
-        headers = list(stored(old.left / f"{topic}-0"))
+        headers = list(stored(old.broker.partition(topic)))
         assert {header.magic for header in headers} == {old.broker.magic}
         codecs = {CODECS[header.attributes & 7] for header in headers}
         # A producer leaves alone what does not shrink.
@@ -232,44 +261,44 @@ CLEANED: dict[str, object] = {
 }
 
 
-def test_it_is_compacted_as_by_a_broker_of_today(old: Old, tmp_path: Path) -> None:
-    """It makes v2 of what is left, each uncompressed message a batch, where we join some."""
-    broker = Broker(tmp_path / "broker")
+@pytest.fixture(scope="module")
+def today(old: Old, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of today, which has the topics from the old one."""
+    broker = Broker(tmp_path_factory.mktemp("today"))
     try:
         hand_over(old, broker)
-        data = tmp_path / "ours"
-        shutil.copytree(broker.data, data, ignore=shutil.ignore_patterns("*.tmp"))
-        set_topics(broker, dict.fromkeys(old.topics, CLEANED))
-        ends = {(t, 0): bases(broker.partition(t))[-1] for t in old.topics}
-        checkpoint = str(broker.data / CLEANER_OFFSETS)
-        until(lambda: ends.items() <= read_offsets(Files(), checkpoint).items())
+        yield broker
     finally:
         broker.kill()
-    cleaned = {topic: kept(broker.partition(topic)) for topic in old.topics}
-    clean_ours(data, {topic: horizon_of(cleaned[topic]) for topic in old.topics})
-    for topic in old.topics:
-        assert kept(data / f"{topic}-0") == cleaned[topic], topic
-        assert {header.magic for header in stored(data / f"{topic}-0")} == {2}
-    assert verify(str(data)).faults == []
 
 
-def test_a_mirror_has_them_as_they_are(old: Old, tmp_path: Path) -> None:
-    """From a broker of today, which has them from the old one."""
-    broker, data = Broker(tmp_path / "broker"), tmp_path / "mirror"
-    try:
-        hand_over(old, broker)
-        with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
-            lines: list[str] = []
-            mirror = Mirror(cluster, str(data), Options("kafka://"), lines.append)
-            mirror.run(True, lambda: False)
-    finally:
-        broker.kill()
+def test_a_mirror_has_them_as_they_are(old: Old, today: Broker, tmp_path: Path) -> None:
+    data, lines = tmp_path / "mirror", list[str]()
+    with Cluster(parse_brokers(today.address), ClientSettings()) as cluster:
+        mirror = Mirror(cluster, str(data), Options("kafka://"), lines.append)
+        mirror.run(True, lambda: False)
     assert mirror.facts.waiting == {}
     # It is not a compacted topic any more.
     assert {line.partition(":")[0] for line in lines} == {"compacted"}
     for topic in old.topics:
-        assert stored_bytes(data / f"{topic}-0") == stored_bytes(broker.partition(topic)), topic
+        assert stored_bytes(data / f"{topic}-0") == stored_bytes(today.partition(topic)), topic
         assert {header.magic for header in stored(data / f"{topic}-0")} > {2}
+    assert verify(str(data)).faults == []
+
+
+def test_it_is_compacted_as_by_a_broker_of_today(old: Old, today: Broker, tmp_path: Path) -> None:
+    """It makes v2 of what is left, each uncompressed message a batch, where we join some."""
+    data = tmp_path / "ours"
+    shutil.copytree(today.data, data, ignore=shutil.ignore_patterns("*.tmp"))
+    set_topics(today, dict.fromkeys(old.topics, CLEANED))
+    ends = {(t, 0): bases(today.partition(t))[-1] for t in old.topics}
+    checkpoint = str(today.data / CLEANER_OFFSETS)
+    until(lambda: ends.items() <= read_offsets(Files(), checkpoint).items())
+    cleaned = {topic: kept(today.partition(topic)) for topic in old.topics}
+    clean_ours(data, {topic: horizon_of(cleaned[topic]) for topic in old.topics})
+    for topic in old.topics:
+        assert kept(data / f"{topic}-0") == cleaned[topic], topic
+        assert {header.magic for header in stored(data / f"{topic}-0")} == {2}
     assert verify(str(data)).faults == []
 
 
