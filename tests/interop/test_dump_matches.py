@@ -25,7 +25,7 @@ from tests.interop.dump_samples import (
     special_batches,
     v2,
 )
-from tests.interop.kafka_tools import DUMP, java_command
+from tests.interop.kafka_tools import DUMP, run_tool
 from tests.interop.message_samples import metadata_records, records
 from tests.waits import HANG_S
 
@@ -41,29 +41,25 @@ class Said(NamedTuple):
     errors: list[bytes]
 
 
-def said(command: list[str], files: Iterable[Path], options: tuple[str, ...]) -> Said:
-    names = ",".join(map(str, files))
+def ours_says(*arguments: str) -> Said:
+    command = [*KAFKAFS, "dump", *arguments]
     done = subprocess.run(
-        [*command, "--files", names, *options],
-        capture_output=True,
-        cwd=ROOT,
-        env=UTF8,
-        timeout=HANG_S,
-        check=False,
+        command, capture_output=True, cwd=ROOT, env=UTF8, timeout=HANG_S, check=False
     )
-    errors = done.stderr.split(b"\n")
+    return Said(done.returncode, done.stdout.split(b"\n"), done.stderr.split(b"\n"))
+
+
+def theirs_says(*arguments: str) -> Said:
+    done = run_tool(DUMP, *arguments)
     return Said(
-        done.returncode,
-        done.stdout.split(b"\n"),
-        [line for line in errors if not line.startswith(b"SLF4J")],
+        done.returncode, done.stdout.encode().split(b"\n"), done.stderr.encode().split(b"\n")
     )
 
 
 def both(files: Iterable[Path], options: tuple[str, ...]) -> tuple[Said, Said]:
     """Ours and Kafka's. Ours first: DumpLogSegments itself trims an index of an odd length."""
-    files = list(files)
-    ours = said([*KAFKAFS, "dump"], files, options)
-    return ours, said(java_command(DUMP), files, options)
+    arguments = ["--files", ",".join(map(str, files)), *options]
+    return ours_says(*arguments), theirs_says(*arguments)
 
 
 @pytest.fixture(scope="module")
@@ -144,13 +140,10 @@ def test_numbers(tmp_path: Path) -> None:
 )
 def test_a_wrong_command_line(options: tuple[str, ...]) -> None:
     """The words differ, the exit status does not, and nothing is printed as if it were a dump."""
-    ours, theirs = (
-        subprocess.run([*command, *options], capture_output=True, cwd=ROOT, check=False)
-        for command in ([*KAFKAFS, "dump"], java_command(DUMP))
-    )
-    assert (ours.returncode, theirs.returncode) == (1, 1)
-    assert ours.stdout == b""
-    assert ours.stderr
+    ours = ours_says(*options)
+    assert (ours.status, theirs_says(*options).status) == (1, 1)
+    assert ours.output == [b""]
+    assert ours.errors != [b""]
 
 
 # -- where DumpLogSegments ends in a stack trace ---------------------------------------------------
