@@ -379,16 +379,13 @@ def test_a_broker_that_is_killed_and_started_again(live: Broker, mount: Mount) -
     path = created(mount, live, "killed", internal_segment_bytes=4000)
     written = b""
     with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
-        for number in range(3):
+        for number, end in enumerate((live.kill, live.stop)):
             for part in range(5):
                 sent = lines(number * 100 + part * 20, 20)
                 Sender(live).send("killed", sent)
                 written += text(sent)
             assert tail.read_until(written[-70:]) == written
-            if number == 0:
-                live.kill()
-            else:
-                live.stop()
+            end()
             assert path.read_bytes() == written
             live.start()
         assert tail.errors() == ""
