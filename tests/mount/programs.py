@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from tests.fork_server import KAFKAFS
 from tests.waits import HANG_S
 
 _PACKAGES = {
@@ -117,9 +118,12 @@ class Running:
 
     def __init__(self, command: Sequence[str | Path]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        words = [str(word) for word in command]
+        # kafkafs speaks one language, and starts by fork only with the usual environment.
+        language = {} if words[: len(KAFKAFS)] == KAFKAFS else {"LC_ALL": "C"}
         self._process = subprocess.Popen(
-            [str(word) for word in command],
-            env={**os.environ, "LC_ALL": "C"},
+            words,
+            env={**os.environ, **language},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,

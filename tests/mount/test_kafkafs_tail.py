@@ -16,7 +16,7 @@ from tests.mount.line_writer import Writers
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
 from tests.mount.test_many_writers import by_writer
-from tests.waits import HANG_S
+from tests.waits import HANG_S, until
 
 TAIL = [*KAFKAFS, "tail"]
 ROUNDS = 4
@@ -36,8 +36,8 @@ class Following(Running):
 
     def said(self, text: str) -> None:
         """As soon as it has said something on standard error."""
-        while text not in self.errors():
-            assert self.is_running(), self.errors()
+        until(lambda: text in self.errors() or not self.is_running())
+        assert text in self.errors()
 
 
 # -- as tail ---------------------------------------------------------------------------------------
