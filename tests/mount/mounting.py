@@ -42,6 +42,19 @@ def kafkafs(*arguments: object, **variables: str) -> subprocess.CompletedProcess
 #: A daemon under test begins no retention by itself: records of old dates would go at any moment.
 SETTINGS = "log.initial.task.delay.ms=86400000\n"
 
+OFFSETS_PARTITIONS = 3
+
+
+def few_directories(base: Path) -> Path:
+    """Prepare a data directory in which the first commit makes few directories, not 50.
+
+    Returns `base`.
+    """
+    (base / "data").mkdir()
+    settings = f"{SETTINGS}offsets.topic.num.partitions={OFFSETS_PARTITIONS}\n"
+    (base / "data/kafkafs.properties").write_text(settings)
+    return base
+
 
 class Mount:
     """One daemon and where it is mounted.  `data` and `path` stay over `stop` and `start`.

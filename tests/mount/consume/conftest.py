@@ -15,7 +15,7 @@ import pytest
 
 from tests.fork_server import KAFKAFS
 from tests.mount.contract.writing import append
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import Mount, few_directories, mounted
 from tests.mount.programs import Running
 
 _numbers = itertools.count()
@@ -98,7 +98,7 @@ class Topic:
 
 @pytest.fixture(scope="module")
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
-    with mounted(tmp_path_factory.mktemp("mount")) as started:
+    with mounted(few_directories(tmp_path_factory.mktemp("mount"))) as started:
         yield started
 
 

@@ -22,7 +22,7 @@ from tests.fork_server import KAFKAFS
 from tests.mount.consume.conftest import Topic
 from tests.mount.consume.crowd import Crowd
 from tests.mount.contract.writing import append
-from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.mounting import Mount, fails, few_directories, mounted
 from tests.mount.programs import Running
 from tests.waits import until
 
@@ -257,7 +257,7 @@ def test_a_wrong_file_of_positions_is_refused(topic: Topic, tmp_path: Path) -> N
 
 
 def test_a_read_only_mount_says_what_to_type(tmp_path: Path) -> None:
-    with mounted(tmp_path) as mount:
+    with mounted(few_directories(tmp_path)) as mount:
         topic = Topic(mount, 10)
         topic.commit("a", 3)
         mount.restart("ro")

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.mount.contract.writing import append
-from tests.mount.mounting import SETTINGS, Mount, mounted
+from tests.mount.mounting import Mount, few_directories, mounted
 from tests.mount.steering import SteeredMount, steered
 
-OFFSETS_PARTITIONS = 3
-"""Of the topic with the committed offsets, in the mount `own`."""
 _numbers = itertools.count()
 
 
@@ -28,7 +26,7 @@ def new_topic(mount: Mount, partitions: int = 1) -> Path:
 @pytest.fixture(scope="module")
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     """A mount for all tests of a module."""
-    with mounted(tmp_path_factory.mktemp("mount")) as started:
+    with mounted(few_directories(tmp_path_factory.mktemp("mount"))) as started:
         yield started
 
 
@@ -40,11 +38,8 @@ def orders(mount: Mount) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Mount]:
-    """An empty data directory, mounted for one test. Its first commit makes few directories."""
-    (tmp_path / "data").mkdir()
-    settings = f"{SETTINGS}offsets.topic.num.partitions={OFFSETS_PARTITIONS}\n"
-    (tmp_path / "data/kafkafs.properties").write_text(settings)
-    with mounted(tmp_path) as started:
+    """An empty data directory, mounted for one test."""
+    with mounted(few_directories(tmp_path)) as started:
         yield started
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from storage import LogManager
 from storage.groups.offset_records import partition_for
-from tests.mount.contract.conftest import OFFSETS_PARTITIONS
 from tests.mount.contract.writing import append, opened
 from tests.mount.control import do
-from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.mounting import OFFSETS_PARTITIONS, Mount, fails, few_directories, mounted
 from tests.storage.groups.records import (
     classic_group,
     group_key,
@@ -426,7 +425,7 @@ def test_a_gap_is_named(mount: Mount, group: Path) -> None:
 
 
 def test_out_of_range_is_an_error_where_offsets_are(tmp_path: Path) -> None:
-    with mounted(tmp_path, "out_of_range=error") as mount:
+    with mounted(few_directories(tmp_path), "out_of_range=error") as mount:
         mount.topic()
         mount.run("seq 5 >> orders/0; mkdir .groups/G; echo 1 > .groups/G/orders/0")
         assert mount.run("cat orders/0@group=G..3") == b"2\n3\n"

@@ -15,7 +15,15 @@ from storage import LogManager, paths
 from tests.mount.contract.test_brokers_directory import brokers
 from tests.mount.contract.test_groups import committed, position_in
 from tests.mount.contract.writing import opened
-from tests.mount.mounting import SETTINGS, Mount, fails, let_others_in, mounted, needs_root
+from tests.mount.mounting import (
+    SETTINGS,
+    Mount,
+    fails,
+    few_directories,
+    let_others_in,
+    mounted,
+    needs_root,
+)
 from tests.mount.test_two_users import run_as
 from tests.storage.old_logs import encode_entry
 
@@ -139,7 +147,7 @@ def test_logs_of_kafka_0_7_have_no_groups(tmp_path: Path) -> None:
 def shared(tmp_path: Path) -> Iterator[Mount]:
     """A mount that everybody may look into, with two topics of a user; the second is private."""
     let_others_in(tmp_path)
-    (tmp_path / "data").mkdir()
+    few_directories(tmp_path)
     (tmp_path / "data").chmod(0o777)
     with mounted(tmp_path, "allow_other") as mount:
         done = run_as(OWNER, "mkdir t p; seq 5 >> t/0; seq 5 >> p/0; chmod 600 p/0", mount)
