@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from tests import fork_server
@@ -71,6 +72,22 @@ def pytest_configure() -> None:
     fork_server.install()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """In a process of xdist, send one message for a test that passes, instead of five.
+
+    It takes more processor time to send and receive them than to run a small test.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    sent = [report for report in reports if report.when == "call" or not report.passed]
+    sent[-1].user_properties = reports[-1].user_properties  # they have the times
+    for report in sent:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect the tests without the garbage collector, which never visits them later either.
@@ -85,11 +102,9 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """First what only some processes may run: the others have all the rest meanwhile."""
-    items.sort(
-        key=lambda item: not asks_for_session(config.rootpath / item.nodeid.partition("::")[0])
-    )
+    items.sort(key=lambda item: not asks_for_session(item.path))
 
 
 @functools.cache

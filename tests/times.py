@@ -137,10 +137,11 @@ class Meter:
         self._collection = self._since_last()
         return result
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logstart(self) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
         # Until now a process of xdist may have waited for its next test.
         self._last = (*self._last[:2], time.monotonic())
+        return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -172,7 +173,7 @@ class Table:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
-            if name == PROPERTY and report.when == "teardown":
+            if name == PROPERTY:
                 self.add([(report.nodeid, "", cast(Seconds, value))])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
