@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ def verbatim(text: str) -> Iterator[str]:
 # --- Markdown --------------------------------------------------------------------------------
 
 
+@functools.cache
 def parsed(text: str) -> list[Token]:
     """Markdown, without `([why](x.md))` and paragraphs that begin with `More:`."""
     text = re.sub(r"\s*\(\[[^\]]+\]\([^)]+\)\)|^More: (.+\n)+", "", text, flags=re.M)
