@@ -21,6 +21,7 @@ from storage import LogManager
 from storage.settings.config import TOPIC_SETTINGS
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import ROOT, Place
+from tests.storage.logs import write_settings
 from tests.waits import HANG_S
 
 #: An interactive shell that reads no files of its user's, and what it is told first.
@@ -110,6 +111,7 @@ class Shells:
 def shells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
     """`orders` with three partitions, `payments` with one, and `gone`, which was deleted."""
     place = Place(tmp_path_factory.mktemp("completion"))
+    write_settings(place.data, offsets_topic_num_partitions=1)
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("orders", 3)
         manager.create_topic("payments", 1)

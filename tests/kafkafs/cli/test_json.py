@@ -22,7 +22,7 @@ from storage.state.gaps_file import FILE_NAME as GAPS
 from storage.state.gaps_file import Gap
 from storage.state.point_file import Point, Range
 from tests.kafkafs.cli.conftest import Place, kafkafs
-from tests.storage.logs import append
+from tests.storage.logs import append, write_settings
 
 SCHEMA = json.loads(files("kafkafs.cli").joinpath("output.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -79,6 +79,7 @@ def checked(line: str, output: str, status: int) -> dict[str, Any]:
 
 
 def fill(data: Path) -> None:
+    write_settings(data, offsets_topic_num_partitions=1)
     with LogManager.open(str(data)) as manager:
         log = manager.create_topic("orders", 2).partitions[0]
         append(log, b"one", b"two")

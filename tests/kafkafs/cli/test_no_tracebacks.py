@@ -146,9 +146,7 @@ def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
             words_of(command, directory, topic)
             for command in TAKE_A_DIRECTORY
             if not command.startswith("spark")
-            for directory in (str(tmp_path), str(place.path), odd)
-            for topic in ("orders", odd)
-            if odd in (directory, topic)
+            for directory, topic in ((str(tmp_path), odd), (str(place.path), odd), (odd, "orders"))
         ]
         lines += [["undelete", str(place.path), "orders", "--id", odd]]
         lines += [["config", str(place.path), "orders", f"cleanup.policy={odd}"]]

@@ -18,7 +18,7 @@ from storage.words.words import Words
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.storage.handed import write_broker
-from tests.storage.logs import append
+from tests.storage.logs import append, write_settings
 from tests.storage.old_logs import old_file, write_old
 
 pytestmark = pytest.mark.programs
@@ -192,6 +192,7 @@ def test_the_other_segments_get_files_and_are_counted(place: Place) -> None:
 
 
 def test_kafkas_own_topics_are_left_out_unless_they_are_named(place: Place) -> None:
+    write_settings(place.data, offsets_topic_num_partitions=1)
     fill_topic(place.data)
     with LogManager.open(str(place.data)) as manager:
         manager.groups.commit("g", "t", {0: Committed(1)})

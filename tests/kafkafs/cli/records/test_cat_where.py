@@ -125,6 +125,7 @@ def test_only_records_that_match(
 
 
 def test_a_part_of_a_partition(tmp_path: Path) -> None:
+    write_settings(tmp_path, offsets_topic_num_partitions=1)
     with opened(tmp_path) as manager:
         manager.create_topic("t", 2)
         for number in range(2):

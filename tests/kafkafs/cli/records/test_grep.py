@@ -249,6 +249,7 @@ def test_output(data: Path, words: str, expected: str) -> None:
 
 def test_only_the_named_topics_are_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """… and those with the offsets of groups."""
+    write_settings(tmp_path, offsets_topic_num_partitions=1)
     with opened(tmp_path) as manager:
         append(manager.create_topic("t", 1).partitions[0], b"one", b"one, later")
         append(manager.create_topic("damaged", 1).partitions[0], b"one")

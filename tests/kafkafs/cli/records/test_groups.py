@@ -16,7 +16,7 @@ from storage.groups.offset_records import Committed
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.cli.mounting.test_mount_mistakes import tree
 from tests.storage.directory.test_mirror import make_mirror
-from tests.storage.logs import append
+from tests.storage.logs import append, write_settings
 
 GROUPS = ["odd name", "report"]
 
@@ -24,14 +24,13 @@ GROUPS = ["odd name", "report"]
 @pytest.fixture
 def filled(place: Place) -> Place:
     """Topic `orders`, with ten records in each partition, and committed offsets of two groups."""
+    write_settings(place.data, offsets_topic_num_partitions=1)
     with LogManager.open(str(place.data)) as manager:
         topic = manager.create_topic("orders", 2)
         for log in topic.partitions.values():
-            for number in range(10):
-                append(log, b"%d" % number)
-    assert reset(place.data, "report", "earliest", "orders:0").returncode == 0
-    assert reset(place.data, "report", "7", "orders:1").returncode == 0
-    assert reset(place.data, "odd name", "latest", "orders:0").returncode == 0
+            append(log, *[b"value"] * 10)
+        manager.groups.commit("report", "orders", {0: Committed(0), 1: Committed(7)})
+        manager.groups.commit("odd name", "orders", {0: Committed(10)})
     return place
 
 
@@ -125,6 +124,7 @@ def test_a_reset_of_what_is_a_brokers(filled: Place) -> None:
 
 
 def test_a_mirror_may_have_offsets_whose_records_it_has_not_copied(tmp_path: Path) -> None:
+    write_settings(tmp_path, offsets_topic_num_partitions=1)
     with LogManager.open(str(tmp_path)) as manager:
         append(manager.create_topic("orders", 1).partitions[0], b"1")
     make_mirror(tmp_path)
