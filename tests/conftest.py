@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--growths", type=int, default=0, help="how often files grow under the page cache's judge"
     )
     parser.addoption(
-        "--all-stops", action="store_true", help="crash tests judge all stops, not every third"
+        "--stops", type=int, default=9, metavar="N", help="crash tests judge every Nth stop"
     )
 
 

@@ -174,7 +174,7 @@ NOT_RUN = {
         "kernel ── inode ──▶ ViewFile ──▶ Generation ──▶ Timeline ──",
     ],
     "docs/dev/testing.md": [
-        ".venv/bin/pytest FILE --hypothesis-profile=random --hypothes",
+        ".venv/bin/pytest FILE --stops 3 --hypothesis-profile=random",
     ],
     "docs/performance.md": [
         "$ .venv/bin/python scripts/bench/mount.py --tiny    # some s",

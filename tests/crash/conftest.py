@@ -1,10 +1,8 @@
 """Fixtures of the crash tests.
 
 They make thousands of small directories, in memory: the simulated disk knows what is durable, so
-the real disk does not matter. In the gate a test judges every third stop, and the number of the
-first one depends on the test. In the soak part, with `--all-stops`, it judges all of them.
-
-Tests of many power cuts use other seeds in each run of the soak part (`--hypothesis-seed`).
+the real disk does not matter. A test judges every Nth stop (`--stops N`). The number of the first
+one depends on the test and on `--hypothesis-seed`, so that each run of the soak part judges others.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def chosen_stops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = request.node
-    if not request.config.getoption("--all-stops") and node.get_closest_marker("soak") is None:
-        start = zlib.crc32(node.nodeid.encode()) % moments.EVERY
-        monkeypatch.setattr(moments, "choice", moments.Choice(moments.EVERY, start))
+    options = request.config.option
+    start = zlib.crc32(f"{request.node.nodeid} {options.hypothesis_seed}".encode())
+    monkeypatch.setattr(moments, "choice", moments.Choice(options.stops, start))
 
 
 @pytest.fixture

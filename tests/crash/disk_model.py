@@ -44,9 +44,12 @@ class FileModel:
         self.length = len(content)
         self.images: dict[int, list[_Image]] = {}
         self.lengths: list[tuple[int, int]] = []
+        self.is_forgotten = False
+        self._content: bytes | None = content
 
     def write(self, position: int, data: bytes) -> None:
         self.event += 1
+        self._content = None
         end = position + len(data)
         for number in range(position // PAGE, -(-end // PAGE)):
             start = number * PAGE
@@ -59,6 +62,7 @@ class FileModel:
 
     def truncate(self, size: int) -> None:
         self.event += 1
+        self._content = None
         for number in [n for n in self.current if (n + 1) * PAGE > size]:
             keep = max(size - number * PAGE, 0)
             page = self.current[number][:keep] + _ZEROS[keep:]
@@ -91,11 +95,20 @@ class FileModel:
 
     def forget(self, event: int) -> None:
         """An fsync has failed: nothing writes what came up to ``event``, unless it comes again."""
+        self.is_forgotten = True
         for number, images in list(self.images.items()):
             self.images[number] = [image for image in images if image.event > event]
             if not self.images[number]:
                 del self.images[number]
         self.lengths = [entry for entry in self.lengths if entry[0] > event]
+
+    def content(self, draw: Draw | None = None) -> bytes:
+        """The file as it is or, with ``draw``, as it may be after a power cut."""
+        if draw is not None and (self.images or self.lengths or self.is_forgotten):
+            return _joined(*self.survive(draw))
+        if self._content is None:
+            self._content = _joined(self.length, self.current)
+        return self._content
 
     def survive(self, draw: Draw) -> tuple[int, dict[int, bytes]]:
         """The file as it may be after a power cut: its length, and the pages that are not zero."""
@@ -191,6 +204,13 @@ def _pages(content: bytes) -> list[tuple[int, bytes]]:
         (at // PAGE, content[at : at + PAGE].ljust(PAGE, b"\0"))
         for at in range(0, len(content), PAGE)
     ]
+
+
+def _joined(length: int, pages: dict[int, bytes]) -> bytes:
+    content = bytearray(length)
+    for number, page in pages.items():
+        content[number * PAGE : number * PAGE + len(page)] = page
+    return bytes(content[:length])
 
 
 Model: TypeAlias = FileModel | DirectoryModel

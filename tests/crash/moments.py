@@ -9,33 +9,40 @@ judged when it is over (in its midst locks may be held).
 from __future__ import annotations
 
 import copy
-import hashlib
+import itertools
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from storage import LogManager
 from storage.files import Files
 from tests.crash.disk import SimulatedDisk
-from tests.crash.disk_model import PAGE, DirectoryModel, Draw, FileModel
+from tests.crash.disk_model import DirectoryModel, Draw, FileModel
 
 State: TypeAlias = "dict[str, bytes | State]"
 """A directory: files with their bytes, directories with theirs."""
 
-EVERY = 3
-"""In the gate a test judges one stop of three."""
-
 
 class Choice(NamedTuple):
-    """Which stops are judged: each `every`-th, from number `start` on."""
+    """Which stops are judged: each `every`-th; the first one is number `start` modulo `every`."""
 
     every: int = 1
     start: int = 0
 
+    def of(self, found: list[Found], one_of: int) -> list[Found]:
+        every = min(self.every * one_of, max(len(found), 1))
+        return found[self.start % every :: every]
+
 
 choice = Choice()
 """Of the test that runs: tests/crash/conftest.py sets it."""
+
+
+def chosen_numbers() -> Iterator[int]:
+    """Count from 1, with the steps of `choice`: the operations at which a test lets a disk fail."""
+    return itertools.count(1 + choice.start % choice.every, choice.every)
+
 
 KEPT = 1
 """The seed with which nothing is lost: the process died, and not the machine."""
@@ -84,14 +91,7 @@ def _state(directory: DirectoryModel, draw: Draw | None) -> State:
     names = directory.entries if draw is None else directory.survive(draw)
     for name, model in sorted(names.items(), key=lambda entry: entry[0]):
         if isinstance(model, FileModel):
-            length, pages = model.length, model.current
-            if draw is not None:
-                length, pages = model.survive(draw)
-            content = bytearray(length)
-            for number, page in pages.items():
-                content[number * PAGE : number * PAGE + len(page)] = page
-            del content[length:]
-            found[name] = bytes(content)
+            found[name] = model.content(draw)
         else:
             found[name] = _state(model, draw)
     return found
@@ -108,13 +108,11 @@ def put(state: State, path: Path) -> None:
             put(content, path / name)
 
 
-def _digest(state: State) -> bytes:
-    digest = hashlib.blake2b()
-    for name, content in state.items():
-        inner = content if isinstance(content, bytes) else _digest(content)
-        digest.update(b"%d %s %d " % (isinstance(content, bytes), name.encode(), len(inner)))
-        digest.update(inner)
-    return digest.digest()
+def _hashable(state: State) -> tuple[object, ...]:
+    return tuple(
+        (name, content if isinstance(content, bytes) else _hashable(content))
+        for name, content in state.items()
+    )
 
 
 class Found(NamedTuple):
@@ -128,6 +126,16 @@ class Found(NamedTuple):
     expected: tuple[object, ...]
     lost: bool
     where: str
+
+
+def judge(stops: Iterable[Found], check: Callable[[Path, Found], None], where: Path) -> None:
+    for found in stops:
+        put(found.state, where)
+        try:
+            check(where, found)
+        except BaseException as error:
+            error.add_note(found.where)
+            raise
 
 
 class Stops:
@@ -150,7 +158,7 @@ class Stops:
         self.found: list[Found] = []
         self._seeds = (KEPT, *seeds)
         self._expected = expected
-        self._seen: set[tuple[bytes, tuple[object, ...], bool]] = set()
+        self._seen: set[tuple[object, ...]] = set()
 
     def _visit(self, operation: str) -> None:
         self.moments.append(operation)
@@ -160,7 +168,7 @@ class Stops:
             if lost and operation.startswith("half"):
                 continue  # what a power cut leaves of a write are whole pages
             state = self.disk.state(seed)
-            key = (_digest(state), expected, lost)
+            key = (_hashable(state), expected, lost)
             if key not in self._seen:
                 self._seen.add(key)
                 where = f"stopped before {len(self.moments)} {operation}, seed {seed}"
@@ -176,19 +184,15 @@ class Stops:
         """Return what power cuts leave, without what kills leave."""
         return [found for found in self.found if found.lost]
 
-    def judge(self, check: Callable[[Path, Found], None], where: Path) -> None:
-        """Let `check` look at the stops of this test's `choice`, each at the path `where`."""
-        self.found = self.found[choice.start :: choice.every] or self.found
-        self.judge_all(check, where)
+    def judge(self, check: Callable[[Path, Found], None], where: Path, *, one_of: int = 1) -> None:
+        """Let `check` look at the stops of this test's `choice`, each at the path `where`.
+
+        If the check takes long, it looks only at every `one_of`-th of them.
+        """
+        judge(choice.of(self.found, one_of), check, where)
 
     def judge_all(self, check: Callable[[Path, Found], None], where: Path) -> None:
-        for found in self.found:
-            put(found.state, where)
-            try:
-                check(where, found)
-            except BaseException as error:
-                error.add_note(found.where)
-                raise
+        judge(self.found, check, where)
 
 
 class Life(Protocol):
@@ -228,10 +232,10 @@ def during_opening(
     Openings after neighbouring stops leave the same contents. If the same is known of them, they
     are checked once.
     """
-    checked: set[tuple[bytes, tuple[object, ...], bool]] = set()
+    checked: set[tuple[object, ...]] = set()
 
     def is_new(found: Found) -> bool:
-        key = _digest(found.state), found.expected, found.lost
+        key = _hashable(found.state), found.expected, found.lost
         is_new = key not in checked
         checked.add(key)
         return is_new
@@ -243,7 +247,6 @@ def during_opening(
         manager.abandon()
         stops.end()
         again = [found._replace(state=each.state, where=each.where) for each in stops.found]
-        stops.found = list(filter(is_new, again))
-        stops.judge_all(check, path.with_name(path.name + "-again"))
+        judge(filter(is_new, again), check, path.with_name(path.name + "-again"))
 
     return stopped

@@ -27,7 +27,7 @@ from tests.compaction_model import ModelLog, Outcome, clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.failing_disk import FailingDisk, left_by_a_swap
 from tests.crash.histories import check_producers, content, known
-from tests.crash.moments import Found, Stops, Unsynced
+from tests.crash.moments import Found, Stops, Unsynced, chosen_numbers
 from tests.log_check import check_log
 from tests.observed import observe, rules_of
 from tests.storage.logs import opened
@@ -38,19 +38,21 @@ T = TypeVar("T")
 class Attempt:
     """A log that is ready to be cleaned, on a disk that is about to fail."""
 
-    def __init__(self, built: Path, data: Path, *, seeds: Sequence[int] = ()) -> None:
+    def __init__(self, built: Life, data: Path, *, seeds: Sequence[int] = ()) -> None:
         shutil.rmtree(data, ignore_errors=True)
-        shutil.copytree(built, data)
+        shutil.copytree(built.data, data)
         self.life = Life(data)
-        with opened(data, Unsynced(), clock_ms=lambda: self.life.now_ms) as manager:
-            self.life.history += content(manager.log("t", 0))
-        self.life.sequences = {7: 2, 8: 2, 9: 2}
+        self.life.history = [*built.history]
+        self.life.sequences = {**built.sequences}
         self.stops = Stops(data, seeds=seeds, new_disk=FailingDisk)
         assert isinstance(self.stops.disk, FailingDisk)
         self.disk = self.stops.disk
         self.life.begin(self.disk)
-        self.before = content(self.life.log)
-        self.after = self.expect()[1].content(observe(self.life.log))
+
+    def note_contents(self) -> None:
+        """Note the content before a cleaning, and what it must be after it."""
+        facts, outcome = self.expect()
+        self.before, self.after = content(self.life.log), outcome.content(facts)
 
     def expect(self, checkpoint: int | None = None) -> tuple[ModelLog, Outcome]:
         log, now_ms = self.life.log, self.life.now_ms
@@ -139,9 +141,9 @@ class Attempt:
 def test_a_disk_that_fails_at_each_operation(tmp_path: Path, error: int) -> None:
     life = Life(tmp_path / "built")
     life.build()
-    at = 1
-    while True:
-        attempt = Attempt(life.data, tmp_path / "data")
+    for at in chosen_numbers():
+        attempt = Attempt(life, tmp_path / "data")
+        attempt.note_contents()
         if not attempt.fail(error, at):
             break
         try:
@@ -150,7 +152,6 @@ def test_a_disk_that_fails_at_each_operation(tmp_path: Path, error: int) -> None
         except BaseException as caught:
             caught.add_note(f"{os.strerror(error)} at {at}: {attempt.disk.failed}")
             raise
-        at += 1
     assert content(attempt.life.log) == attempt.after
     assert at > (20 if error == errno.ENOSPC else 40)
 
@@ -168,7 +169,7 @@ def clean_again_after(
     life: Life, error: int, tmp_path: Path, tried: set[tuple[frozenset[str], bool]]
 ) -> None:
     at = 1
-    while (attempt := Attempt(life.data, tmp_path / "data")).fail(error, at):
+    while (attempt := Attempt(life, tmp_path / "data")).fail(error, at):
         log = attempt.life.log
         names = left_by_a_swap(attempt.life.data / "t-0")
         # Only the names decide how it goes on.
@@ -190,7 +191,7 @@ def test_the_cleaner_finishes_a_swap_first(tmp_path: Path, *, is_removed: bool) 
     life = Life(tmp_path / "built")
     life.build()
     at = 1
-    while (attempt := Attempt(life.data, tmp_path / "data")).fail(errno.EIO, at):
+    while (attempt := Attempt(life, tmp_path / "data")).fail(errno.EIO, at):
         log = attempt.life.log
         if log.replacement is not None and log.replacement.is_done:
             break
@@ -214,7 +215,8 @@ def test_a_power_cut_while_a_swap_is_taken_back_again(tmp_path: Path) -> None:
     life.build()
     at, tried = 1, 0
     while True:
-        attempt = Attempt(life.data, tmp_path / "data", seeds=range(-32, 0))
+        attempt = Attempt(life, tmp_path / "data", seeds=range(-32, 0))
+        attempt.note_contents()
         log, disk = attempt.life.log, attempt.disk
         if not cancel_decided(attempt, at):
             break
@@ -274,7 +276,8 @@ def test_a_cleaning_that_is_cancelled_leaves_all_as_it_was(tmp_path: Path) -> No
             super().check()
 
     at = 1
-    attempt = Attempt(life.data, tmp_path / "data")
+    attempt = Attempt(life, tmp_path / "data")
+    attempt.note_contents()
     while True:
         task = Cancelled()
         task.left = at
@@ -301,7 +304,7 @@ def test_deleted_records_stay_deleted_beside_a_swap_that_could_not_be_taken_back
     life = Life(tmp_path / "built")
     life.build()
     at = 1
-    while (attempt := Attempt(life.data, tmp_path / "data")).fail(errno.EROFS, at):
+    while (attempt := Attempt(life, tmp_path / "data")).fail(errno.EROFS, at):
         log, manager = attempt.life.log, attempt.life.manager
         is_decided = os.path.exists(log.segments[0].log_path + ".swap")
         if is_decided and log.replacement is not None and not log.replacement.is_done:

@@ -22,7 +22,7 @@ from storage.handover.handover import hand_over
 from storage.state import checkpoint_file, point_file
 from storage.state.point_file import Position, Range
 from tests.crash.failing_disk import FailingDisk
-from tests.crash.moments import Found, Stops, Unsynced
+from tests.crash.moments import Found, Stops, Unsynced, chosen_numbers
 from tests.storage.handed import OTHER, clock_ms, shown, write_broker
 from tests.storage.handover.test_restore_points import NAME, take_point
 from tests.storage.logs import NOW_MS, append, write_settings
@@ -162,9 +162,7 @@ def test_many_power_cuts(tmp_path: Path, link: bool, random_seeds: Callable[[int
 def test_a_failure_of_every_operation(tmp_path: Path, error: int) -> None:
     """The broker has been given all or nothing, and can start."""
     reference = Reference(tmp_path)
-    at = 0
-    while True:
-        at += 1
+    for at in chosen_numbers():
         root = tmp_path / str(at)
         build(root)
         disk = FailingDisk(str(root))

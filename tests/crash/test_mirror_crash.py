@@ -229,6 +229,8 @@ def test_a_gap_that_a_killed_mirror_has_named(
     data, line = tmp_path / "data", "missing 5 9 1"
     log = SourceLog([at(batch([b"1"] * 5), 0, 0)])
     with Source(t=SourceTopic(logs={0: log})) as source:
+        data.mkdir()
+        write_settings(data, log_index_size_max_bytes=240)
         Run(source, data)()
         (data / paths.CLEAN_SHUTDOWN).unlink()
         stops = Stops(data, seeds=(0, 2, 3))
@@ -266,6 +268,7 @@ def test_a_crash_while_line_indexes_are_written(tmp_path: Path) -> None:
     """Before and after a truncation."""
     data, cache = tmp_path / "data", str(tmp_path / "cache")
     data.mkdir()
+    write_settings(data, log_index_size_max_bytes=240)
     stops = Stops(data, seeds=(0, 2))
     stops.disk.armed = False
     manager = LogManager.open(str(data), files=stops.disk)

@@ -226,10 +226,9 @@ def test_a_power_cut_at_every_operation(tmp_path: Path) -> None:
 
 def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
     life, stops = stops_of(tmp_path, seeds=(0,))
-    stops.found = stops.found[::25]
     whole = functools.partial(check, life)
     again = during_opening(whole, seeds=(0,), clock_ms=lambda: life.now_ms)
-    stops.judge(again, tmp_path / "found")
+    stops.judge(again, tmp_path / "found", one_of=25)
 
 
 @pytest.mark.soak
@@ -238,8 +237,7 @@ def test_many_power_cuts_and_openings_stopped_too(
 ) -> None:
     life, stops = stops_of(tmp_path, seeds=random_seeds(4))
     whole = functools.partial(check, life)
-    found, stops.found = stops.found, stops.power_cuts
-    stops.judge(whole, tmp_path / "found")
-    stops.found = found[::30]
     again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: life.now_ms)
-    stops.judge(again, tmp_path / "found")
+    stops.judge(again, tmp_path / "found", one_of=30)
+    stops.found = stops.power_cuts
+    stops.judge(whole, tmp_path / "found")

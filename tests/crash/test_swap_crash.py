@@ -102,10 +102,9 @@ def test_many_power_cuts_and_openings_stopped_too(
     tmp_path: Path, random_seeds: Callable[[int], range]
 ) -> None:
     life, stops = stops_of(tmp_path, seeds=random_seeds(2))
-    found, stops.found = stops.found, stops.power_cuts
-    stops.judge(functools.partial(check_that_it_is_asked_again, life), tmp_path / "found")
-    stops.found = found[::50]
     again = during_opening(
         functools.partial(check, life), seeds=(0, 2), clock_ms=lambda: life.now_ms
     )
-    stops.judge(again, tmp_path / "found")
+    stops.judge(again, tmp_path / "found", one_of=50)
+    stops.found = stops.power_cuts
+    stops.judge(functools.partial(check_that_it_is_asked_again, life), tmp_path / "found")

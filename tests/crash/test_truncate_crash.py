@@ -220,6 +220,7 @@ class Beginning:
 
     def build(self) -> None:
         self.data.mkdir()
+        write_settings(self.data, log_index_size_max_bytes=240)
 
     def expected(self) -> tuple[object, ...]:
         return (self.phase,)

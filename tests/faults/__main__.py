@@ -30,7 +30,7 @@ from tests.faults.fault import ROOT, Fault, Misfit
 from tests.faults.sample import sample
 
 Found = TypeVar("Found")
-WHOLE = ("--all-stops", "-m", "")
+WHOLE = ("--stops=1", "-m", "")
 """Options with which pytest also runs what the gate leaves out."""
 
 
