@@ -30,7 +30,13 @@ settings.register_profile(
 # Many other examples: of scripts/soak.
 settings.register_profile("many", settings.get_profile("random"), max_examples=300)
 # The same examples in each run of the gate, so that a failure points at the change.
-settings.register_profile("same", settings.get_profile("random"), derandomize=True, max_examples=25)
+settings.register_profile(
+    "same",
+    settings.get_profile("random"),
+    derandomize=True,
+    max_examples=25,
+    stateful_step_count=20,
+)
 # Where each example takes long.
 settings.register_profile("few", settings.get_profile("random"), max_examples=10)
 settings.load_profile("same")

@@ -12,14 +12,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 import storage.log.staged_batches
@@ -220,12 +218,4 @@ class AdoptingMachine(RuleBasedStateMachine):
         assert check(self.manager) == []
 
 
-AdoptingMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestAdoptingMachine = AdoptingMachine.TestCase
-
-
-@pytest.mark.soak
-def test_long_lives() -> None:
-    run_state_machine_as_test(
-        AdoptingMachine, settings=settings(max_examples=50, stateful_step_count=50, deadline=None)
-    )

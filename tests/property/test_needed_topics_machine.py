@@ -23,7 +23,6 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from storage import LogManager, Record, encode
@@ -252,15 +251,5 @@ class NeededTopicsMachine(RuleBasedStateMachine):
             assert check(manager) == []
 
 
-NeededTopicsMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=12, deadline=None
-)
+NeededTopicsMachine.TestCase.settings = settings(max_examples=settings().max_examples // 5)
 TestNeededTopicsMachine = NeededTopicsMachine.TestCase
-
-
-@pytest.mark.soak
-def test_long_lives() -> None:
-    run_state_machine_as_test(
-        NeededTopicsMachine,
-        settings=settings(max_examples=50, stateful_step_count=40, deadline=None),
-    )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record, encode
@@ -124,17 +124,6 @@ BETWEEN = ["write", "end", "roll", "clean", "clean", "retain", "delete_records",
 
 @given(data=st.data())
 def test_what_was_planned_is_read(data: st.DataObject) -> None:
-    run_history(data)
-
-
-@pytest.mark.soak
-@settings(deadline=None, max_examples=300)
-@given(data=st.data())
-def test_what_was_planned_is_read_at_length(data: st.DataObject) -> None:
-    run_history(data)
-
-
-def run_history(data: st.DataObject) -> None:
     path = Path(tempfile.mkdtemp(dir=PLACE))
     clock = Clock()
     write_settings(

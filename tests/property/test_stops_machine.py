@@ -11,14 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     rule,
-    run_state_machine_as_test,
 )
 
 from storage import Log, LogManager, Record, encode
@@ -187,12 +184,4 @@ class StopsMachine(RuleBasedStateMachine):
         assert check(self.manager) == []
 
 
-StopsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 TestStopsMachine = StopsMachine.TestCase
-
-
-@pytest.mark.soak
-def test_the_same_for_minutes() -> None:
-    run_state_machine_as_test(
-        StopsMachine, settings=settings(max_examples=300, stateful_step_count=50, deadline=None)
-    )
