@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,6 @@ from kafkafs.spark.option_values import InvalidOption
 from storage import LogManager, Record
 from storage.condition.parse import parse
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-from storage.files import Files
 from storage.split.narrow import narrowed
 from tests.log_check import check
 from tests.spark.object_store import Bucket, ObjectStore
@@ -45,11 +45,10 @@ def bucket(store: ObjectStore) -> Bucket:
     return store.bucket()
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two topics: one of many segments, one with transactions, one of which is open."""
-    data = tmp_path / "data"
-    data.mkdir()
+    data = tmp_path_factory.mktemp("made")
     with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
         segmented(manager, "many", 4)
         topic = manager.create_topic("atomic", 1)
@@ -60,6 +59,20 @@ def data(tmp_path: Path) -> Path:
         left_open.send(b"undecided")
         committed.commit()
     return data
+
+
+@pytest.fixture(scope="module")
+def stored(store: ObjectStore, made: Path) -> Bucket:
+    """A bucket that no test changes, with what `made` has."""
+    bucket = store.bucket()
+    bucket.sync(made)
+    return bucket
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    """A copy of `made`, to be changed."""
+    return shutil.copytree(made, tmp_path / "data")
 
 
 def everything(manager: LogManager) -> dict[str, tuple[int, int, int, list[Record]]]:
@@ -79,11 +92,10 @@ def of_disk(data: Path) -> dict[str, tuple[int, int, int, list[Record]]]:
         return everything(manager)
 
 
-def test_it_is_what_lies_on_the_disk(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
+def test_it_is_what_lies_on_the_disk(made: Path, stored: Bucket) -> None:
     with (
-        FollowedDirectory(bucket.location) as opened,
-        LogManager.open(str(data), read_only=True) as local,
+        FollowedDirectory(stored.location) as opened,
+        LogManager.open(str(made), read_only=True) as local,
     ):
         assert everything(opened.manager) == everything(local)
         log, same = opened.manager.log("many", 0), local.log("many", 0)
@@ -96,20 +108,18 @@ def test_it_is_what_lies_on_the_disk(data: Path, bucket: Bucket) -> None:
         assert check(opened.manager) == []
 
 
-def test_only_what_is_wanted_is_looked_at(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
+def test_only_what_is_wanted_is_looked_at(stored: Bucket) -> None:
     with (
-        bucket.counted() as requests,
-        FollowedDirectory(bucket.location, lambda topic: topic == "atomic") as it,
+        stored.counted() as requests,
+        FollowedDirectory(stored.location, lambda topic: topic == "atomic") as it,
     ):
         assert list(it.manager.topics) == ["atomic"]
         assert not [path for _, path in requests.seen if "many-0" in path]
 
 
-def test_it_is_only_read(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
-    files = bucket.location.files()
-    log = f"{bucket.location.path}/many-0/{0:020d}.log"
+def test_it_is_only_read(stored: Bucket) -> None:
+    files = stored.location.files()
+    log = f"{stored.location.path}/many-0/{0:020d}.log"
     fd = files.open(log, os.O_RDONLY)
     writing: list[Callable[[], object]] = [
         *(partial(files.open, log, flags) for flags in (os.O_RDWR, os.O_WRONLY | os.O_CREAT)),
@@ -129,11 +139,12 @@ def test_it_is_only_read(data: Path, bucket: Bucket) -> None:
         assert refused.value.errno == errno.EROFS
         assert str(refused.value.filename).startswith("s3://")
     files.close(fd)
+    with pytest.raises(OSError, match="is read-only; write to a local directory: 's3://"):
+        LogManager.open(stored.location.path, files=files)
 
 
-def test_a_segment_costs_a_few_requests(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
-    with bucket.counted() as requests, FollowedDirectory(bucket.location):
+def test_a_segment_costs_a_few_requests(stored: Bucket) -> None:
+    with stored.counted() as requests, FollowedDirectory(stored.location):
         sealed = f"{2:020d}"
         assert len(requests.of(f"{sealed}.log")) <= 3
         assert len(requests.of(f"{sealed}.timeindex")) <= 2
@@ -143,14 +154,13 @@ def test_a_segment_costs_a_few_requests(data: Path, bucket: Bucket) -> None:
         assert len([kind for kind, _ in requests.seen if kind == "LIST"]) <= 6
 
 
-def test_looking_again_costs_a_listing_of_each_directory(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
-    with FollowedDirectory(bucket.location) as opened:
+def test_looking_again_costs_a_listing_of_each_directory(stored: Bucket) -> None:
+    with FollowedDirectory(stored.location) as opened:
         opened.refresh(at_once=True)
-        with bucket.counted() as requests:
+        with stored.counted() as requests:
             opened.refresh(at_once=True)
             assert [kind for kind, _ in requests.seen] == ["LIST"] * 3
-        with bucket.counted() as requests:
+        with stored.counted() as requests:
             for _ in range(100):
                 opened.refresh()
             # Once a second at most; a slow machine may need one.
@@ -334,53 +344,14 @@ def test_what_is_replaced_while_it_is_opened_is_opened_again(
 # -- what is refused -----------------------------------------------------------------------------
 
 
-def writing(files: Files, path: str) -> list[Callable[[], object]]:
-    return [
-        lambda: files.open(path, os.O_RDWR),
-        lambda: files.open(path, os.O_WRONLY | os.O_CREAT),
-        lambda: files.rename(path, path + ".deleted"),
-        lambda: files.unlink(path),
-        lambda: files.mkdir(path + "-0"),
-        lambda: files.rmdir(path),
-        lambda: files.utime_ns(path, 0),
-        lambda: files.sync_directory(path),
-        lambda: files.replace_atomically(path, b""),
-        lambda: files.lock(path),
-    ]
-
-
-def test_nothing_is_written(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
-    files = bucket.location.files()
-    name = f"many-0/{0:020d}.log"
-    path = f"{bucket.location.path}/{name}"
-    for write in writing(files, path):
-        with pytest.raises(OSError, match=f"read-only; write to a local directory: 's3://.*{name}"):
-            write()
-    fd = files.open(path, os.O_RDONLY)
-    by_descriptor: list[Callable[[], object]] = [
-        lambda: files.pwrite(fd, b"x", 0),
-        lambda: files.ftruncate(fd, 0),
-        lambda: files.fsync(fd),
-        lambda: files.fdatasync(fd),
-    ]
-    for write in by_descriptor:
-        with pytest.raises(OSError, match="is read-only"):
-            write()
-    files.close(fd)
-    with pytest.raises(OSError, match="is read-only"):
-        LogManager.open(bucket.location.path, files=files)
-
-
-def test_what_is_not_there(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
-    nowhere = bucket.uri.replace("some/where", "no/where")
+def test_what_is_not_there(stored: Bucket) -> None:
+    nowhere = stored.uri.replace("some/where", "no/where")
     with pytest.raises(FileNotFoundError, match=r"no such data directory: .*/no/where'"):
         FollowedDirectory(location_of(nowhere))
-    no_bucket = bucket.uri.replace(bucket.name, "nobody")
+    no_bucket = stored.uri.replace(stored.name, "nobody")
     with pytest.raises(OSError, match=r"bucket does not exist.*'s3://nobody/some/where'"):
         FollowedDirectory(location_of(no_bucket))
-    a_file = bucket.uri.replace("some/where", f"some/where/many-0/{0:020d}.log")
+    a_file = stored.uri.replace("some/where", f"some/where/many-0/{0:020d}.log")
     with pytest.raises(OSError, match=r"no such data directory|no directory"):
         FollowedDirectory(location_of(a_file))
 
@@ -408,29 +379,26 @@ def test_secrets_are_not_shown(bucket: Bucket) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_who_may_not_look(data: Path, bucket: Bucket, store: ObjectStore) -> None:
-    bucket.sync(data)
-    reason = rf"INVALID_ACCESS_KEY_ID.*'s3://{bucket.name}/some/where'"
+def test_who_may_not_look(stored: Bucket, store: ObjectStore) -> None:
+    reason = rf"INVALID_ACCESS_KEY_ID.*'s3://{stored.name}/some/where'"
     with store.guarded(), pytest.raises(OSError, match=reason) as caught:
-        FollowedDirectory(bucket.location)
+        FollowedDirectory(stored.location)
     assert "secret" not in str(caught.value)
 
 
-def test_what_pyarrow_takes_in_calls_only(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
+def test_what_pyarrow_takes_in_calls_only(made: Path, stored: Bucket) -> None:
     for more in ("anonymous=true", "session_token=abc"):
-        uri = f"{bucket.uri}&{more}"
+        uri = f"{stored.uri}&{more}"
         if more.startswith("anonymous"):
             uri = uri.replace("key:secret@", "")
         with FollowedDirectory(location_of(uri)) as opened:
-            assert everything(opened.manager) == of_disk(data)
+            assert everything(opened.manager) == of_disk(made)
 
 
-def test_a_place_goes_to_other_processes(data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
-    there = pickle.loads(pickle.dumps(bucket.location))
+def test_a_place_goes_to_other_processes(made: Path, stored: Bucket) -> None:
+    there = pickle.loads(pickle.dumps(stored.location))
     name = f"{there.path}/many-0/partition.metadata"
-    assert there.files().read_whole(name) == (data / "many-0/partition.metadata").read_bytes()
+    assert there.files().read_whole(name) == (made / "many-0/partition.metadata").read_bytes()
 
 
 def test_damage_is_told_as_on_a_disk(data: Path, bucket: Bucket) -> None:
@@ -451,22 +419,20 @@ def load(spark: SparkSession, path: str, **options: str) -> DataFrame:
     return spark.read.format("kafkafs").options(path=path, **given).load()
 
 
-def test_spark_reads_it(spark: SparkSession, data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
+def test_spark_reads_it(spark: SparkSession, made: Path, stored: Bucket) -> None:
     order = ["topic", "partition", "offset"]
     for isolation in ("read_committed", "read_uncommitted"):
-        here = load(spark, str(data), isolationLevel=isolation).orderBy(*order).collect()
-        there = load(spark, bucket.uri, isolationLevel=isolation).orderBy(*order).collect()
+        here = load(spark, str(made), isolationLevel=isolation).orderBy(*order).collect()
+        there = load(spark, stored.uri, isolationLevel=isolation).orderBy(*order).collect()
         assert there == here
         assert len(here) == (9 if isolation == "read_committed" else 12)
 
 
 @pytest.mark.soak
-def test_spark_reads_a_part_of_it(spark: SparkSession, data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
+def test_spark_reads_a_part_of_it(spark: SparkSession, stored: Bucket) -> None:
     found = load(
         spark,
-        bucket.uri,
+        stored.uri,
         subscribePattern="many",
         startingTimestamp=str(NOW_MS + DAY_MS),
         endingTimestamp=str(NOW_MS + 3 * DAY_MS),
@@ -503,9 +469,8 @@ def test_spark_follows_what_is_copied_there(
     assert run() == list(range(11))
 
 
-def test_spark_says_what_is_not_there(spark: SparkSession, data: Path, bucket: Bucket) -> None:
-    bucket.sync(data)
-    nowhere = bucket.uri.replace("some/where", "no/where")
+def test_spark_says_what_is_not_there(spark: SparkSession, stored: Bucket) -> None:
+    nowhere = stored.uri.replace("some/where", "no/where")
     with pytest.raises(PySparkException, match=r"no such data directory: .*/no/where") as caught:
         load(spark, nowhere).collect()
     assert "secret@" not in str(caught.value)
