@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis.strategies import sampled_from
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.location.location import Location
@@ -173,14 +174,15 @@ def plain(data: Path) -> list[Row]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
-@given(words=three_values.conditions())
+@given(
+    words=three_values.conditions(),
+    options=sampled_from([{}, {"minPartitions": 5}, {"maxPartitionBytes": 200}]),
+)
 def test_the_same_rows_as_by_three_values(
-    data: Path, plain: list[Row], words: three_values.Words
+    data: Path, plain: list[Row], words: three_values.Words, options: dict[str, int]
 ) -> None:
     expected = [row for row in plain if three_values.is_true(words, row, row.record)]
-    for options in ({}, {"minPartitions": 5}, {"maxPartitionBytes": 200}):
-        assert read_all(batch_parts(data, where=words.text, **options)) == expected
+    assert read_all(batch_parts(data, where=words.text, **options)) == expected
 
 
 @pytest.mark.parametrize("low", range(EPOCH_MS - 3, EPOCH_MS + 5))
