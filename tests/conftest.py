@@ -43,9 +43,7 @@ settings.load_profile("same")
 
 SPARK_TESTS = "tests/spark"
 SPARK_SESSION = "spark: SparkSession"
-"""A file with a test that has such an argument asks for a session."""
-SESSIONS = 2
-"""So many processes of pytest have a Spark session; each session has a JVM."""
+"""A file with a test that has such an argument asks for the Spark session."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,7 +107,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First what only some processes may run: the others have all the rest meanwhile."""
+    """First what only one process may run: the others have all the rest meanwhile."""
     items.sort(key=lambda item: not asks_for_session(item.path))
 
 
@@ -120,24 +118,24 @@ def asks_for_session(file: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Whole files go to a process, and two processes share the files that ask for a session."""
+    """Whole files go to a process, and one process has all files that ask for the session."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class FewSessions(LoadFileScheduling):  # type: ignore[misc]
+    class OneSession(LoadFileScheduling):  # type: ignore[misc]
         def _assign_work_unit(self, node: WorkerController) -> None:
-            with_session = [
-                other
+            others_have_session = any(
+                asks_for_session(config.rootpath / file)
                 for other, files in self.assigned_work.items()
-                if any(asks_for_session(config.rootpath / file) for file in files)
-            ]
-            may_have_session = node in with_session or len(with_session) < SESSIONS
+                for file in files
+                if other is not node
+            )
             for file in self.workqueue:
-                if may_have_session or not asks_for_session(config.rootpath / file):
+                if not others_have_session or not asks_for_session(config.rootpath / file):
                     self.workqueue.move_to_end(file, last=False)
                     super()._assign_work_unit(node)
                     return
             node.shutdown()
 
-    return FewSessions(config, log)
+    return OneSession(config, log)
