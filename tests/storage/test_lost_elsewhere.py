@@ -27,8 +27,9 @@ def lose(data: Path, way: str) -> tuple[int, int]:
     return int(base) + (int(left[0]) // 74 if left else 0), int(base) + 3
 
 
-@pytest.mark.parametrize("settings", [{}, {"cleanup.policy": "compact"}])
-@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("clean", "settings"), [(True, {}), (False, {"cleanup.policy": "compact"})]
+)
 @pytest.mark.parametrize("target", [1, 150, EVERYTHING])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_split_fails_exactly_there(

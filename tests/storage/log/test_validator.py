@@ -188,16 +188,18 @@ def test_a_batch_that_is_cut_off(end: int) -> None:
     assert raised.value.position == len(ENCODED)
 
 
-@pytest.mark.parametrize("position", range(8, len(ENCODED), 7))
-def test_a_flipped_bit(position: int) -> None:
+def test_a_flipped_bit() -> None:
     """Anywhere but in the base offset, which the log gives anew, and the leader epoch."""
-    changed = bytearray(ENCODED)
-    changed[position] ^= 4
-    if 12 <= position < 16:
-        assert len(validate(changed)) == 1
-    else:
-        with pytest.raises(InvalidRecord):
+    for position in range(8, len(ENCODED)):
+        changed = bytearray(ENCODED)
+        changed[position] ^= 4
+        try:
             validate(changed)
+        except InvalidRecord:
+            is_valid = False
+        else:
+            is_valid = True
+        assert is_valid == (12 <= position < 16), position
 
 
 @pytest.mark.parametrize(

@@ -159,16 +159,16 @@ LENGTHS = (
 )
 
 
-@pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("reason", REJECTED)
-def test_reader_rejects(reason: str, codec: int) -> None:
-    data = THREE_RECORDS + packed(REJECTED[reason], codec)
-    with pytest.raises(CorruptRecord) as caught:
-        decode(data, 95)
-    assert caught.value.position == 95 or not codec
-    if reason in LENGTHS:
-        with pytest.raises(CorruptRecord):
-            plain(data, 95, len(data))
+def test_reader_rejects(reason: str) -> None:
+    for codec in range(5):
+        data = THREE_RECORDS + packed(REJECTED[reason], codec)
+        with pytest.raises(CorruptRecord) as caught:
+            decode(data, 95)
+        assert caught.value.position == 95 or not codec, codec
+        if reason in LENGTHS:
+            with pytest.raises(CorruptRecord):
+                plain(data, 95, len(data))
 
 
 @given(log=logs(max_batches=1), change=st.sampled_from([-1, 1]))

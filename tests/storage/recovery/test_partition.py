@@ -56,15 +56,16 @@ def test_after_a_kill_nothing_is_missing(tmp_path: Path) -> None:
         assert manager.cuts == []
 
 
-@pytest.mark.parametrize("missing", range(1, 75))
-def test_a_torn_last_batch_is_cut_and_kept(tmp_path: Path, missing: int) -> None:
+# Around the fields of the header that say where a batch ends, the CRC, and the ends of the header
+# and of the batch.
+@pytest.mark.parametrize("left", [0, 1, 7, 8, 11, 12, 16, 17, 20, 21, 57, 60, 61, 62, 74])
+def test_a_torn_last_batch_is_cut_and_kept(tmp_path: Path, left: int) -> None:
     lines = fill(tmp_path)
     path = last_log(tmp_path)
     size = path.stat().st_size
     torn = size - len(batch([lines[-1]]))
-    if missing >= size - torn:
-        pytest.fail("the last batch is longer than what is cut here")
-    os.truncate(path, size - missing)
+    assert left < size - torn
+    os.truncate(path, torn + left)
     tail = path.read_bytes()[torn:]
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
