@@ -208,8 +208,8 @@ class Blind(Files):
         return super().file_stat(path)
 
 
-def test_planning_for_hundreds_of_partitions_looks_into_no_file(tmp_path: Path) -> None:
-    write_settings(tmp_path, log_retention_ms=2 * DAY_MS, num_partitions=200)
+def test_planning_looks_into_no_file(tmp_path: Path) -> None:
+    write_settings(tmp_path, log_retention_ms=2 * DAY_MS, num_partitions=20)
     with opened(tmp_path) as manager:
         for log in manager.create_topic("t").partitions.values():
             fill(log, 3)
@@ -217,7 +217,7 @@ def test_planning_for_hundreds_of_partitions_looks_into_no_file(tmp_path: Path) 
     with opened(tmp_path, files) as manager:
         files.closed = True
         plans = [plan_retention(log, NOW_MS + 4 * DAY_MS, {}) for log in manager.logs()]
-        assert [plan.offsets for plan in plans] == [4] * 200
+        assert [plan.offsets for plan in plans] == [4] * 20
         assert retain(manager, manager.logs(), Task(), NOW_MS).segments == 0
         files.closed = False
 
