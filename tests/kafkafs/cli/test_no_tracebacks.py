@@ -142,12 +142,10 @@ def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
         fill(place.data)
         place.mount()
         odd = os.fsdecode(b"\xff")
-        lines = [
-            words_of(command, directory, topic)
-            for command in TAKE_A_DIRECTORY
-            if not command.startswith("spark")
-            for directory, topic in ((str(tmp_path), odd), (str(place.path), odd), (odd, "orders"))
-        ]
+        commands = [name for name in TAKE_A_DIRECTORY if not name.startswith("spark")]
+        lines = [words_of(command, odd) for command in commands]
+        for n, command in enumerate(commands):
+            lines.append(words_of(command, str(place.path if n % 2 else tmp_path), odd))
         lines += [["undelete", str(place.path), "orders", "--id", odd]]
         lines += [["config", str(place.path), "orders", f"cleanup.policy={odd}"]]
         lines += [[name, odd] for name in ("consume", "doctor", "dump", "tail", "umount", "wait")]

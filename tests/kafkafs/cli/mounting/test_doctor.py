@@ -111,48 +111,90 @@ def test_what_is_wrong_is_said_with_the_line_that_mends_it(data: Path) -> None:
 # -- this machine ----------------------------------------------------------------------------------
 
 
-@needs_root
-@pytest.mark.parametrize(
-    ("make", "user", "what", "mend"),
-    [
-        ("", None, "No such file or directory", "modprobe fuse"),
-        ("touch /dev/fuse", None, "is not the FUSE device", "mknod -m 0666 /dev/fuse c 10 229"),
-        ("mknod -m 600 /dev/fuse c 10 229", USER, "Permission denied", "chmod 0666 /dev/fuse"),
-    ],
-)
-@pytest.mark.programs
-def test_the_device(make: str, user: int | None, what: str, mend: str) -> None:
-    before = f"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; {make}"
-    state, said, mends = one(doctor(before=before, user=user), "fuse-device")
-    in_container = any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
-    assert (state, what in said) == ("wrong", True)
-    assert mend in mends or (in_container and "--device /dev/fuse" in mends)
+# (Each of these starts takes long, so each machine has several faults.)
 
 
-@needs_root
-@pytest.mark.programs
-def test_fusermount(tmp_path: Path) -> None:
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    path = f"export PATH={programs}"
-    shutil.copy(sys.executable, programs)
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A directory for $PATH that has no fusermount3."""
+    path = tmp_path / "programs"
+    path.mkdir()
+    shutil.copy(sys.executable, path)
     for name in ("sh", "setpriv"):
-        shutil.copy(shutil.which(name) or name, programs)
-    assert one(doctor(before=path), "fusermount3") == (
+        shutil.copy(shutil.which(name) or name, path)
+    for directory in (tmp_path, *tmp_path.parents[:-2]):
+        directory.chmod(0o755)
+    return path
+
+
+def broken(programs: Path, make: str, user: int | None = None) -> Findings:
+    """What doctor finds with an empty /dev, the programs, a fuse.conf, and what `make` does."""
+    conf = programs / "fuse.conf"
+    conf.touch()
+    before = f"mount --bind {conf} /etc/fuse.conf; mount -t tmpfs none /dev; "
+    before += f"mknod -m 666 /dev/null c 1 3; {make}; export PATH={programs}"
+    return doctor(before=before, user=user)
+
+
+@needs_root
+@pytest.mark.programs
+def test_a_machine_without_fuse(programs: Path) -> None:
+    program = "import pyfuse3; print(open('/proc/self/maps').read())"
+    maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+    library = next(line.split()[-1] for line in maps.splitlines() if "libfuse3" in line)
+    (empty := programs / "empty").touch()
+    found = broken(programs, f"mount --bind {empty} {library}; ulimit -n 500; ulimit -f 1000")
+    state, what, mend = one(found, "fuse-device")
+    assert (state, "No such file or directory" in what) == ("wrong", True)
+    in_container = any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
+    assert "modprobe fuse" in mend or (in_container and "--device /dev/fuse" in mend)
+    assert one(found, "fusermount3") == (
         *("wrong", "fusermount3 is not in $PATH"),
         "apt-get install fuse3",
     )
-    for directory in (tmp_path, *tmp_path.parents[:-2]):
-        directory.chmod(0o755)
+    state, what, mend = one(found, "libfuse")
+    assert (state, "libfuse3" in what) == ("wrong", True)
+    assert "apt-get install fuse3" in mend
+    assert found["allow-other"] == [], "root may"
+    state, what, mend = one(found, "open-files")
+    assert (state, "at most 500 files" in what, "prlimit" in mend) == ("wrong", True, True)
+    state, what, mend = one(found, "file-size")
+    assert (state, "KiB: appends beyond that" in what, "prlimit" in mend) == ("wrong", True, True)
+
+
+@needs_root
+@pytest.mark.programs
+def test_another_device_and_a_fusermount_for_root(programs: Path) -> None:
     (programs / "fusermount3").write_text("#!/bin/sh\n")
     (programs / "fusermount3").chmod(0o755)
-    assert doctor(before=path)["fusermount3"] == []
-    state, what, mend = one(doctor(before=path, user=USER), "fusermount3")
+    found = broken(programs, "touch /dev/fuse")
+    state, what, mend = one(found, "fuse-device")
+    assert (state, "is not the FUSE device" in what) == ("wrong", True)
+    assert "mknod -m 0666 /dev/fuse c 10 229" in mend
+    assert found["fusermount3"] == []
+
+
+@needs_root
+@pytest.mark.programs
+def test_a_user_who_may_not_mount(programs: Path) -> None:
+    (programs / "fusermount3").write_text("#!/bin/sh\n")
+    (programs / "fusermount3").chmod(0o755)
+    (programs / "fuse.conf").write_text("#user_allow_other\n")
+    found = broken(programs, "mknod -m 600 /dev/fuse c 10 229", user=USER)
+    state, what, mend = one(found, "fuse-device")
+    assert (state, "Permission denied" in what) == ("wrong", True)
+    assert "chmod 0666 /dev/fuse" in mend
+    state, what, mend = one(found, "fusermount3")
     assert (state, what.split(":")[0]) == (
         "wrong",
         f"{programs}/fusermount3 is not setuid root, so only root can mount",
     )
     assert mend.startswith("sudo ")
+    state, what, mend = one(found, "allow-other")
+    assert (state, "user_allow_other" in what) == ("hint", True)
+    assert "echo user_allow_other >> /etc/fuse.conf" in mend
+    (programs / "fuse.conf").write_text("mount_max = 10\nuser_allow_other\n")
+    assert broken(programs, "true", user=USER)["allow-other"] == []
 
 
 @needs_root
@@ -180,43 +222,6 @@ def test_fusermount(tmp_path: Path) -> None:
 def test_the_right_to_mount(without: str, what: str, mend: str) -> None:
     before = f'set -- setpriv {without} "$@"'
     assert one(doctor(before=before), "mount-right") == ("wrong", what, mend)
-
-
-@needs_root
-@pytest.mark.programs
-def test_the_library(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.touch()
-    program = "import pyfuse3; print(open('/proc/self/maps').read())"
-    maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
-    library = next(line.split()[-1] for line in maps.splitlines() if "libfuse3" in line)
-    state, what, mend = one(doctor(before=f"mount --bind {empty} {library}"), "libfuse")
-    assert (state, "libfuse3" in what) == ("wrong", True)
-    assert "apt-get install fuse3" in mend
-
-
-@needs_root
-@pytest.mark.programs
-def test_letting_others_in(tmp_path: Path) -> None:
-    conf = tmp_path / "fuse.conf"
-    conf.write_text("#user_allow_other\n")
-    before = f"mount --bind {conf} /etc/fuse.conf"
-    assert doctor(before=before)["allow-other"] == [], "root may"
-    state, what, mend = one(doctor(before=before, user=USER), "allow-other")
-    assert (state, "user_allow_other" in what) == ("hint", True)
-    assert "echo user_allow_other >> /etc/fuse.conf" in mend
-    conf.write_text("mount_max = 10\nuser_allow_other\n")
-    assert doctor(before=before, user=USER)["allow-other"] == []
-
-
-@needs_root
-@pytest.mark.programs
-def test_limits() -> None:
-    found = doctor(before="ulimit -n 500; ulimit -f 1000")
-    state, what, mend = one(found, "open-files")
-    assert (state, "at most 500 files" in what, "prlimit" in mend) == ("wrong", True, True)
-    state, what, mend = one(found, "file-size")
-    assert (state, "KiB: appends beyond that" in what, "prlimit" in mend) == ("wrong", True, True)
 
 
 # -- mounts ----------------------------------------------------------------------------------------
