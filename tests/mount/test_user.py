@@ -198,20 +198,6 @@ def test_a_stale_mount_of_an_ordinary_user_is_cleaned(user: User) -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.skipif(AS_USER, reason="needs a directory of another user")
-def test_a_directory_that_is_another_users_is_refused_by_one_line(user: User) -> None:
-    data = user.base / "data"
-    data.mkdir(mode=0o755)
-    done = user.run("kafkafs mount data mnt")
-    assert done.returncode != 0
-    assert done.stdout == ""
-    assert done.stderr == (
-        f"kafkafs: {data}/.lock: Permission denied: {data} belongs to root, "
-        f"but the daemon runs as nobody; as root: chown -R nobody {data}\n"
-    )
-    assert list(data.iterdir()) == []
-
-
 @pytest.mark.skipif(AS_USER, reason="mounts fusectl")
 @pytest.mark.parametrize("end", ["kafkafs umount --force mnt 2>&1 || true", CLEANED])
 def test_a_mount_that_does_not_answer_is_ended_by_fusectl(user: User, end: str) -> None:
