@@ -71,9 +71,13 @@ def _device(kind: str, base: Path, size: int, inodes: int | None) -> Iterator[st
 def fill_bytes(directory: Path) -> Path:
     """Take every byte that is left, with one file."""
     path = directory / "filler"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         size = 1 << 20
+        with contextlib.suppress(OSError):  # at the end of the room
+            while True:
+                os.posix_fallocate(fd, os.lseek(fd, 0, os.SEEK_END), size)
+        os.lseek(fd, 0, os.SEEK_END)
         while size:
             try:
                 os.write(fd, b"\1" * size)

@@ -31,9 +31,7 @@ Filler = Callable[[Path], Path]
 Way = tuple[str, Filler]
 WAYS = [("ext4", fill_bytes), ("tmpfs", fill_inodes)]
 MORE_WAYS = [
-    ("ext4", fill_inodes),
-    ("tmpfs", fill_bytes),
-    ("overlay", fill_bytes),
+    # A deletion needs an inode there.
     ("overlay", fill_inodes),
     # These make inodes from bytes.
     ("xfs", fill_bytes),
@@ -186,6 +184,7 @@ def frees(mount: Mount) -> str:
     return next(line for line in said if line.startswith("last_frees "))
 
 
+@pytest.mark.parametrize("way", WAYS[:1], indirect=True)
 def test_one_large_topic_with_retention(mount: Mount, fill: Filler, disk: Path) -> None:
     count = a_large_topic(mount, "retention.bytes=16MiB")
     fill(disk)
@@ -198,6 +197,7 @@ def test_one_large_topic_with_retention(mount: Mount, fill: Filler, disk: Path) 
     mount.run("until echo more >> large/0; do sleep 0.1; done 2>/dev/null")
 
 
+@pytest.mark.parametrize("way", WAYS[:1], indirect=True)
 def test_one_large_topic_without_retention(mount: Mount, fill: Filler, disk: Path) -> None:
     """All bytes are in the newest segment, which retention keeps and delete-records frees."""
     count = a_large_topic(mount)
