@@ -113,4 +113,4 @@ def test_four_kills(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_many_kills(tmp_path: Path) -> None:
-    kill(tmp_path, 60, seed=12)
+    kill(tmp_path, 30, seed=12)

@@ -17,7 +17,7 @@ from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running, less, program
 from tests.waits import HANG_S, until
 
-ROUNDS = 10
+ROUNDS = 6
 FAST = ["--sleep-interval=0.02"]
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
 KEYS = 50
@@ -234,7 +234,7 @@ class Rsyslog:
     It ends when it is done: by default it gives up a read that takes a second, and what is queued.
     """
 
-    rounds = 4
+    rounds = 3
     """In each the writer goes on for as long as it sleeps."""
 
     def __init__(self, file: Path, scratch: Path) -> None:
