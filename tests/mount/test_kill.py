@@ -145,5 +145,5 @@ def test_who_follows_goes_on_after_a_kill(tmp_path: Path, deleted: bool) -> None
 
 
 @pytest.mark.soak
-def test_twenty_kills(tmp_path: Path) -> None:
-    kill(tmp_path, 20, seed=20)
+def test_twelve_kills(tmp_path: Path) -> None:
+    kill(tmp_path, 12, seed=20)
