@@ -1,7 +1,7 @@
-"""A broker serves what we have cleaned, from every state that a crash of our cleaner can leave.
+"""A broker serves what we have cleaned, from states that a crash of our cleaner can leave.
 
-Each state of one topic is put into the place of another topic of the broker's, so that one start
-of the broker recovers all of them.
+Every second state of one topic is put into the place of another topic of the broker's, so that one
+start of the broker recovers all of them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,10 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 Consumed = dict[Isolation, dict[str, list[Record]]]
 
-STATES = 60  # at most
+STATES = 30  # at most
 SOURCE = Scenario("source", drawn(7), {"internal.segment.bytes": 8000, "delete.retention.ms": 0})
-SERVED = [
-    s
-    for s in SCENARIOS
-    if s.topic.startswith(("everything", "tombstones", "producers", "transactions", "drawn"))
-]
+KINDS = ("everything-lz4", "tombstones-stay", "producers", "transactions-expire")
+SERVED = [s for s in SCENARIOS if s.topic in (*KINDS, "drawn-0", "drawn-2")]
 BETWEEN = {"cleanup.policy": "delete"}
 
 
@@ -158,7 +155,7 @@ class Handed:
         self.written = self.consume([s.topic for s in written])
         broker.stop()
 
-        states = crash_states(broker.data, base)
+        states = crash_states(broker.data, base)[::2]
         self.crashed = crashed[: len(states)]
         write_settings(broker.data, written)
         now_ms = time.time_ns() // 1_000_000

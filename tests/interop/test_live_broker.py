@@ -343,7 +343,7 @@ def test_searches_while_the_broker_cleans(
         return {each.inode() for each in os.scandir(directory) if each.name.endswith(".log")}
 
     sender, built = Sender(live), 0
-    for first in range(0, 1000, 50):
+    for first in range(0, 500, 50):
         # Each second one has the same key.
         keyed = [
             each._replace(key=b"%d" % (n % 2 and n))
@@ -370,7 +370,7 @@ def test_searches_while_the_broker_cleans(
             assert sum(batch is not None for _, batch in whole.batches) == 1
             needed = whole.bytes_for(whole_word(1))
             size = tree.mount.manager.log("searched", 0).size
-    assert built > 50
+    assert built > 10
     assert needed < size / 2
 
 
