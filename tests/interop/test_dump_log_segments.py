@@ -27,7 +27,7 @@ def random_batch(rng: random.Random, now_ms: int) -> list[Record]:
     """Records with and without keys, values and headers; timestamps go back and forth."""
 
     def text(longest: int) -> bytes | None:
-        length = rng.choice([0, 1, 10, 100, longest])
+        length = rng.choice([0, 1, 10, longest])
         return None if rng.random() < 0.1 else "".join(rng.choices("aé€𝄞 :", k=length)).encode()
 
     return [
@@ -35,11 +35,11 @@ def random_batch(rng: random.Random, now_ms: int) -> list[Record]:
             number,
             now_ms + rng.randrange(-50, 50),
             0,
-            text(200),
-            text(2000),
-            tuple((f"h{n}", text(20)) for n in range(rng.randrange(3))),
+            text(20),
+            text(600),
+            tuple((f"h{n}", text(5)) for n in range(rng.randrange(3))),
         )
-        for number in range(rng.randrange(1, 30))
+        for number in range(rng.randrange(1, 15))
     ]
 
 
@@ -122,7 +122,7 @@ def entries(indexes: list[Path], size: int) -> int:
 )
 def test_written_and_rolled(tmp_path: Path, interval: int, codec: str) -> None:
     with opened(tmp_path) as manager:
-        written = fill(manager, 7, 200, index_interval_bytes=interval, compression_type=codec)
+        written = fill(manager, 7, 100, index_interval_bytes=interval, compression_type=codec)
         assert len(manager.log("t", 0).segments) > 1
     assert judge(tmp_path / "t-0") == written
 
@@ -189,10 +189,10 @@ def test_while_it_grows(tmp_path: Path) -> None:
         assert listed.count("position: ") > 20
 
 
-@pytest.mark.parametrize("codec", ["lz4", "snappy", "gzip", "zstd"])
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_repacked(tmp_path: Path, codec: str) -> None:
     with opened(tmp_path) as manager:
-        written = fill(manager, 8, 200, kafkafs_repack=codec, index_interval_bytes=500)
+        written = fill(manager, 8, 100, kafkafs_repack=codec, index_interval_bytes=500)
         log = manager.log("t", 0)
         log.roll(NOW_MS)
         assert len(repack_all(log, NOW_MS, Task())) > 1
