@@ -109,13 +109,21 @@ def put_batch(
     return head + tail
 
 
+def _shifted(crc: int) -> int:
+    """Divide by the polynomial of CRC-32C, for one byte."""
+    for _ in range(8):
+        crc = crc >> 1 ^ (crc & 1) * 0x82F63B78
+    return crc
+
+
+_CRCS = [_shifted(byte) for byte in range(256)]
+
+
 def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """The CRC-32C of `data`, or of bytes whose own is `crc` and `data` after them."""
     crc ^= 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (crc & 1) * 0x82F63B78
+        crc = crc >> 8 ^ _CRCS[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
 
 
