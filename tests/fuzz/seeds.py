@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Iterator
@@ -92,6 +93,7 @@ def filled(fields: list[Field]) -> dict[str, Any]:
     return found
 
 
+@functools.cache
 def seeds(name: str) -> list[bytes]:
     """Of the target of this name."""
     logs = [*v2(), *legacy()]
