@@ -24,7 +24,7 @@ from storage.files import Files
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.crash.failing_disk import FailingDisk, left_by_a_swap
-from tests.crash.moments import Found, Stops, Unsynced
+from tests.crash.moments import Found, Stops, Unsynced, chosen_numbers
 from tests.kafkafs.trees import Tree, in_thread
 from tests.storage.logs import NOW_MS, NOW_NS
 
@@ -172,9 +172,8 @@ def test_a_kill_while_the_same_process_repacks_again(tmp_path: Path) -> None:
 def repack_again_after(
     built: Life, error: int, tmp_path: Path, tried: set[tuple[frozenset[str], bool]]
 ) -> None:
-    at = 0
-    while True:
-        life, at = copy.copy(built), at + 1
+    for at in chosen_numbers():
+        life = copy.copy(built)
         life.data = tmp_path / "data"
         shutil.rmtree(life.data, ignore_errors=True)
         shutil.copytree(built.data, life.data)

@@ -23,8 +23,8 @@ from tests.log_check import check_log
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 
 DELAY_MS = 1000
-COUNT = 20
-START = 9
+COUNT = 12
+START = 5
 
 
 def clock() -> int:
@@ -32,7 +32,7 @@ def clock() -> int:
 
 
 def build(data: Path) -> Path:
-    """A topic of two partitions with twenty records each in several segments, and another one."""
+    """A topic of two partitions with twelve records each in several segments, and another one."""
     data.mkdir()
     write_settings(data, log_index_size_max_bytes=240, log_index_interval_bytes=100)
     manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock)
@@ -48,8 +48,8 @@ def build(data: Path) -> Path:
 
 
 def by_retention(manager: LogManager, log: Log) -> bool:
-    """Everything that is older than ten milliseconds, as far as segments go."""
-    manager.change_topic_settings("t", {"retention.ms": "10"})
+    """Everything that is older than five milliseconds, as far as segments go."""
+    manager.change_topic_settings("t", {"retention.ms": "5"})
     outcome = retain(manager, [log], Task())
     return not outcome.notes
 
