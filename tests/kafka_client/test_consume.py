@@ -191,7 +191,7 @@ def test_a_silent_broker_has_a_time_limit_of_its_own(
     monkeypatch: pytest.MonkeyPatch, brokers: list[FakeBroker], consumer: Consumer
 ) -> None:
     for module in (connection_module, consume_module):
-        monkeypatch.setattr(module, "TIMEOUT_S", 1.0)
+        monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
     get(consumer, ONE)
     brokers[1].answers["Fetch"] = lambda *_: b""
     others: list[Fetched] = []

@@ -257,10 +257,10 @@ def test_a_mirror(tmp_path: Path, command: str) -> None:
     fill(tmp_path)
     make_mirror(tmp_path)
     before = tree(tmp_path)
-    done = kafkafs(*words_of(command, *TAKE_A_DIRECTORY[command](str(tmp_path))))
+    done = run(command, *TAKE_A_DIRECTORY[command](str(tmp_path)))
     is_refused = done.stderr == f"kafkafs: {mirrored_line(tmp_path)}\n"
     assert is_refused == (command in CHANGE_LOGS), done
-    assert done.returncode == 3 or not is_refused
+    assert done.exit_code == 3 or not is_refused
     assert tree(tmp_path) == before
 
 

@@ -220,8 +220,10 @@ def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
     assert done.stderr.startswith("kafkafs: the data directory is in use by process")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["cat {0} orders", "dump --print-data-log {0}/orders-0/*.log"])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [("cat {0} orders", ""), ("dump --print-data-log {0}/orders-0/*.log", "1")],
+)
 @pytest.mark.programs
 def test_a_reader_that_has_gone(tmp_path: Path, command: str, unbuffered: str) -> None:
     """… ends a command silently, as it ends coreutils' cat."""

@@ -181,8 +181,9 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize(("mounts", "is_counted"), [(0, False), (1, False), (0, True)])
-@pytest.mark.parametrize("base", [0, 3])
+@pytest.mark.parametrize(
+    ("base", "mounts", "is_counted"), [(0, 0, False), (3, 1, False), (0, 0, True), (3, 0, True)]
+)
 @pytest.mark.parametrize("garbage", list(GARBAGE.values()), ids=list(GARBAGE))
 def test_garbage_behind_a_sealed_segment_goes_and_nothing_else(
     tmp_path: Path, garbage: bytes, base: int, mounts: int, is_counted: bool

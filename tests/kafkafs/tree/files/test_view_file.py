@@ -480,7 +480,7 @@ def test_worker_threads_read_while_the_log_changes(tree: Tree) -> None:
         except BaseException as error:
             failures.append(error)
 
-    for number in range(8):
+    for number in range(5):
         tree.append("t/0", lines(number * 100, number * 100 + 100))
         tree.append("t/0", lines(number * 100, number * 100 + 50))
         tree.roll()

@@ -192,7 +192,7 @@ def test_a_write_has_so_many_requests_at_most(tree: Tree) -> None:
 
 def test_many_files_are_looked_at_in_a_worker_thread(tree: Tree) -> None:
     """The owner's thread takes no long line apart."""
-    files = tuple(StagedFile("t", 0, f"q-0-{n}-0.staged", 1) for n in range(50_000))
+    files = tuple(StagedFile("t", 0, f"q-0-{n}-0.staged", 1) for n in range(30_000))
     data = line(AdoptRequest("q", 0, "r", files), "big")
     handle = opened(tree)
     for at in range(0, len(data) - 1, 1 << 20):
