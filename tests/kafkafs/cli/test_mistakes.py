@@ -251,7 +251,6 @@ def mirror(place: Place) -> Place:
         - {"detach", "fetch", "words", "repair --apply", "repair --purge --apply"}
     ),
 )
-@pytest.mark.programs
 def test_a_mirror(tmp_path: Path, command: str) -> None:
     """… is changed by no command; one line says what ends it."""
     fill(tmp_path)

@@ -354,10 +354,6 @@ def test_chmod_and_chown_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
-    [(".append", b"x\n"), (".config", b"segment.ms=9\n"), (".control/roll", b"run\n")],
-)
-@pytest.mark.parametrize(
     ("path", "change", "refused"),
     [
         ("t/0", Change(mode=0o464), {OWNER}),
@@ -370,7 +366,16 @@ def test_chmod_and_chown_last(tmp_path: Path) -> None:
         ("t/0", Change(mode=0o260), set()),
     ],
 )
-@pytest.mark.parametrize("opener", [ROOT, OWNER, MEMBER])
+@pytest.mark.parametrize(
+    ("opener", "name", "line"),
+    [
+        (ROOT, ".append", b"x\n"),
+        (OWNER, ".append", b"x\n"),
+        (OWNER, ".config", b"segment.ms=9\n"),
+        (MEMBER, ".append", b"x\n"),
+        (MEMBER, ".control/roll", b"run\n"),
+    ],
+)
 def test_an_open_file_of_the_whole_topic_obeys_a_chmod(
     tree: Tree,
     name: str,

@@ -13,7 +13,7 @@ from kafkafs.tree.inodes import Change
 from storage.files import Files, Kind
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
 
-OTHERS = 40
+OTHERS = 12
 
 
 class Counted(Files):
