@@ -22,9 +22,7 @@ ROOT = Path(__file__).parents[2]
 WHOLE = ("tests/storage", "tests/kafkafs", "tests/mount")
 SAMPLE = (
     "tests/storage/test_files.py",
-    "tests/storage/verify/test_log_checker.py",
     "tests/storage/segment/test_direct_io.py",
-    "tests/kafkafs/test_damaged.py",
     "tests/kafkafs/tree/files/test_view_file.py",
     "tests/mount/contract/test_appending.py",
 )
