@@ -65,7 +65,8 @@ class Main {{
     }}
 }}"""
     file = "logging.properties" if "java.util" in name else "logging.xml"
-    command = f"java -D{name}={file} -cp 'jars/*' Main.java {redirect}"
+    quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    command = f"java {quick} -D{name}={file} -cp 'jars/*' Main.java {redirect}"
     return Setting(command, {"Main.java": source, file: configuration})
 
 
