@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import mmap
 import os
@@ -43,8 +44,7 @@ from tests.soak.read_ways import READS, WAYS, Way, by_splice
 LINE = 64
 #: A key of the compacted topic, and the TAB behind it. Line N has the key of line N + KEYS.
 KEY, KEYS = 8, 2000
-SETTINGS = f"""log.segment.bytes={1 << 20}
-log.retention.bytes={2 << 20}
+SETTINGS = """log.retention.bytes=500000
 log.retention.ms=-1
 log.segment.delete.delay.ms=500
 log.cleaner.enable=false
@@ -81,10 +81,10 @@ AGREES_S = 4.0
 FIXED = ("range", "snapshot", "sealed")
 LIVE = ("live", "range not reached")
 #: How many files a reader leaves open.
-KEPT = 50
+KEPT = 20
 READERS = ("readers 1", "readers 2", "readers 3", "live", "spliced live", "keeper")
-#: In less time, not every kind of file is read in every way.
-LEAST_S = 45.0
+#: In less time, not every kind of file is read.
+LEAST_S = 30.0
 
 
 def line(number: int) -> bytes:
@@ -373,6 +373,7 @@ class Reader:
         self._draw = random.Random(seed)
         self._judges = {feed: Judge(base, feed) for feed in FEEDS}
         self._kept: list[Kept] = []
+        self._live_kinds = itertools.cycle(LIVE)
         self.counts: Counter[str] = Counter()
 
     def read_one(self, choose: Callable[[Feed, Past], File]) -> None:
@@ -429,7 +430,7 @@ class Reader:
                 data = self._live(fd)
                 shown = data + self._follow(fd, len(data))
             else:
-                data = shown = self._fixed(fd, file.kind)
+                data = shown = self._fixed(fd)
             judge.complete(file, judge.numbers(file.view, shown), before, after, written)
             self.counts["bytes"] += len(data)
             return Kept(file, fd, data, before)
@@ -458,16 +459,14 @@ class Reader:
                     f"{position + at} of {len(whole)}, and {known[at : at + 100]!r} before"
                 )
 
-    def _fixed(self, fd: int, kind: str) -> bytes:
-        """A file that cannot grow: by some ways, whole and in pieces."""
+    def _fixed(self, fd: int) -> bytes:
+        """A file that cannot grow: in all ways, in any order, whole and in pieces."""
         size = os.fstat(fd).st_size
-        first, *others = self._draw.sample(WAYS, 4)
+        first, *others = self._draw.sample(WAYS, len(WAYS))
         whole = first(fd, 0, size + LINE)
-        self.counts[f"{kind} {first.__name__}"] += 1
         for way in others:
             if way(fd, 0, size + LINE) != whole:
                 raise Wrong(f"{way.__name__} finds other bytes than {first.__name__}")
-            self.counts[f"{kind} {way.__name__}"] += 1
         self._pieces(fd, whole, WAYS)
         sizes = size, len(whole), os.fstat(fd).st_size
         if len(set(sizes)) > 1:
@@ -487,7 +486,7 @@ class Reader:
     def _follow(self, fd: int, position: int) -> bytes:
         """What is appended meanwhile, as `tail -f` reads it."""
         text = bytearray()
-        for _ in range(300):
+        for _ in range(100):
             text += self._draw.choice(READS)(fd, position + len(text), 1 << 16)
             self.counts["reads at the end"] += 1
         return bytes(text)
@@ -522,7 +521,7 @@ class Reader:
 
     def live(self, feed: Feed, past: Past) -> File:
         view, lines = self._draw.choice(("", "", ".kv")), self._board.lines(feed)
-        if self._draw.random() < 0.5:
+        if next(self._live_kinds) == "live":
             return File(feed, view, feed.path(self._mount, view), "live", 0, lines, None)
         # The log has not reached its end, or does while it is read.
         start, limit = max(lines - 2000, 0), lines + self._draw.choice((1, 100, 10_000))
@@ -579,7 +578,9 @@ def test_not_a_byte_is_wrong(
     with mounted(tmp_path) as mount:
         mount.topic("kept", 3)
         mount.topic("cleaned")
-        (mount.path / "cleaned/.config").write_text("cleanup.policy=compact\n")
+        for topic in ("kept", "cleaned"):
+            (mount / topic / ".config").write_text("internal.segment.bytes=100000\n")
+        (mount / "cleaned/.config").write_text("cleanup.policy=compact\n")
         for feed in FEEDS:
             feed.truth(tmp_path).touch()
         board = Board.make(tmp_path, max(soak_s, LEAST_S), growths)
@@ -607,10 +608,6 @@ def test_not_a_byte_is_wrong(
     counts["growths"] = board.growths()
     for kind in (*FIXED, *LIVE):
         assert counts[kind] > counts[f"{kind} gone"], f"most of {kind} are gone: {counts}"
-    for kind in FIXED:
-        by_way = {way.__name__: counts.pop(f"{kind} {way.__name__}", 0) for way in WAYS}
-        counts[f"{kind}, by each way at least"] = min(by_way.values())
-        assert all(by_way.values()), f"{kind} not by some way: {by_way}"
     for kind in ("reads at the end", "read again later"):
         assert counts[kind], f"no {kind}: {counts}"
     for kind, count in sorted(counts.items()):
