@@ -42,10 +42,10 @@ from tests.waits import until
 T = TypeVar("T")
 
 # Less is over before a cleaner, and what removes files by and by, have had their turns.
-LEAST_S = 90.0
+LEAST_S = 45.0
 # How long a cleaner leaves records alone, and what was removed can be read, where open files have
 # to show all of it: whoever keeps up with a consumer looks far more often.
-PATIENCE_MS = 30_000
+PATIENCE_MS = 15_000
 QUICK = "quick"
 KINDS = ("plain", "idempotent", "one", "two")
 SETTINGS: dict[str, object] = {
@@ -67,7 +67,7 @@ TOPICS: dict[str, dict[str, object]] = {
         "cleanup.policy": "compact,delete",
         "retention.bytes": 200_000,
         "min.compaction.lag.ms": 0,
-        "file.delete.delay.ms": 15_000,
+        "file.delete.delay.ms": PATIENCE_MS // 2,
         "internal.segment.bytes": 10_000,
     },
 }
