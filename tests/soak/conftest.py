@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-SAMPLE_S = 30.0
+SAMPLE_S = 10.0
 ONLY_WHEN_ASKED_FOR = ("test_package.py", "test_many_directories.py", "test_mirror_storm.py")
 """Fresh roots, 100,000 directories, and kills of three brokers: no sample can be taken of them."""
 
