@@ -40,6 +40,8 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "SPARK_HOME": spark_home(),
         "SPARK_LOCAL_DIRS": str(scratch),
+        # For the JVMs of executors, too, which workers start in their own environment.
+        "JDK_JAVA_OPTIONS": java_options(),
         "TZ": "UTC",
     }
 
@@ -90,7 +92,6 @@ class Cluster:
     def _launch(self, main: str, *arguments: str) -> JavaServer:
         variables = {
             **environment(self.base / "scratch"),
-            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "SPARK_DAEMON_MEMORY": "256m",
         }
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -102,7 +103,6 @@ class Cluster:
         return {
             "spark.master": self.master,
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": java_options(),
             "spark.python.unix.domain.socket.enabled": "true",
         }
 

@@ -19,7 +19,6 @@ from tests.log_check import check
 from tests.mount.mounting import SETTINGS
 from tests.spark.cluster import ROOT, environment
 from tests.spark.driver import PARTITIONS
-from tests.spark.installation import java_options
 from tests.spark.processes import kill, session_of
 from tests.waits import HANG_S, until
 
@@ -98,11 +97,10 @@ def streaming(
 
 
 def _settings(base: Path) -> dict[str, str]:
-    java = f"{java_options()} -Dderby.system.home={base / 'derby'}"
     return {
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": java,
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={base / 'derby'}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
