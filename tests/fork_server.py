@@ -49,7 +49,9 @@ ROOT = Path(__file__).parents[1]
 #: The programs that start by fork, as Python's arguments name them.
 PROGRAMS = (
     ("-c", "from kafkafs.cli import main; main()"),
+    ("-m", "tests.mount.line_writer"),
     ("-m", "tests.mount.steered_daemon"),
+    ("-m", "tests.mount.tailer"),
     ("-m", "tests.kafkafs.fuse.bare_file_system"),
     ("-m", "tests.start_facts"),
 )
