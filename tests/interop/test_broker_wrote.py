@@ -43,7 +43,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(tmp_path_factory.mktemp("wrote"), log_segment_delete_delay_ms=1000)
     try:
         broker.start()
-        workload.epochs(broker, restarts=[True, False])
+        workload.epochs(broker)
         workload.codecs_by_librdkafka(broker)
         workload.codecs_by_java(broker)
         workload.idempotent(broker)
