@@ -171,7 +171,7 @@ LOGS = pytest.mark.parametrize(
     ("keys", "mapped", "segment_bytes"),
     [
         (3, None, 600),
-        (3, 2, 600),
+        (3, 2, 1500),
         (30, None, 1500),
         (30, 8, 600),
         (300, None, 600),
