@@ -522,8 +522,9 @@ def test_the_limit_is_that_of_the_record_not_of_the_line() -> None:
 
 @pytest.mark.parametrize("size", [0, 100, 3000, 100_000])
 def test_large_blocks(size: int) -> None:
-    # The GIL is released, and the first guess at the output is too small or much too large.
-    lines = [line_of(oracle.JsonFields(T, b"k", b"v" * size, []))] * (1 + 200_000 // (size + 99))
+    # The GIL is released from 256 KiB on. The first guess at the output is too small or much too
+    # large.
+    lines = [line_of(oracle.JsonFields(T, b"k", b"v" * size, []))] * (1 + 300_000 // (size + 99))
     lines[7::50] = [b'{"value":"\\u0001\xc3\xa9","headers":[["n",{"base64":"/w=="}]]}\n'] * len(
         lines[7::50]
     )

@@ -258,8 +258,9 @@ def test_the_limit_is_that_of_the_record_not_of_the_line() -> None:
     "line", [b"", b"\t", b"key\tvalue", b"k\t" + b"x" * 3000, b"k\t" + b"\\\\" * 50_000]
 )
 def test_large_blocks(line: bytes) -> None:
-    # The GIL is released, and the first guess at the output is too small or much too large.
-    lines = [line] * (1 + 200_000 // (len(line) + 1))
+    # The GIL is released from 256 KiB on. The first guess at the output is too small or much too
+    # large.
+    lines = [line] * (1 + 300_000 // (len(line) + 1))
     lines[7::50] = [b"another\t\\N"] * len(lines[7::50])
     text = b"".join(each + b"\n" for each in lines)
     for limit in (1_000_012, UNLIMITED):
