@@ -246,6 +246,6 @@ def test_many_power_cuts_and_openings_stopped_too(
     life, stops = stops_of(tmp_path, monkeypatch, seeds=random_seeds(2))
     whole = functools.partial(check, life)
     again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: NOW_MS)
-    stops.judge(again, tmp_path / "found", one_of=50)
+    stops.judge(again, tmp_path / "found", one_of=150)
     stops.found = stops.power_cuts
     stops.judge(whole, tmp_path / "found")

@@ -152,7 +152,7 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
 def test_many_power_cuts_and_openings_stopped_too(
     tmp_path: Path, random_seeds: Callable[[int], range]
 ) -> None:
-    life, stops = stops_of(tmp_path, seeds=random_seeds(4))
+    life, stops = stops_of(tmp_path, seeds=random_seeds(2))
     stops.judge(functools.partial(check_that_it_goes_on, life), tmp_path / "found")
     again = during_opening(
         functools.partial(check, life), seeds=(0, 2), clock_ms=lambda: life.now_ms
