@@ -121,7 +121,7 @@ def _compile(tree: Path) -> None:
     planted = _replaced((tree / LOOP).read_text(), *FAULTS)
     (tree / PLANTED).write_text(planted)
     flags = ", ".join(f'"{flag}"' for flag in (*FLAGS, SANITIZE))
-    setup = _replaced((tree / "setup.py").read_text(), ('["-O3"]', f"[{flags}]"))
+    setup = _replaced((tree / "setup.py").read_text(), ('["-O3", "-g0"]', f"[{flags}]"))
     (tree / "setup.py").write_text(setup)
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace", f"-j{os.cpu_count()}"],
