@@ -292,16 +292,13 @@ DUTIES = [
 KINDS = list({duty.begin: duty for duty in DUTIES}.values())
 #: Each duty fails for many turns with its first error, and once or twice with the other one.
 CASES = [
-    (duty, error, times)
+    pytest.param(
+        *(duty, error, times),
+        id=f"{duty.name}-{duty.operation}-{duty.suffix}-{errno.errorcode[error]}-{times}",
+    )
     for n, duty in enumerate(DUTIES)
     for error, times in zip(duty.errors, (TURNS, 1 + n % 2, 2 - n % 2), strict=False)
 ]
-
-
-def named(value: object) -> str | None:
-    if isinstance(value, Duty):
-        return f"{value.name.replace(' ', '-')}-{value.operation}-{value.suffix}"
-    return errno.errorcode[value] if isinstance(value, int) and value in errno.errorcode else None
 
 
 def in_world(data: Path, test: Callable[[World], Awaitable[None]], checkpoint_ms: int) -> None:
@@ -331,7 +328,7 @@ def lines(world: World, part: str) -> list[str]:
     return [line for line in world.said if part in line]
 
 
-@pytest.mark.parametrize(("duty", "error", "times"), CASES, ids=named)
+@pytest.mark.parametrize(("duty", "error", "times"), CASES)
 def test_it_goes_on_when_what_was_wrong_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty, error: int, times: int
 ) -> None:
