@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -46,6 +47,7 @@ class World:
     ) -> None:
         self.clock = clock
         self.said: list[str] = []
+        self._other_threads = set(threading.enumerate())
         self.manager = LogManager.open(str(data), clock_ms=self.now_ms, files=files)
         events = Events(self.now_ms)
         events.forward = self.said.append
@@ -85,11 +87,16 @@ class World:
         await self._rest()
 
     async def _rest(self) -> None:
-        """Return when no job and no thread runs."""
+        """Return when no job, no duty and no other call in a thread runs."""
         for _ in range(3):
             await trio.testing.wait_all_tasks_blocked(0.01)
-            while self.tree.mount.jobs.running or trio.testing.active_thread_count():
+            while self.tree.mount.jobs.running or self._threads_run():
                 await trio.testing.wait_all_tasks_blocked(0.001)
+
+    def _threads_run(self) -> bool:
+        """Trio keeps idle threads, under this name."""
+        threads = set(threading.enumerate()) - self._other_threads
+        return not all(thread.name.startswith("Trio thread") for thread in threads)
 
 
 def in_world(
