@@ -103,7 +103,10 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
 
 
 def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
-    """The files are gone, the directory has not been synced, and the checkpoint is written anew."""
+    """The files are gone, the directory has not been synced, and the checkpoint is written anew.
+
+    The log has a record, since the checkpoint always names the start of a log without records.
+    """
     (tmp_path / "built").mkdir()
     fill(tmp_path / "built")
     for seed in SEEDS:
@@ -114,6 +117,7 @@ def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
         sweep = manager.sweep(NOW_MS + 10)
         assert sweep is not None
         sweep()
+        append(manager.log("t", 0), b"2")
         manager.checkpoint()
         disk.materialise(seed)
         with opened(data, clock_ms=clock) as manager:
