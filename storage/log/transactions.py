@@ -123,11 +123,12 @@ class Transactions:
         cannot be read; nothing is appended.
         """
         undecided: int | None = None
+        is_known = False
         if any(batch.marker_type >= 0 for batch in update.batches):
             undecided = update.first_undecided_offset
         if undecided is not None:
             # No read, which might fail, is needed when the batches are in the log.
-            self._place_of(undecided)
+            is_known = self._place_of(undecided) is not None
         known = len(active.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
@@ -139,9 +140,9 @@ class Transactions:
                 active.txn_index.truncate_to(known)
                 self._read_again()
             raise
-        if undecided is not None and undecided <= self._log.log_end_offset:
-            # If no earlier batch has this offset, these have.
-            self._undecided.setdefault(undecided, (active, position))
+        if undecided is not None and not is_known and undecided <= self._log.log_end_offset:
+            # No earlier batch has this offset, so these have.
+            self._undecided[undecided] = active, position
         self.store_producers(active, position, update)
         return position
 

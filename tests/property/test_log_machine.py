@@ -299,3 +299,18 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
+
+
+def test_a_transaction_ends_that_is_older_than_the_log() -> None:
+    """After a restart, the log begins with a younger one, which stays open."""
+    machine = LogMachine()
+    for producer in 1, 0:
+        machine.send(producer, [None], transactional=True, new_epoch=False)
+        if producer:
+            machine.roll()
+            machine.remove_head(1)
+    machine.kill()
+    machine.end_transaction(1, COMMIT, by_hand=False)
+    machine.bounds_hold()
+    machine.sizes_of_what_is_stable()
+    machine.teardown()
