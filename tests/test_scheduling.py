@@ -23,7 +23,7 @@ def test_it():
 
 
 @pytest.mark.soak
-def test_two_processes_have_the_files_that_ask_for_a_spark_session(tmp_path: Path) -> None:
+def test_one_process_has_the_files_that_ask_for_the_spark_session(tmp_path: Path) -> None:
     folder = tmp_path / "tests/spark"
     folder.mkdir(parents=True)
     for n in range(8):
@@ -44,5 +44,5 @@ def test_two_processes_have_the_files_that_ask_for_a_spark_session(tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     assert len(ran) == 16
-    assert len({worker for kind, worker in ran if kind == "session"}) == 2
+    assert len({worker for kind, worker in ran if kind == "session"}) == 1
     assert len({worker for _, worker in ran}) == 4
