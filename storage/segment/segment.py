@@ -33,7 +33,7 @@ from storage.index.index import OFFSET, TIME, Index, Layout
 from storage.index.txn_index import TxnEntry, TxnIndex
 from storage.record._batch import Rebuild
 from storage.record.compression import MAX_DECOMPRESSED_BYTES
-from storage.record.header import BatchHeader, Buffer
+from storage.record.header import MAGIC, MAGIC_POSITION, BatchHeader, Buffer, parse_header
 from storage.record.plain import decoded_sizes, first_offset, plain
 from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import sound_batch
@@ -713,8 +713,17 @@ class Segment:
     ) -> tuple[Buffer, int]:
         """Return the plain form of the batch at `data[at:end]`, and the number of stored bytes
         (`record.plain`). `position`: of `data[at]` in the log.
+
+        Errors: those of `record.plain`; CorruptRecord if a wrapper has records with offsets of the
+        batch after it, as no CRC covers the wrapper's offset.
         """
-        return plain(data, at, end, limit)
+        made, size = plain(data, at, end, limit)
+        if made and data[at + MAGIC_POSITION] < MAGIC:
+            stored = parse_header(data, at)
+            if stored.is_wrapper and parse_header(made).last_offset > stored.last_offset:
+                reason = f"a wrapper's offset {stored.last_offset} is less than an offset inside it"
+                raise CorruptRecord(reason, position=at, offset=stored.base_offset)
+        return made, size
 
     def decoded_sizes(self, data: Buffer, at: int, end: int) -> tuple[int, int]:
         """Return `record.plain.decoded_sizes` of the batch at `data[at:end]`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.campaign import inputs_of
@@ -102,8 +102,17 @@ def test_directories_are_valid(name: str) -> None:
         DIRECTORIES[name](seed)
 
 
+#: A log of a v0 wrapper with three messages, of offsets 0 to 2. The wrapper's offset is 0.
+WRAPPER_TOO_LOW = bytes.fromhex(
+    "0000005d0000000000000000000000518f712dd50001ffffffff000000431f8b080000000000000363608003e13507"
+    "5a80d47f200052ac658939a5a950294690748cb76d2d5c318a3413108b29871d3407f398b3532be12a0097734430"
+    "60000000"
+)
+
+
 @pytest.mark.parametrize("name", DIRECTORIES)
 @given(data=mutated_directories())
+@example(WRAPPER_TOO_LOW)
 def test_mutated_directories(name: str, data: bytes) -> None:
     DIRECTORIES[name](data)
 
