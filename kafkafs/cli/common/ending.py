@@ -220,6 +220,17 @@ def _print_nowhere() -> None:
     os.dup2(nowhere, sys.stdout.fileno())
 
 
+def signalled_fd() -> int:
+    """Return a descriptor that is readable after a signal for which there is a handler.
+
+    A wait must include it: Python handles a signal that comes just before a wait only after the
+    wait.
+    """
+    fd, written = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(written)
+    return fd
+
+
 def cancelled(number: int = signal.SIGINT) -> NoReturn:
     """End a command that a signal has cancelled, with the status that a shell gives it."""
     warn("cancelled")

@@ -14,7 +14,6 @@ import os
 import re
 import select
 import shlex
-import signal
 import stat
 import sys
 import time
@@ -26,7 +25,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
-from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, warn
+from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, signalled_fd, warn
 from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.mounted_paths import files_of, paths_of
 from kafkafs.cli.common.output import write_all
@@ -264,10 +263,7 @@ class _Tail:
     def run(self, files: Sequence[_File], pid: int | None) -> int:
         """Print the files, and return the exit status. Errors: BrokenPipeError."""
         process = self._watch_process(pid)
-        # Python handles a signal that comes just before a wait only after the wait.
-        waker, signalled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(signalled)
-        self._epoll.register(waker, select.EPOLLIN)
+        self._epoll.register(signalled_fd(), select.EPOLLIN)
         output = sys.stdout.fileno()
         # epoll reports that the reader of the output has exited. It accepts no plain file.
         with suppress(PermissionError):

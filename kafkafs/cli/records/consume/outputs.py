@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 
 from kafkafs.cli.common.decoding import TopicDecoders
-from kafkafs.cli.common.ending import fail, naming_output
+from kafkafs.cli.common.ending import fail, naming_output, signalled_fd
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.records.consume.reader import Batch
 
@@ -163,9 +163,7 @@ class Interrupts:
     def __init__(self, output: Output) -> None:
         self.number = 0
         self._output = output
-        self.fd, signalled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # Python handles a signal that comes just before a wait only after the wait.
-        signal.set_wakeup_fd(signalled)
+        self.fd = signalled_fd()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._came)
 
