@@ -122,13 +122,12 @@ class Transactions:
         OSError from the disk, CorruptRecord if a marker leaves a transaction open whose start
         cannot be read; nothing is appended.
         """
-        undecided: int | None = None
-        is_known = False
+        unplaced: int | None = None
         if any(batch.marker_type >= 0 for batch in update.batches):
-            undecided = update.first_undecided_offset
-        if undecided is not None:
-            # No read, which might fail, is needed when the batches are in the log.
-            is_known = self._place_of(undecided) is not None
+            unplaced = update.first_undecided_offset
+        # No read, which might fail, is needed when the batches are in the log.
+        if unplaced is not None and self._place_of(unplaced) is not None:
+            unplaced = None
         known = len(active.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
@@ -140,9 +139,9 @@ class Transactions:
                 active.txn_index.truncate_to(known)
                 self._read_again()
             raise
-        if undecided is not None and not is_known and undecided <= self._log.log_end_offset:
+        if unplaced is not None and unplaced <= self._log.log_end_offset:
             # No earlier batch has this offset, so these have.
-            self._undecided[undecided] = active, position
+            self._undecided[unplaced] = active, position
         self.store_producers(active, position, update)
         return position
 
