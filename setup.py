@@ -104,13 +104,13 @@ class ManualPages(build_py):
 
 LOOPS = [path for name in ("kafkafs", "storage") for path in sorted(Path(name).rglob("*.pyx"))]
 PACKAGES = set(find_namespace_packages(include=["kafka_client*", "kafkafs*", "storage*"]))
+# Debugging information would take a third of the compiler's time.
 CFLAGS = ["-O3", "-g0"]
 SPARK = "kafkafs.spark.pyspark_kafkafs"  # Spark looks for top-level packages `pyspark_…`
 setup(
     packages=sorted(PACKAGES - {SPARK} | {"pyspark_kafkafs"}),
     package_dir={"pyspark_kafkafs": SPARK.replace(".", "/")},
     ext_modules=[
-        # Debugging information would take a third of the compiler's time.
         Extension(".".join(path.with_suffix("").parts), [str(path)], extra_compile_args=CFLAGS)
         for path in LOOPS
     ],
