@@ -1,6 +1,8 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
@@ -25,6 +27,9 @@ class ToolServer {
     /** What the running tool does when its JVM ends. */
     static final List<Runnable> hooks = new ArrayList<>();
 
+    /** The standard error of the tool that has started this thread: not every tool ends its own. */
+    static final ThreadLocal<OutputStream> errorsOfTool = new InheritableThreadLocal<>();
+
     public static void main(String[] arguments) throws Exception {
         replace(arguments[0], "Procedure", "setExitProcedure", (proxy, method, given) -> {
             if (status == null) {
@@ -38,13 +43,19 @@ class ToolServer {
         ObjectMapper json = new ObjectMapper();
         Scanner requests = new Scanner(System.in, StandardCharsets.UTF_8);
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        System.setErr(new PrintStream(new OutputStream() {
+            @Override
+            public void write(int character) throws IOException {
+                errorsOfTool.get().write(character);
+            }
+        }, false, StandardCharsets.UTF_8));
         while (requests.hasNextLine()) {
             String[] words = json.readValue(requests.nextLine(), String[].class);
             ByteArrayOutputStream output = new ByteArrayOutputStream();
             ByteArrayOutputStream errors = new ByteArrayOutputStream();
             System.setIn(new ByteArrayInputStream(words[1].getBytes(StandardCharsets.UTF_8)));
             System.setOut(new PrintStream(output, false, StandardCharsets.UTF_8));
-            System.setErr(new PrintStream(errors, false, StandardCharsets.UTF_8));
+            errorsOfTool.set(errors);
             status = null;
             boolean returned = run(words[0], Arrays.copyOfRange(words, 2, words.length));
             hooks.forEach(Runnable::run);
