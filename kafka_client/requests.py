@@ -145,7 +145,8 @@ def _produce(connection: Connection, partition: TopicPartition, data: Struct) ->
     if found.keys() != {partition}:
         raise UnknownOutcome(f"{reason}: its answer is about other partitions")
     code = found[partition]["errorCode"]
-    if code in _UNKNOWN:
+    # A leader that has appended the batch, and then loses its leadership, answers with its offset.
+    if code in _UNKNOWN or (code and found[partition]["baseOffset"] >= 0):
         raise UnknownOutcome(f"{reason}: {BrokerError(code, 'its answer')}")
     if code:
         raise BrokerError(code, str(partition), found[partition]["errorMessage"])

@@ -255,15 +255,15 @@ def test_an_answer_about_other_groups_is_refused(pair: Pair, cluster: Cluster) -
 # -- produce ---------------------------------------------------------------------------------------
 
 
-def produced(code: int = 0) -> Callable[..., Struct]:
-    part = {"index": 0, "errorCode": code, "baseOffset": 3, "errorMessage": b"no\x1b[31m"}
+def produced(code: int = 0, base_offset: int = 3) -> Callable[..., Struct]:
+    part = {"index": 0, "errorCode": code, "baseOffset": base_offset, "errorMessage": b"no\x1b[31m"}
     return lambda *_: {"responses": [{"name": "t", "partitionResponses": [part]}]}
 
 
 def test_a_batch_goes_to_the_new_leader_after_a_refusal(pair: Pair, cluster: Cluster) -> None:
     def moved(*_: object) -> Struct:
         pair.leader = 1
-        return produced(6)()
+        return produced(6, -1)()
 
     pair.answer("Produce", moved, produced())
     assert produce(cluster, TOPIC, batch(0)) == 3
@@ -272,7 +272,12 @@ def test_a_batch_goes_to_the_new_leader_after_a_refusal(pair: Pair, cluster: Clu
 
 @pytest.mark.parametrize(
     "outcome",
-    [lambda *_: None, produced(7), produced(20), lambda *_: b"HTTP/1.1 500", lambda *_: {}],
+    [
+        *(lambda *_: None, lambda *_: b"HTTP/1.1 500", lambda *_: {}),
+        *(produced(7, -1), produced(20, -1)),
+        # The leader has appended the batch, and has then ceased to be the leader.
+        *(produced(6), produced(56), produced(3)),
+    ],
 )
 def test_an_unknown_outcome_is_never_repeated(
     pair: Pair, cluster: Cluster, outcome: Callable[..., Any]
@@ -284,7 +289,7 @@ def test_an_unknown_outcome_is_never_repeated(
 
 
 def test_a_refusal_has_the_brokers_reason_made_printable(pair: Pair, cluster: Cluster) -> None:
-    pair.answer("Produce", produced(87), produced())
+    pair.answer("Produce", produced(87, -1), produced())
     with pytest.raises(BrokerError) as error:
         produce(cluster, TOPIC, batch(0))
     assert str(error.value) == "t:0: INVALID_RECORD: no\N{REPLACEMENT CHARACTER}[31m"

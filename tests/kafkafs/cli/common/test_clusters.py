@@ -485,8 +485,9 @@ def test_a_line_that_is_refused(broker: OneBroker) -> None:
     assert "line 2 of standard input: " in said
     assert "all lines before it were appended" in said
     assert len(broker.produced) == 1
+    refused = {"index": 0, "errorCode": TOO_LARGE, "baseOffset": -1}
     broker.answers["Produce"] = lambda version, data: {
-        "responses": [{"name": "t", "partitionResponses": [{"index": 0, "errorCode": TOO_LARGE}]}]
+        "responses": [{"name": "t", "partitionResponses": [refused]}]
     }
     refusal = "kafkafs: line 1 of standard input: t:0: MESSAGE_TOO_LARGE; nothing was appended\n"
     assert append(broker) == (3, refusal)
