@@ -6,11 +6,13 @@ Its first and its last batch may have records outside of the span. `text` leaves
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.cluster import PAUSE_S, Cluster, TopicPartition
+from kafka_client.connection import TIMEOUT_S
 from kafka_client.consume import Consumer
 from kafka_client.errors import BrokerError, BrokerUnreachable
 from kafka_client.fetch import NO_EPOCH, Fetched, Position
@@ -111,8 +113,8 @@ class ClusterReader:
                         end = each.next_offset if part.end is None else part.end
                         yield Piece(each, part.start, min(end, each.next_offset))
                         part.start, part.epoch = each.next_offset, each.last_epoch
-                    if part.end is not None and (not each.records or part.start >= part.end):
-                        # Without records, none are left before the end, as after compaction.
+                        part.moved_at = time.monotonic()
+                    if self._is_complete(part, each):
                         consumer.drop(each.partition)
                         del left[each.partition]
                 if ends and consumer.is_quiet:
@@ -120,6 +122,25 @@ class ClusterReader:
                     is_over = True
         if unreachable is not None:
             raise unreachable
+
+    def _is_complete(self, part: _Part, each: Fetched) -> bool:
+        """Return whether no more records of a span are to be read after an answer."""
+        if part.end is None or part.start >= part.end:
+            return part.end is not None
+        if each.records:
+            return False
+        if (each.last_stable_offset if self.committed else each.high_watermark) >= part.end:
+            # None are left before the end, as after compaction.
+            return True
+        # A new leader may have to ask the other replicas for their ends.
+        if time.monotonic() - part.moved_at < TIMEOUT_S:
+            time.sleep(PAUSE_S)
+            return False
+        self.report(
+            f"{each.partition}: the leader does not show offsets {part.start} to {part.end - 1},"
+            " which the cluster had"
+        )
+        return True
 
     def _position(self, partition: TopicPartition, part: _Part) -> Position:
         topic = partition.topic
@@ -153,8 +174,9 @@ class ClusterReader:
 
 @dataclass
 class _Part:
-    """The rest of a span, and the leader epoch of the last batch that was read."""
+    """The rest of a span, the leader epoch of the last batch that was read, and when that was."""
 
     start: int
     end: int | None
     epoch: int = NO_EPOCH
+    moved_at: float = field(default_factory=time.monotonic)

@@ -193,6 +193,7 @@ def lines(first: int = 0, end: int = COUNT) -> str:
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("cluster", "connection", "consume", "requests"):
         monkeypatch.setattr(f"kafka_client.{module}.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("kafkafs.cli.clusters.pieces.TIMEOUT_S", 1.0)
 
 
 # -- what they print -------------------------------------------------------------------------------
@@ -343,6 +344,36 @@ def test_retention_that_overtakes_the_reader_is_reported(broker: OneBroker) -> N
     assert (done.exit_code, done.stdout) == (3, lines(0, 10) + lines(22))
     assert done.stderr == (
         "kafkafs: t:0: offsets 10 to 21 were deleted in the cluster before they were read\n"
+    )
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_new_leader_is_waited_for(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    """… which has all records, but an old high watermark. The wait has a limit."""
+    fetch, left = broker.fetch, 3
+
+    def behind(version: int, data: Struct) -> Struct:
+        nonlocal left
+        answer = fetch(version, data)
+        if data["topics"][0]["partitions"][0]["fetchOffset"] >= 10 and left > 0:
+            left -= 1
+            answer["responses"][0]["partitions"][0] |= {
+                "records": None,
+                **dict.fromkeys(("highWatermark", "lastStableOffset"), 5),
+            }
+        return answer
+
+    broker.answers["Fetch"] = behind
+    done = call(broker, "cat", "--isolation", isolation)
+    assert (done.exit_code, done.stdout, left) == (0, lines(), 0)
+    quickly(monkeypatch)
+    left = 1_000_000
+    done = call(broker, "cat", "--isolation", isolation)
+    assert (done.exit_code, done.stdout) == (3, lines(0, 10))
+    assert done.stderr == (
+        "kafkafs: t:0: the leader does not show offsets 10 to 39, which the cluster had\n"
     )
 
 
