@@ -37,7 +37,7 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """Parse an address. Errors: InvalidConfig."""
     assert text.startswith(SCHEME), text
-    brokers, _, log = text.removeprefix(SCHEME).partition("/")
+    brokers, _, log = text.removeprefix(SCHEME).rstrip("/").partition("/")
     if "@" in brokers:
         raise InvalidConfig(
             "credentials do not belong into an address: write them to a file, -F FILE"

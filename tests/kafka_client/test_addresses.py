@@ -15,6 +15,7 @@ HERE = (HostPort("h", 9092),)
     [
         ("kafka://h", Address(HERE)),
         ("kafka://h/", Address(HERE)),
+        ("kafka://h/t/", Address(HERE, "t")),
         ("kafka://h:9093/t", Address((HostPort("h", 9093),), "t")),
         ("kafka://a.b-c:1,d:65535/t", Address((HostPort("a.b-c", 1), HostPort("d", 65535)), "t")),
         ("kafka://[::1]:9/t:3", Address((HostPort("::1", 9),), "t", 3)),

@@ -44,7 +44,7 @@ def cluster_address(words: Sequence[str], *, ranges: bool = False) -> ClusterAdd
 
     first, *others = words
     try:
-        found = parse_address(first.rstrip("/"))
+        found = parse_address(first)
         if found.topic is None:
             logs = [parse_address(f"{first.rstrip('/')}/{word}") for word in others]
         else:

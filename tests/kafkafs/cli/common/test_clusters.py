@@ -533,6 +533,7 @@ def test_a_line_that_is_refused(broker: OneBroker) -> None:
         (["cat", "kafka://b:1/t", "kafka://c:1/t"], "addresses of one cluster"),
         (["cat", "kafka://b:1/t", "u"], "only whole addresses"),
         (["cat", "kafka://b:1"], "give a topic"),
+        (["cat", "kafka://"], "'' is not the address of a broker"),
         (["cat", "kafka://b:1/t@x"], "not a valid start or range"),
         (["cat", "-f", "kafka://b:1/t@..5"], "a range has no end"),
         (["cat", "-f", "{data}", "t"], "-f requires an address"),
