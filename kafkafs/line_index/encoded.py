@@ -8,10 +8,11 @@ through its plain form (`storage.record.plain`), made in memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from storage.errors import StorageError
+from storage.index.txn_index import TxnEntry
 from storage.plain_forms import AT_ONCE
 from storage.record.header import (
     CODEC_BITS,
@@ -28,6 +29,8 @@ from storage.segment.reader import SegmentReader
 
 IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""
+AbortedAcross = Callable[[int], Iterable[TxnEntry]]
+"""The aborted transactions that begin before an offset and end there or later."""
 
 _BASE_OFFSET = struct.Struct(">q")
 _PRODUCER_ID = struct.Struct(">q")

@@ -6,8 +6,14 @@ beside the segment, which another process may replace at any time. Little-endian
 
     header   128 bytes: magic, version, granularity, base offset, bytes of log covered, bytes of
              text, records, count of entries, CRC-32C of the entries, CRC-32C of the 4 KiB of log
-             before the end of what is covered, view name, zeros, CRC-32C of all this
+             before the end of what is covered, view name, CRC of outcomes, zeros, CRC-32C of all
+             this
     entries  24 bytes each, as `views._measure` lays them out
+
+The CRC of outcomes covers the producers and markers of the aborted transactions that begin before
+the end of what is covered and have their marker after it. A power cut or a truncation may remove a
+marker, and the opposite one may take its place. It is 0 if there are none, as in files of older
+releases.
 
 Entries are only added, and the header is written after them, so a crash leaves an older index or
 one whose CRC is wrong. Nothing is fsynced, since a lost index is measured again.
@@ -29,8 +35,9 @@ CHECKED = 4096
 
 _MAGIC = b"KFSLINES"
 _VERSION = 2
-# magic, version, granularity, base, covered, text, records, count, entries' CRC, log's CRC, view
-_HEADER = struct.Struct("<8sIIqQQQQII24s")
+# magic, version, granularity, base, covered, text, records, count, entries' CRC, log's CRC, view,
+# CRC of outcomes
+_HEADER = struct.Struct("<8sIIqQQQQII24sI")
 _HEADER_SIZE = 128
 
 
@@ -52,8 +59,8 @@ def file_suffix(view: str) -> str:
     return paths.LINES if view == "values" else f".{view}{paths.LINES}"
 
 
-def read_header(files: Files, path: str, view: str, base_offset: int) -> tuple[Saved, int]:
-    """(what a view's file covers, the CRC of the log before that end).
+def read_header(files: Files, path: str, view: str, base_offset: int) -> tuple[Saved, int, int]:
+    """(what a view's file covers, the CRC of the log before that end, the CRC of outcomes).
 
     ValueError where it is damaged or another segment's; OSError where it cannot be read.
     """
@@ -62,7 +69,7 @@ def read_header(files: Files, path: str, view: str, base_offset: int) -> tuple[S
         length = files.size(fd)
     if len(data) < _HEADER_SIZE or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise ValueError("damaged")
-    magic, version, _, base, *totals, log_crc, name = _HEADER.unpack_from(data)
+    magic, version, _, base, *totals, log_crc, name, outcomes = _HEADER.unpack_from(data)
     saved = Saved(*totals)
     if (
         (magic, version) != (_MAGIC, _VERSION)
@@ -70,7 +77,7 @@ def read_header(files: Files, path: str, view: str, base_offset: int) -> tuple[S
         or length < _HEADER_SIZE + saved.count * ENTRY_SIZE
     ):
         raise ValueError("not the index of this segment")
-    return saved, log_crc
+    return saved, log_crc, outcomes
 
 
 def write(
@@ -83,6 +90,7 @@ def write(
     entries: bytes,
     before: int,
     log_crc: int,
+    outcomes: int,
     granularity: int,
 ) -> None:
     """Add `entries` after the first `before`, then write the header. OSError."""
@@ -94,6 +102,7 @@ def write(
         *saved,
         log_crc,
         view.encode(),
+        outcomes,
     ).ljust(_HEADER_SIZE - 4, b"\0")
     with files.held_open(path, os.O_RDWR | os.O_CREAT) as fd:
         if not before:

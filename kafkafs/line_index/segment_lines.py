@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kafkafs.line_index import lines_file
-from kafkafs.line_index.encoded import IsAborted, show_batch, takes_long
+from kafkafs.line_index.encoded import AbortedAcross, IsAborted, show_batch, takes_long
 from kafkafs.line_index.lines_file import CHECKED, Saved, file_suffix
 from kafkafs.line_index.store import NEVER, LineStore
 from kafkafs.views import TextView
@@ -50,6 +50,8 @@ SAVING = "saving of line indexes"
 """The duty."""
 
 _ENTRY = struct.Struct("<QIIII")
+_OUTCOME = struct.Struct("<qq")
+_BASE_OFFSET = struct.Struct(">q")
 
 
 _STAND_IN = encode([Record(0, 0, 0, b"", b"")])
@@ -77,6 +79,7 @@ class SegmentLines:
     """
 
     __slots__ = (
+        "_aborted_across",
         "_aside",
         "_cache",
         "_from",
@@ -106,8 +109,11 @@ class SegmentLines:
         view: TextView,
         is_aborted: IsAborted | None = None,
         cache: str | None = None,
+        *,
+        aborted_across: AbortedAcross | None = None,
     ) -> None:
-        """`is_aborted` None: the view shows aborted transactions.
+        """`is_aborted` None: the view shows aborted transactions. `aborted_across`: for the view of
+        a log whose markers may lie in later segments.
 
         `cache`: the directory to save in, instead of the segment's own, where another process may
         have saved an index.
@@ -117,6 +123,7 @@ class SegmentLines:
         self.reader = SegmentReader(segment)
         self.view = view
         self.is_aborted = is_aborted
+        self._aborted_across = aborted_across
         self._cache = cache
         # Its path in a cache directory once its segment has left the log.
         self._aside: str | None = None
@@ -623,6 +630,7 @@ class SegmentLines:
                 entries=entries,
                 before=before,
                 log_crc=self._log_crc(now.covered),
+                outcomes=self._outcomes(now.covered),
                 granularity=self._store.granularity,
             )
             if path != self.path:
@@ -653,6 +661,20 @@ class SegmentLines:
             done += got
         return crc32c(buffer)
 
+    def _outcomes(self, covered: int) -> int:
+        """The CRC of outcomes: of the aborted transactions that begin in the first covered bytes,
+        or before them, and have their marker after them.
+        """
+        if self._aborted_across is None:
+            return 0
+        offset = self.segment.next_offset
+        if covered < self.segment.size:
+            following = bytearray(_BASE_OFFSET.size)
+            self.reader.raw(following, covered)
+            (offset,) = _BASE_OFFSET.unpack(following)
+        found = self._aborted_across(offset)
+        return crc32c(b"".join(_OUTCOME.pack(each.producer_id, each.last_offset) for each in found))
+
     def _is_unreadable(self) -> bool:
         """Whether the log is shorter than what is measured, or cannot be read at its end."""
         try:
@@ -681,10 +703,11 @@ class SegmentLines:
         saved = Saved()
         for path in dict.fromkeys((self.path, self._path_beside_log)):
             try:
-                found, log_crc = lines_file.read_header(
+                found, log_crc, outcomes = lines_file.read_header(
                     self._store.files, path, self.view.name, self.segment.base_offset
                 )
                 is_longer = saved.covered < found.covered <= self.end
+                is_longer = is_longer and outcomes == self._outcomes(found.covered)
                 if is_longer and self._is_of_log(found.covered, log_crc):
                     saved, self._from_log_directory = found, path != self.path
             except ValueError:

@@ -19,7 +19,6 @@ from storage import paths
 from storage.errors import SegmentGone
 from storage.log.listener import LogListener
 from storage.log.log import Log
-from storage.log.truncate import remove_unstable_line_indexes
 from storage.manager import LogManager
 from storage.segment.segment import Segment
 
@@ -34,12 +33,11 @@ class LineIndexes(LogListener[Log]):
 
     It takes one segment after the other, the last one that was rolled first, as its bytes are in
     the page cache. A segment with records of an open transaction waits until the transaction has
-    ended. So an index beside such a segment is older than a truncation, and is deleted. If the
-    indexing of a segment fails, the worker pauses. It takes the segment again after all others.
+    ended. If the indexing of a segment fails, the worker pauses. It takes the segment again after
+    all others.
     """
 
     def __init__(self, manager: LogManager) -> None:
-        """Delete the indexes that a killed truncation has left, too. Errors: OSError."""
         self._manager = manager
         self._store = LineStore(manager.files, manager.duties)
         self._view = values_view()
@@ -47,7 +45,6 @@ class LineIndexes(LogListener[Log]):
         self._worker = Thread()
         self._stopping = Event()
         for log in manager.logs():
-            remove_unstable_line_indexes(log)
             self._add(log, log.segments[:-1])
         manager.log_group.listeners.append(self)
 
@@ -98,7 +95,13 @@ class LineIndexes(LogListener[Log]):
         """Index a segment, and save the index. If that fails, put the segment back, and pause. Runs
         on the worker.
         """
-        lines = SegmentLines(self._store, segment, self._view, log.transactions.is_aborted)
+        lines = SegmentLines(
+            self._store,
+            segment,
+            self._view,
+            log.transactions.is_aborted,
+            aborted_across=log.transactions.aborted_across,
+        )
         with (
             self._manager.duties.attempt(SAVING, log.name),
             contextlib.suppress(SegmentGone),

@@ -14,11 +14,13 @@ Not here: the rules for producers (`producer_state`), the state after a restart
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
+from operator import attrgetter
+from typing import NamedTuple
 
 from storage.errors import StorageError
-from storage.index.txn_index import TxnEntry
+from storage.index.txn_index import TxnEntry, aborted_within
 from storage.log.state import LogState
 from storage.record.header import Buffer
 from storage.segment.reader import SegmentReader
@@ -26,16 +28,27 @@ from storage.segment.segment import Segment
 from storage.segment.writer import BatchEntry
 from storage.state.producer_state import ProducerUpdate
 
+_last_offset = attrgetter("last_offset")
+
+
+class _Aborted(NamedTuple):
+    """The aborted transactions of `segments` and of retired ones: first and last offset by
+    producer, and the entries, both in the order of markers.
+    """
+
+    segments: tuple[Segment, ...]
+    spans: dict[int, list[tuple[int, int]]]
+    entries: list[TxnEntry]
+
 
 class Transactions:
     """The transactions of one log. Offsets count records."""
 
     def __init__(self, log: LogState) -> None:
         self._log = log
-        # A cache: (segments, aborted). `aborted` has (first, last offset) of every aborted
-        # transaction, by producer, in rising order; it is valid while the log's tuple of segments
-        # is this one. The version changes with each transaction added or taken back.
-        self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
+        # A cache, valid while the log's tuple of segments is its one. The version changes with each
+        # transaction added or taken back.
+        self._aborted = _Aborted((), {}, [])
         self._aborted_version = 0
         self._aborted_lock = threading.Lock()
         # The start of open transactions: segment and position, by first offset.
@@ -52,27 +65,36 @@ class Transactions:
 
         Thread-safe; the first call reads the transaction indexes. Errors: OSError.
         """
-        segments, aborted = self._aborted
-        if segments is not self._log.segments:
-            aborted = self._load_aborted()
-        spans = aborted.get(producer_id)
+        spans = self._known_aborted().spans.get(producer_id)
         if spans is None:
             return False
         number = bisect_right(spans, offset, key=lambda span: span[0]) - 1
         return number >= 0 and offset <= spans[number][1]
 
-    def _load_aborted(self) -> dict[int, list[tuple[int, int]]]:
+    def aborted_across(self, offset: int) -> list[TxnEntry]:
+        """Return the aborted transactions that begin before `offset` and end there or later, in the
+        order of their markers. Thread-safe. Errors: OSError.
+        """
+        if offset >= self._log.log_end_offset:
+            return []
+        return aborted_within(self._known_aborted().entries, offset, offset)
+
+    def _known_aborted(self) -> _Aborted:
+        known = self._aborted
+        return known if known.segments is self._log.segments else self._load_aborted()
+
+    def _load_aborted(self) -> _Aborted:
         version, segments = self._aborted_version, self._log.segments
         # A reader may still be in a removed segment.
         left = [segment for _, segment in self._log.retired]
         entries = {entry for segment in (*left, *segments) for entry in segment.aborted}
-        aborted: dict[int, list[tuple[int, int]]] = {}
-        for entry in sorted(entries, key=lambda entry: entry.last_offset):
-            spans = aborted.setdefault(entry.producer_id, [])
+        aborted = _Aborted(segments, {}, sorted(entries, key=_last_offset))
+        for entry in aborted.entries:
+            spans = aborted.spans.setdefault(entry.producer_id, [])
             spans.append((entry.first_offset, entry.last_offset))
         with self._aborted_lock:
             if version == self._aborted_version:
-                self._aborted = segments, aborted
+                self._aborted = aborted
         return aborted
 
     def _add_aborted(self, entry: TxnEntry) -> None:
@@ -84,11 +106,12 @@ class Transactions:
         span = entry.first_offset, entry.last_offset
         with self._aborted_lock:
             self._aborted_version += 1
-            _, aborted = self._aborted
+            _, aborted, entries = self._aborted
             spans = aborted.get(entry.producer_id, [])
             number = bisect_left(spans, span)
             if spans[number : number + 1] != [span]:
                 aborted[entry.producer_id] = [*spans[:number], span, *spans[number:]]
+                insort(entries, entry, key=_last_offset)
 
     def forget_from(self, segments: Iterable[Segment], offset: int) -> None:
         """Forget the aborted transactions in these segments, which have left the log, that end at
@@ -104,7 +127,7 @@ class Transactions:
         """Drop the cache: another thread may have read entries that are removed now."""
         with self._aborted_lock:
             self._aborted_version += 1
-            self._aborted = (), {}
+            self._aborted = _Aborted((), {}, [])
 
     # -- the stable part -----------------------------------------------------------------------
 

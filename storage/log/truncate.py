@@ -15,8 +15,6 @@ salvage does not look:
 5. If no record stays, the checkpoints get the lower log start.
 6. The end of the log is loaded again as at a start (`LogLoader`), which corrects its indexes,
    snapshots and producers. A flush writes the epochs that are left.
-7. Line indexes of segments with records of an open transaction are removed, before any append: its
-   marker may be among the removed batches, and the leader may have the opposite one.
 
 After a kill the log ends at the offset, or at a later batch, or it is empty at its log start. Its
 leader then reports the same divergence again, and a second call removes the rest.
@@ -32,10 +30,9 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from storage import paths
-from storage.files import Files
 from storage.log.log import Log
 from storage.recovery.partition import LogLoader
 from storage.recovery.promises import PartitionFiles, Promises
@@ -154,30 +151,13 @@ def _remove(log: Log, count: int, size: int, reason: str) -> list[Cut]:
                 segment.discard()
             files.sync_directory(log.directory)
         if last is not None and size < last.size:
-            _unlink_beside(files, last, (*paths.LINES_SUFFIXES, paths.WORDS))
+            for suffix in (*paths.LINES_SUFFIXES, paths.WORDS):
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(last.file_path(suffix))
             files.sync_directory(log.directory)
             cut_end(files, fd, last.log_path, size)
             files.fsync(fd)
     return removed
-
-
-def remove_unstable_line_indexes(log: Log) -> None:
-    """Remove the line indexes of segments that have records of an open transaction, durably.
-
-    A truncation may have removed the marker that the index was written after. After a kill, call
-    this before anything is appended. Errors: OSError; call it again before any append.
-    """
-    unstable = [each for each in log.segments if each.stable_size < each.size]
-    for segment in unstable:
-        _unlink_beside(log.files, segment, paths.LINES_SUFFIXES)
-    if unstable:
-        log.files.sync_directory(log.directory)
-
-
-def _unlink_beside(files: Files, segment: Segment, suffixes: Iterable[str]) -> None:
-    for suffix in suffixes:
-        with contextlib.suppress(FileNotFoundError):
-            files.unlink(segment.file_path(suffix))
 
 
 def _order_of_removal(log: Log, count: int) -> list[Segment]:
@@ -207,7 +187,6 @@ def _load_again(log: Log, first: int, now_ms: int) -> None:
         loader = LogLoader(place, now_ms, known.get, is_open=True)
         recovered = log.files.with_reserve(loader.load)
         log.take_over(recovered)
-        remove_unstable_line_indexes(log)
     except BaseException:
         log.abandon()
         raise

@@ -21,12 +21,13 @@ from storage import LogManager
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.record.control import ABORT, COMMIT
 from storage.room import Room
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
-from tests.storage.logs import append, opened
-from tests.storage.transactions import Client
+from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.transactions import Client, new_log
 
 BATCHES = st.lists(
     st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=12
@@ -274,6 +275,59 @@ def test_the_next_mount_measures_a_log_that_shows_less_than_its_index(
             assert again.text_length == len(b"shown\n" if sealed else b"shown\nlater\n")
             again.save()
         assert (beside.read_bytes() == saved) == has_cache
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+@pytest.mark.parametrize("others", [[], [b"other"]])
+def test_an_index_is_not_used_if_a_transaction_has_another_outcome(
+    tmp_path: Path, kind: int, others: list[bytes]
+) -> None:
+    """The marker of the transaction lies after the index, and another one takes its place: with
+    `others`, in a later segment.
+    """
+    data = tmp_path / "data"
+    data.mkdir()
+    with opened(data) as manager:
+        log = new_log(manager)
+        producer = Client(log, 7)
+        append(log, b"before")
+        producer.send(b"in it")
+        append(log, b"after")
+        log.roll(NOW_MS)
+        for value in others:
+            append(log, value)
+        end = log.log_end_offset
+        producer.end(kind)
+
+        def measured() -> SegmentLines:
+            transactions = log.transactions
+            lines = SegmentLines(
+                LineStore(Files()),
+                log.segments[0],
+                values_view(),
+                transactions.is_aborted,
+                str(tmp_path),
+                aborted_across=transactions.aborted_across,
+            )
+            lines.measure()
+            return lines
+
+        def text() -> bytes:
+            shown = [record.value or b"" for record in log.records(isolation="read_committed")]
+            return b"".join(value + b"\n" for value in shown if value not in others)
+
+        lines = measured()
+        assert lines.text_length == len(text())
+        assert lines.save()
+        again = measured()
+        assert not again.unsaved
+        manager.truncate(log, end)
+        assert measured().text_length == len(b"before\n")
+        producer.end(ABORT + COMMIT - kind)
+        lines = measured()
+        out = bytearray(lines.text_length)
+        assert reader_at(lines, 0).fill(out, 0) == len(out)
+        assert out == text()
 
 
 def test_the_last_records_before_an_open_transaction_are_found_at_once(tmp_path: Path) -> None:

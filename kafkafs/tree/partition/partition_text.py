@@ -135,8 +135,16 @@ class PartitionText:
     def _extent(self, segment: Segment) -> Extent:
         if not self.view.is_text:
             return SegmentBatches(segment)
-        is_aborted = self.log.transactions.is_aborted if self.view.committed else None
-        return SegmentLines(self._store, segment, self.view, is_aborted, self._cache)
+        where = self._store, segment, self.view
+        if not self.view.committed:
+            return SegmentLines(*where, cache=self._cache)
+        transactions = self.log.transactions
+        return SegmentLines(
+            *where,
+            transactions.is_aborted,
+            self._cache,
+            aborted_across=transactions.aborted_across,
+        )
 
     @property
     def bound(self) -> int:
