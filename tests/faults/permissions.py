@@ -292,7 +292,7 @@ FAULTS = [
         "        if settings.get_owner(topic, OTHER_PARTITIONS) is None:\n",
         "        if settings is None:\n",
         "chmod 777 of a topic lets everybody write its partitions.",
-        (DIRECTORIES, MOUNT_DIRECTORIES),
+        (DIRECTORIES, TWO_USERS),
     ),
     Fault(
         "commands-for-whoever-may-write-the-topic",
@@ -389,7 +389,7 @@ FAULTS = [
         '        options = {"default_permissions", f"fsname',
         '        options = {f"fsname',
         "No mode is obeyed.",
-        (MOUNT_DIRECTORIES,),
+        (TWO_USERS,),
     ),
     Fault(
         "written-without-o-append",

@@ -876,7 +876,7 @@ FAULTS = [
         "chmod 600 leaves a file readable for an hour.",
         (
             "tests/kafkafs/tree/directories/test_directories.py",
-            "tests/mount/contract/test_directories.py",
+            "tests/mount/test_two_users.py",
         ),
     ),
     Fault(

@@ -40,7 +40,6 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.directory import Listed, Place, Row, text
 from kafkafs.tree.directories.topics import TopicPlace
 from kafkafs.tree.events import Events
-from kafkafs.tree.files import view_file
 from kafkafs.tree.files.control_file import CommandEffects, TextCommands, taking
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.filesystem import FileSystem
@@ -200,16 +199,6 @@ class CountingOperations(Operations):
         await super().fsync(fh, datasync)
 
 
-class CountedNotices(KernelNotices):
-    """Counts how often names have changed."""
-
-    changes = 0
-
-    def names_changed(self) -> None:
-        self.changes += 1
-        super().names_changed()
-
-
 class _Hold:
     """Somebody is held. It ends by itself before everybody who waits for him hangs for ever."""
 
@@ -245,9 +234,8 @@ def keep_house_one_by_one(partitions: Partitions) -> None:
 class Commands:
     """Each runs on a thread of its own; what touches the tree goes to the thread that owns it."""
 
-    def __init__(self, tree: FileSystem, notices: CountedNotices, disk: Disk) -> None:
+    def __init__(self, tree: FileSystem, disk: Disk) -> None:
         self._tree = tree
-        self._notices = notices
         self._disk = disk
         self._token: trio.lowlevel.TrioToken | None = None
         self._holds: list[_Hold] = []
@@ -367,10 +355,6 @@ class Commands:
         counted: dict[str, int] = self._owner(take)
         return counted
 
-    def patience(self, seconds: float) -> None:
-        """How long stat and open wait for a measurement."""
-        view_file.MEASURE_S = seconds
-
     def job_patience(self, seconds: float) -> None:
         """How long a write waits for the job that it has begun."""
         operations.JOB_S = seconds
@@ -389,10 +373,6 @@ class Commands:
     def terminate(self) -> None:
         """As a service manager does."""
         os.kill(os.getpid(), signal.SIGTERM)
-
-    def name_changes(self) -> int:
-        """How often the kernel was told to look up all names again."""
-        return self._notices.changes
 
     def stick(self) -> int:
         """The thread that answers requests is held; the number is for `release`."""
@@ -471,11 +451,11 @@ def main() -> None:
     events = Events(lambda: time.time_ns() // 1_000_000)
     disk = Disk(data)
     manager = LogManager.open(data, files=disk, read_only=options.read_only)
-    notices = CountedNotices(events, epochs=not arguments.no_epochs)
+    notices = KernelNotices(events, epochs=not arguments.no_epochs)
     shown = MountOptions(read_only=options.read_only)
     tree = FileSystem(MountContext(manager, shown, notices=notices, events=events))
     keep_house_one_by_one(tree.partitions)
-    commands = Commands(tree, notices, disk)
+    commands = Commands(tree, disk)
     served = daemon.Daemon(mount, tree, notices, commands.begin)
     manager.take_turns(lambda: disk.now_ns)
     served.mount()

@@ -132,17 +132,6 @@ def test_what_help_says_can_be_typed(own: Mount, tmp_path: Path) -> None:
     assert (own / "orders/0").read_text().startswith("2 figs\n")
 
 
-def test_help_tells_of_all_names(tmp_path: Path) -> None:
-    with mounted(tmp_path, "show_dot") as mount:
-        mount.topic()
-        text = (mount / ".kafkafs/help").read_text()
-        directories = ("", "orders", "orders/.meta/0", "orders/.control", ".kafkafs")
-        names = {name for directory in directories for name in os.listdir(mount / directory)}
-        assert len(names) > 25
-        missing = [name for name in names if not re.search(rf"(?<![.\w]){re.escape(name)}\b", text)]
-        assert missing == []
-
-
 def test_help_calls_errors_as_programs_do(mount: Mount) -> None:
     told = [line.strip().partition("  ")[0] for line in help_lines(mount, "If a request fails")]
     known = {os.strerror(number) for number in errno.errorcode}
@@ -215,33 +204,6 @@ def test_topics(tmp_path: Path) -> None:
 
 
 # -- metrics ---------------------------------------------------------------------------------------
-
-
-def test_metrics_of_partitions(own: Mount) -> None:
-    """Log start, log end, last stable offset, bytes and segments of each partition."""
-    own.topic("orders", 2)
-    own.run("seq 5 >> orders/1")
-    found = metrics(own)
-    size = sum(path.stat().st_size for path in own.data.glob("orders-1/*.log"))
-    values = {
-        name: found[f"kafkafs_partition_{name}"][of_partition("orders", 1)]
-        for name in (
-            *("log_start_offset", "log_end_offset", "last_stable_offset"),
-            *("size_bytes", "segments"),
-        )
-    }
-    assert values == {
-        "log_start_offset": 0,
-        "log_end_offset": 5,
-        "last_stable_offset": 5,
-        "size_bytes": size,
-        "segments": 1,
-    }
-    assert found["kafkafs_partition_log_end_offset"][of_partition("orders", 0)] == 0
-    assert found["kafkafs_partitions"] == {(): 2}
-    assert found["kafkafs_topics"] == {(): 1}
-    own.run("rmdir orders")
-    assert "kafkafs_partition_log_end_offset" not in metrics(own)
 
 
 def test_metrics_count_what_happens(own: Mount) -> None:

@@ -21,17 +21,6 @@ from tests.waits import until
 # Nothing is compacted by the clock while a test looks at what it has asked for.
 QUIET = {"log_cleaner_enable": "false", "log_initial_task_delay_ms": 86_400_000}
 
-FILES = [
-    "abort-transaction",
-    "compaction",
-    "delete-records",
-    "flush",
-    "retention",
-    "roll",
-    "verify",
-]
-OF_JOBS = [name for name in FILES if name != "abort-transaction"]
-
 
 def quiet(base: Path) -> Path:
     (base / "data").mkdir()
@@ -51,16 +40,6 @@ def steered_one(tmp_path: Path) -> Iterator[SteeredMount]:
     """A mount for one test, whose daemon takes commands."""
     with steered(quiet(tmp_path)) as started:
         yield started
-
-
-def test_they_are_all_there(orders: Path) -> None:
-    directory = orders.parent / ".control"
-    assert sorted(os.listdir(directory)) == FILES
-    for name in OF_JOBS:
-        file = directory / name
-        first, *_, last = file.read_text().splitlines()
-        assert (first, last) == ("state idle", "last_outcome none")
-        assert file.stat().st_size == len(file.read_bytes())
 
 
 @pytest.mark.parametrize("redirection", [">", ">>"])
@@ -83,25 +62,14 @@ def test_both_redirections_act_within_the_write(
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("roll", "go"),
-        ("roll", "run 1"),
-        ("roll", "run 0 0"),
-        ("roll", "1"),
-        ("roll", "-1"),
         ("roll", "cancel"),
         ("roll", "dry-run"),
-        ("roll", "run\nwrong"),
         ("flush", "run -1"),
-        ("retention", "run all"),
         ("retention", "cancel"),
         ("retention", "0"),
-        ("retention", "dry-run\nrun"),
         ("compaction", "run"),  # the topic is not compacted
         ("compaction", "dry-run"),
-        ("compaction", "cancel 0"),
-        ("compaction", "cancel\nrun"),
         ("verify", "dry-run"),
-        ("verify", "run 99999999999999999999999999"),
         ("delete-records", "0"),
         ("delete-records", "1 0"),
         ("delete-records", "0 -2"),
@@ -128,14 +96,6 @@ def test_the_shell_says_so(mount: Mount, orders: Path) -> None:
     assert done.returncode == 1
     assert b"Invalid argument" in done.stderr
     assert "line 1: 'rum' is not one of run" in mount.events()
-
-
-def test_blank_lines_and_spaces_mean_nothing(orders: Path) -> None:
-    append(orders, b"one\n")
-    append(control(orders, "roll"), b"\n \n")
-    assert facts(orders, "roll")["last_outcome"] == "none"
-    append(control(orders, "roll"), b"\n  run   0  \n\n")
-    assert facts(orders, "roll")["last_rolled"] == "1"
 
 
 def test_a_line_in_pieces_acts_with_its_newline_or_at_the_end(orders: Path) -> None:
@@ -203,106 +163,7 @@ def test_delete_records_moves_the_log_start(mount: Mount) -> None:
     assert second.read_bytes() == b"later\n"
 
 
-def test_deleted_records_stay_deleted(own: Mount) -> None:
-    orders = own.topic("orders")
-    append(orders, b"one\ntwo\nthree\n")
-    do(orders, "delete-records", "0 2")
-    own.kill()
-    own.start()
-    assert orders.read_bytes() == b"three\n"
-
-
-# -- retention -----------------------------------------------------------------------------------
-
-
-def old_segments(mount: Mount, name: str, partitions: int = 1) -> Path:
-    """A topic each of whose partitions has three segments of two records and an active one."""
-    first = mount.topic(name, partitions)
-    for number in range(partitions):
-        file = first.parent / str(number)
-        for segment in range(3):
-            append(file, b"%d\n%d\n" % (segment * 2, segment * 2 + 1))
-            do(first, "roll", str(number))
-        append(file, b"6\n")
-    return first
-
-
-def test_dry_run_lists_what_would_go_and_why(mount: Mount) -> None:
-    first = old_segments(mount, "listed", 2)
-    do(first, "retention", "dry-run")
-    assert rows(first, "retention") == []
-    mount.run("echo retention.bytes=0 >> listed/.config")
-    do(first, "retention", "dry-run 1")
-    found = facts(first, "retention")
-    assert found["last_command"] == "dry-run 1"
-    listed = rows(first, "retention")
-    assert {row["partition"] for row in listed} == {"1"}
-    assert [row["base_offset"] for row in listed] == ["0", "2", "4", "6"]
-    assert [row["records"] for row in listed] == ["2", "2", "2", "1"]
-    assert all("retention.bytes=0" in row["why"] for row in listed)
-    assert found["last_segments"] == "4"
-    assert found["last_records"] == "7"
-    assert int(found["last_bytes"]) == sum(int(row["bytes"]) for row in listed)
-    assert (first.parent / "1").read_bytes() == b"0\n1\n2\n3\n4\n5\n6\n", "nothing has gone"
-
-
-def test_run_applies_it_to_one_partition_or_all(mount: Mount) -> None:
-    first = old_segments(mount, "applied", 2)
-    size = len((first.parent / f".raw/0/{0:020}.log").read_bytes())
-    mount.run(f"echo retention.bytes={size} >> applied/.config")
-    do(first, "retention", "run 0")
-    assert first.read_bytes() == b"4\n5\n6\n", "as many segments as leave retention.bytes"
-    assert (first.parent / "1").read_bytes() == b"0\n1\n2\n3\n4\n5\n6\n"
-    assert facts(first, "retention")["last_segments"] == "2"
-    do(first, "retention", "run")
-    assert (first.parent / "1").read_bytes() == b"4\n5\n6\n"
-    assert facts(first, "retention")["last_records"] == "4"
-
-
-def test_a_setting_is_in_force_at_the_next_run(mount: Mount) -> None:
-    first = old_segments(mount, "setting")
-    mount.run("echo run > setting/.control/retention")
-    assert first.read_bytes() == b"0\n1\n2\n3\n4\n5\n6\n"
-    mount.run("echo retention.ms=0 >> setting/.config")
-    until(lambda: _nothing_left_after_retention(first))
-
-
-def _nothing_left_after_retention(first: Path) -> bool:
-    """What is newer than this millisecond stays."""
-    do(first, "retention", "run")
-    return first.read_bytes() == b""
-
-
 # -- compaction ----------------------------------------------------------------------------------
-
-
-def test_compaction_from_begin_to_end(mount: Mount) -> None:
-    first = mount.topic("compacted", 2)
-    mount.run("echo cleanup.policy=compact >> compacted/.config")
-    for number in range(2):
-        for value in (b"old", b"new"):
-            keyed(first.parent / ".kv" / str(number), 100, value)
-        do(first, "roll", str(number))
-        keyed(first.parent / ".kv" / str(number), 1, b"active")
-    kv = first.parent / ".kv"
-    latest = b"".join(b"%05d\tnew\n" % key for key in range(100)) + b"00000\tactive\n"
-    do(first, "compaction", "dry-run 0")
-    found = until_idle(first)
-    assert found["last_records_dropped"] == "100"
-    assert found["last_dropped_superseded"] == "100"
-    assert (kv / "0").read_bytes() != latest
-    do(first, "compaction", "run 0")
-    found = until_idle(first)
-    assert found["last_command"] == "run 0"
-    assert found["last_outcome"] == "done"
-    assert (kv / "0").read_bytes() == latest
-    assert (kv / "1").read_bytes() != latest
-    assert found["last_records_read"] == "200"
-    assert found["last_records_kept"] == "100"
-    do(first, "compaction", "run")
-    until_idle(first)
-    assert (kv / "1").read_bytes() == latest
-    assert [row["partition"] for row in rows(first, "compaction")] == ["0", "1"]
 
 
 def until_idle(first: Path) -> dict[str, str]:
@@ -465,18 +326,3 @@ def test_what_goes_wrong_within_that_is_the_writes_error(steered_one: SteeredMou
     found = facts(orders, "flush")
     assert found["last_outcome"] == "failed"
     assert "Input/output error" in found["last_reason"]
-
-
-def test_verify(mount: Mount, orders: Path) -> None:
-    append(orders, b"one\ntwo\n")
-    do(orders, "verify", "run")
-    until(lambda: facts(orders, "verify")["state"] == "idle")
-    assert facts(orders, "verify")["last_outcome"] == "done"
-
-
-def test_a_read_only_mount(own: Mount) -> None:
-    orders = own.topic("orders")
-    append(orders, b"one\n")
-    own.restart("ro")
-    assert control(orders, "roll").read_text() == "state idle\nlast_outcome none\n"
-    fails(errno.EROFS, os.open, control(orders, "roll"), os.O_WRONLY)

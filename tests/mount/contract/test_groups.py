@@ -13,7 +13,7 @@ from storage import LogManager
 from storage.groups.offset_records import partition_for
 from tests.mount.contract.writing import append, opened
 from tests.mount.control import do
-from tests.mount.mounting import OFFSETS_PARTITIONS, Mount, fails, few_directories, mounted
+from tests.mount.mounting import OFFSETS_PARTITIONS, Mount, fails
 from tests.storage.groups.records import (
     classic_group,
     group_key,
@@ -112,36 +112,15 @@ def test_the_facts_of_a_position(own: Mount) -> None:
     )
 
 
-def test_what_an_open_file_shows_stays(mount: Mount, group: Path) -> None:
-    mount.run('echo 1 > "$P"', P=group / "0")
-    with opened(group / "0", os.O_RDONLY) as fd:
-        shown = (group / "0").read_bytes()
-        mount.run('echo 5 > "$P"; rm "$P"', P=group / "0")
-        assert os.pread(fd, 4096, 0) == shown
-
-
 # -- commits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("4\n", "4"),
-        ("0\n", "0"),
-        ("5\n", "5"),
-        ("004\n", "4"),
-        (" 4 \n", "4"),
-        ("earliest\n", "0"),
-        ("latest\n", "5"),
         ("+1\n", "3"),
-        ("-2\n", "0"),
-        ("+0\n", "2"),
         ("1\n2\n3\n", "3"),
-        ("3", "3"),
         ("1\n3", "3"),
-        ("2001-01-01\n", "0"),
-        ("2030-01-01T00:00Z\n", "5"),
-        ("-15m\n", "0"),
         ("3\tmetadata with a\ttab\n", "3"),
     ],
 )
@@ -154,14 +133,7 @@ def test_a_line_commits(mount: Mount, group: Path, lines: str, expected: str, ho
     assert facts(group / "0")["metadata"] == metadata.replace("\t", "\\t")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("6", "-3", "+4", "99999999999999999999", "9" * 5000, "-" + "9" * 5000 + "d"),
-        *("", "none", "x", "3 4", "3x", "start", "end", "-1x", "0x3", "\u0663", "position 3"),
-        *("3\n\n", "3\nx", "x\n3", "3\t" + "m" * 4097),
-    ],
-)
+@pytest.mark.parametrize("line", ["6", "3\n\n", "3\nx", "x\n3", "3\t" + "m" * 4097])
 def test_a_wrong_line_is_einval_and_changes_nothing(mount: Mount, group: Path, line: str) -> None:
     mount.run("printf '2\\tkept\\n' > \"$P\"", P=group / "0")
     before = (group / "0").read_bytes()
@@ -169,23 +141,6 @@ def test_a_wrong_line_is_einval_and_changes_nothing(mount: Mount, group: Path, l
         fails(errno.EINVAL, os.write, fd, f"{line}\n".encode())
     assert (group / "0").read_bytes() == before
     assert f"of-{group.name}/{group.name}/0: " in mount.events()
-
-
-def test_out_of_range_names_the_range(mount: Mount, group: Path) -> None:
-    do(mount / group.name / "0", "delete-records", "0 2")
-    with opened(group / "0", os.O_WRONLY) as fd:
-        for offset in (1, 6):
-            fails(errno.EINVAL, os.write, fd, b"%d\n" % offset)
-            line = mount.events().splitlines()[-1]
-            assert f"offset {offset} is outside of {group.name}/0 (2..5)" in line
-        os.write(fd, b"earliest\n")
-    assert position_in(group / "0") == "2"
-
-
-def test_from_no_position_there_is_no_step(mount: Mount, group: Path) -> None:
-    with opened(group / "0", os.O_WRONLY) as fd:
-        fails(errno.EINVAL, os.write, fd, b"+1\n")
-    assert position_in(group / "0") == "none"
 
 
 def test_a_write_in_pieces_and_both_ways_at_once(mount: Mount, group: Path) -> None:
@@ -217,21 +172,6 @@ def test_a_whole_topic_in_one_append(own: Mount) -> None:
     assert len(batches) == 12 + int.from_bytes(batches[8:12], "big")
     own.run("echo +0 > .groups/G/orders/.all")
     fails(errno.EPERM, (own / ".groups/G/orders/.all").unlink)
-
-
-def test_commits_survive_and_groups_without_any_do_not(own: Mount) -> None:
-    own.topic("orders", 2)
-    own.run("mkdir .groups/G .groups/empty; seq 5 >> orders/0; echo 3 > .groups/G/orders/0")
-    own.restart()
-    assert own.run("ls .groups") == b"G\n"
-    own.run("echo 4 > .groups/G/orders/0; echo 0 > .groups/G/orders/1")
-    own.kill()
-    own.start()
-    assert own.run("ls .groups; grep -h ^position .groups/G/orders/*") == (
-        b"G\nposition 4\nposition 0\n"
-    )
-    own.stop()
-    assert committed(own.data) == {"G": {("orders", 0): 4, ("orders", 1): 0}}
 
 
 def test_many_commits_before_the_mount(own: Mount) -> None:
@@ -285,17 +225,6 @@ def test_a_removed_directory_is_found_again(own: Mount) -> None:
     )
 
 
-def test_a_topic_made_anew_has_no_positions(own: Mount) -> None:
-    own.topic()
-    own.run("seq 5 >> orders/0; mkdir .groups/G; echo 3 > .groups/G/orders/0")
-    with opened(own / ".groups/G/orders/0", os.O_WRONLY) as fd:
-        own.run("rmdir orders; mkdir orders; seq 5 >> orders/0")
-        assert position_in(own / ".groups/G/orders/0") == "none"
-        assert own.run("ls .groups/G") == b""
-        fails(errno.ENOENT, os.write, fd, b"1\n")
-    assert position_in(own / ".groups/G/orders/0") == "none"
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -333,19 +262,6 @@ SPELT = [
     ("...", "%2E%2E%2E"),
     ("grün@=", "grün@="),
 ]
-
-
-@pytest.mark.parametrize(("name", "spelt"), SPELT)
-def test_how_a_group_is_spelt(mount: Mount, group: Path, name: str, spelt: str) -> None:
-    path = mount / ".groups" / spelt
-    path.mkdir()
-    mount.run('echo 3 > "$P"', P=path / group.name / "0")
-    assert spelt in os.listdir(mount / ".groups")
-    for other in {name, spelt.lower(), f"{spelt}.", spelt.replace("%", "%25")} - {spelt, ".lag"}:
-        assert "/" in other or not (mount / ".groups" / other).exists()
-    start = mount / group.name / f"0@group={spelt}..end"
-    assert start.read_bytes() == b"d\ne\n"
-    path.rmdir()
 
 
 def test_groups_of_any_name(own: Mount) -> None:
@@ -422,15 +338,6 @@ def test_a_gap_is_named(mount: Mount, group: Path) -> None:
     assert line in mount.events()
     # It is as it was committed.
     assert (position_in(group / "0"), facts(group / "0")["lag"]) == ("1", "4")
-
-
-def test_out_of_range_is_an_error_where_offsets_are(tmp_path: Path) -> None:
-    with mounted(few_directories(tmp_path), "out_of_range=error") as mount:
-        mount.topic()
-        mount.run("seq 5 >> orders/0; mkdir .groups/G; echo 1 > .groups/G/orders/0")
-        assert mount.run("cat orders/0@group=G..3") == b"2\n3\n"
-        do(mount / "orders/0", "delete-records", "0 3")
-        fails(errno.ERANGE, os.stat, mount / "orders/0@group=G")
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
@@ -565,16 +472,3 @@ def test_the_topic_is_written_by_commits_alone(own: Mount) -> None:
     own.run("touch __consumer_offsets/0")
     own.restart("show_internal")
     assert own.run("ls") == b"__consumer_offsets\norders\n"
-
-
-def test_compaction_keeps_the_positions(own: Mount) -> None:
-    own.topic()
-    own.run("seq 5 >> orders/0; mkdir .groups/{G,H}; echo 3 > .groups/H/orders/0")
-    own.run("for n in {1..50}; do echo $((n % 5)) > .groups/G/orders/0; done; rm -r .groups/H")
-    offsets = own / "__consumer_offsets/0"
-    do(offsets, "roll", "run")
-    do(offsets, "compaction", "run")
-    assert own.run("ls .groups; grep ^position .groups/G/orders/0") == b"G\nposition 0\n"
-    own.run("echo 4 > .groups/G/orders/0")
-    own.restart()
-    assert own.run("ls .groups; grep ^position .groups/G/orders/0") == b"G\nposition 4\n"

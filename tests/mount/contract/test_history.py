@@ -8,17 +8,14 @@ import os
 import select
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from kafkafs.tree.partition.generations import KEPT
-from storage import LogManager
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import Running, inotify_left, program
 from tests.mount.steering import SteeredMount
-from tests.storage.logs import append, remove_head
 from tests.waits import until
 
 LINE = 20
@@ -156,60 +153,6 @@ def test_a_new_inode_under_the_name(orders: Orders) -> None:
     assert len(set(seen)) == 4
 
 
-def test_appending_and_rolling_publish_nothing(orders: Orders) -> None:
-    """Only what rewrites history publishes a new inode."""
-    inode = orders.inode
-    before = orders.mount.daemon.name_changes()
-    orders.segment(5)
-    orders.append(5)
-    assert orders.inode == inode
-    assert orders.mount.daemon.name_changes() == before
-
-
-def test_inodes_are_of_one_partition_each(orders: Orders) -> None:
-    """`st_ino` is a hash of topic id, partition, …: no two files share one."""
-    topic = orders.path.parent
-    (topic / "1").touch()
-    other = Orders(orders.mount).path
-    paths = [orders.path, topic / "1", other, topic, topic / ".config", topic / ".meta" / "0"]
-    paths += [topic / ".meta" / "0" / "offsets", topic / ".raw" / "0"]
-    paths += list((topic / ".raw" / "0").iterdir())
-    assert len({path.stat().st_ino for path in paths}) == len(paths)
-
-
-def test_a_topic_that_is_made_again_is_another(orders: Orders) -> None:
-    """… never used for another history …: the topic id of a new topic is new."""
-    orders.append(3)
-    inode, topic = orders.inode, orders.path.parent.stat().st_ino
-    with orders.opened() as fd:
-        orders.path.parent.rmdir()
-        orders.path.parent.mkdir()
-        assert orders.inode != inode
-        assert orders.path.parent.stat().st_ino != topic
-        assert orders.path.read_bytes() == b""
-        assert whole(fd) == lines(0, 3)
-
-
-def test_older_inodes_side_by_side(orders: Orders) -> None:
-    """An old inode that is still open goes on growing: each of any number of generations."""
-    orders.append(10)
-    with contextlib.ExitStack() as stack:
-        opened = []
-        for start in range(0, 60, 10):
-            opened.append((stack.enter_context(orders.opened(os.O_DIRECT)), start))
-            orders.roll()
-            orders.append(10)
-            orders.remove_head()
-        for fd, start in opened:
-            assert whole(fd) == lines(start, orders.end)
-        orders.append(1)
-        for fd, start in opened:
-            assert os.fstat(fd).st_size == (orders.end - start) * LINE
-            assert os.pread(fd, LINE, (orders.end - start - 1) * LINE) == lines(
-                orders.end - 1, orders.end
-            )
-
-
 # -- what is gone --------------------------------------------------------------------------------
 
 
@@ -234,21 +177,6 @@ def test_bytes_that_are_gone_are_estale(orders: Orders, flags: int) -> None:
         assert os.pread(fd, 100, (count + 10) * LINE) == lines(count + 10, count + 11)
         assert os.fstat(fd).st_size == orders.end * LINE
         assert "ESTALE" in orders.mount.events() or "deleted" in orders.mount.events()
-
-
-def test_replaced_bytes_are_estale_when_they_are_gone(orders: Orders) -> None:
-    """It reads replaced … segments until `file.delete.delay.ms` has passed and they are gone …"""
-    count = KEPT // LINE + 1000
-    orders.segment(count)
-    orders.append(10)
-    with orders.opened(os.O_DIRECT) as fd:
-        orders.clean(1)
-        assert os.pread(fd, 100, 0) == lines(0, 5)
-        orders.delete()
-        fails(errno.ESTALE, os.pread, fd, 100, 0)
-        assert os.pread(fd, 1000, count * LINE) == lines(count, count + 10)
-    with orders.opened(os.O_DIRECT) as fd:
-        assert os.pread(fd, 2 * LINE, 0) == lines(0, 1) + lines(2, 3)
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
@@ -281,20 +209,6 @@ def test_a_reader_whose_page_holds_the_cut(orders: Orders) -> None:
         orders.delete()
         file.seek(123 * LINE)
         assert file.read() == lines(123, 323)
-
-
-def test_a_deleted_topic_is_read_until_it_is_gone(orders: Orders) -> None:
-    """(its directories are renamed … and removed after `file.delete.delay.ms`): who has a
-    partition open reads it until then, and gets ESTALE afterwards.
-    """
-    orders.segment(100)
-    orders.append(100)
-    with orders.opened(os.O_DIRECT) as fd:
-        orders.path.parent.rmdir()
-        assert whole(fd) == lines(0, 200)
-        orders.delete()
-        fails(errno.ESTALE, os.pread, fd, 100, 0)
-        fails(errno.ESTALE, os.pread, fd, 100, 150 * LINE)
 
 
 # -- tail ----------------------------------------------------------------------------------------
@@ -340,39 +254,6 @@ class Tail:
         return said
 
 
-def test_tail_f_neither_repeats_nor_skips(orders: Orders) -> None:
-    """… so that `tail -f` and `less +F` neither repeat nor skip a record across roll, retention
-    and compaction.
-    """
-    orders.append(10)
-    with Tail("-f", "-n", "+1", orders.path) as tail:
-        assert tail.read(10 * LINE) == lines(0, 10)
-
-        def follow() -> None:
-            start = orders.end
-            orders.append(7)
-            assert tail.read(7 * LINE) == lines(start, start + 7)
-
-        follow()
-        for _ in range(3):
-            orders.roll()
-            follow()
-            orders.remove_head()
-            follow()
-            orders.roll()
-            orders.clean(1)
-            follow()
-            orders.delete()
-            follow()
-        # In the middle of everything, more than a read's worth at once.
-        start = orders.end
-        orders.append(20_000)
-        orders.roll()
-        orders.remove_head()
-        orders.delete()
-        assert tail.read(20_000 * LINE) == lines(start, start + 20_000)
-
-
 def test_tail_capital_f_starts_over_when_the_head_is_dropped(orders: Orders) -> None:
     """`tail -F` reopens by name: after the head was dropped it says "has been replaced" and prints
     what is retained once more …
@@ -394,36 +275,6 @@ def test_tail_capital_f_starts_over_when_the_head_is_dropped(orders: Orders) -> 
 # -- st_ino over mounts --------------------------------------------------------------------------
 
 
-def identity(path: Path) -> tuple[int, int, bytes]:
-    return path.stat().st_ino, path.stat().st_size, path.read_bytes()
-
-
-def test_st_ino_is_the_same_after_a_remount(own: Mount) -> None:
-    """`st_ino` is …: the same after a remount …"""
-    orders = own.topic()
-    empty = orders.stat().st_ino
-    own.restart()
-    assert orders.stat().st_ino == empty
-    own.run("seq 1000 >> orders/0")
-    before = identity(orders)
-    assert before[0] == empty
-    topic = orders.parent.stat().st_ino
-    for _ in range(2):
-        own.restart()
-        assert identity(orders) == before
-        assert orders.parent.stat().st_ino == topic
-
-
-def test_st_ino_is_the_same_after_a_kill_that_lost_nothing(own: Mount) -> None:
-    """A kill of the daemon loses nothing (the bytes are in the page cache): the same history."""
-    orders = own.topic()
-    own.run("seq 1000 >> orders/0")
-    before = identity(orders)
-    own.kill()
-    own.start()
-    assert identity(orders) == before
-
-
 def test_a_recovery_that_cuts_makes_a_new_history(own: Mount) -> None:
     """What rewrites history (… recovery truncates) publishes a *new* inode under the name …"""
     orders = own.topic()
@@ -442,79 +293,6 @@ def test_a_recovery_that_cuts_makes_a_new_history(own: Mount) -> None:
     own.restart()
     assert orders.stat().st_ino == after
     assert orders.read_bytes() == b"record 1\nrecord 2\nanother\n"
-
-
-def test_what_an_offline_tool_rewrote_is_a_new_history(own: Mount) -> None:
-    """… where the fingerprint no longer fits (a broker, an offline tool has rewritten something),
-    a new nonce.
-    """
-    orders = own.topic()
-    own.run("seq 10 >> orders/0")
-    before = orders.stat().st_ino
-    own.stop()
-    with LogManager.open(str(own.data)) as manager:
-        log = manager.log("orders", 0)
-        log.roll(manager.clock_ms())
-        append(log, b"eleven")
-        remove_head(log, 1, manager.clock_ms())
-    own.start()
-    after = orders.stat().st_ino
-    assert after != before
-    assert orders.read_bytes() == b"eleven\n"
-    own.restart()
-    assert orders.stat().st_ino == after
-
-
-def test_what_an_offline_tool_replaced_at_the_end_is_a_new_history(own: Mount) -> None:
-    """… where the fingerprint no longer fits (… has rewritten something), a new nonce: also where
-    it only cut the end off and wrote something else.
-    """
-    orders = own.topic()
-    own.run("echo one >> orders/0; echo two >> orders/0")
-    before = orders.stat().st_ino
-    own.stop()
-    log = own.data / "orders-0" / "00000000000000000000.log"
-    os.truncate(log, log.stat().st_size // 2)
-    with LogManager.open(str(own.data), verify=True) as manager:
-        manager.log("orders", 0).accept_loss()
-        append(manager.log("orders", 0), b"2nd")
-    own.start()
-    assert orders.read_bytes() == b"one\n2nd\n"
-    assert orders.stat().st_ino != before
-
-
-def test_what_an_offline_tool_appended_is_the_same_history(own: Mount) -> None:
-    """One inode shows one history, and grows: appending rewrites nothing."""
-    orders = own.topic()
-    own.run("echo one >> orders/0")
-    before = orders.stat().st_ino
-    own.stop()
-    with LogManager.open(str(own.data)) as manager:
-        append(manager.log("orders", 0), b"two")
-    own.start()
-    assert orders.read_bytes() == b"one\ntwo\n"
-    assert orders.stat().st_ino == before
-
-
-def test_a_cut_history_stays_over_a_remount(tmp_path: Path) -> None:
-    """… is kept on disk beside a fingerprint of the segments: the same after a remount …, also
-    after retention and compaction.
-    """
-    from tests.mount.steering import steered
-
-    with steered(tmp_path) as mount:
-        orders = Orders(mount)
-        for _ in range(4):
-            orders.segment(10)
-        orders.append(10)
-        orders.remove_head()
-        orders.clean(2)
-        before = identity(orders.path)
-        mount.restart()
-        assert identity(orders.path) == before
-        mount.kill()
-        mount.start()
-        assert identity(orders.path) == before
 
 
 def test_an_old_file_has_no_link_and_its_watchers_hear_of_it(steered_mount: SteeredMount) -> None:

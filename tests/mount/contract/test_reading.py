@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import random
@@ -14,7 +13,7 @@ import pytest
 
 from storage import LogManager
 from tests.mount.contract.conftest import new_topic
-from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.mounting import Mount, mounted
 from tests.mount.steering import SteeredMount, steered
 from tests.storage.logs import append
 
@@ -24,43 +23,6 @@ def numbered(start: int, end: int) -> bytes:
 
 
 # -- the bytes -----------------------------------------------------------------------------------
-
-
-def test_byte_0_is_the_record_at_the_log_start(
-    steered_mount: SteeredMount, steered_orders: Path
-) -> None:
-    """Byte 0 is the first byte of the record at the log start (or where the name says)."""
-    orders, topic = steered_orders, steered_orders.parent.name
-    steered_mount.run('seq 3 >> "$F"', F=orders)
-    steered_mount.daemon.roll(topic)
-    steered_mount.run('seq 4 6 >> "$F"', F=orders)
-    assert orders.read_bytes() == b"1\n2\n3\n4\n5\n6\n"
-    steered_mount.daemon.remove_head(topic, 1)
-    assert orders.read_bytes() == b"4\n5\n6\n"
-    assert orders.stat().st_size == 6
-
-
-def test_each_record_is_its_text_and_a_newline(tmp_path: Path) -> None:
-    """Each record is its rendered text and a newline.
-
-    `values`: value bytes; null value = empty line. The plain view … is lossy only in that a value
-    holding a newline shows as two lines.
-    """
-    (tmp_path / "data").mkdir()
-    with LogManager.open(str(tmp_path / "data")) as manager:
-        log = manager.create_topic("orders", 1).partitions[0]
-        append(log, b"text", None, b"", b"two\nlines", b"\xff\x00 bytes", b"ends with \n")
-    with mounted(tmp_path) as mount:
-        shown = b"text\n\n\ntwo\nlines\n\xff\x00 bytes\nends with \n\n"
-        assert (mount / "orders" / "0").read_bytes() == shown
-        assert (mount / "orders" / "0").stat().st_size == len(shown)
-
-
-def test_a_new_partition_is_an_empty_file(mount: Mount, orders: Path) -> None:
-    """Where the contract is silent, do what a user of a Unix file would expect."""
-    assert orders.stat().st_size == 0
-    assert orders.read_bytes() == b""
-    assert mount.run('cat "$F"; tail -n5 "$F"; wc -c < "$F"', F=orders) == b"0\n"
 
 
 def test_st_size_is_exact(mount: Mount, orders: Path) -> None:
@@ -87,35 +49,6 @@ def test_st_size_is_exact(mount: Mount, orders: Path) -> None:
         assert os.stat(mount.data.parent / "copy").st_size == size
 
 
-def test_any_read_is_a_slice_of_the_whole(steered_mount: SteeredMount) -> None:
-    """A read at view position P finds its record …: at any position, over segments and batches."""
-    orders = new_topic(steered_mount)
-    expected = b""
-    seed = random.Random(11)
-    for number in range(12):
-        lines = b"".join(
-            seed.randbytes(seed.choice((0, 5, 100, 4000))).replace(b"\n", b"n") + b"\n"
-            for _ in range(seed.randrange(1, 30))
-        )
-        with open(orders, "ab", buffering=0) as file:
-            file.write(lines)
-        expected += lines
-        if number % 4 == 3:
-            steered_mount.daemon.roll(orders.parent.name)
-    # O_DIRECT comes to the daemon with exactly these positions and sizes.
-    fd = os.open(orders, os.O_RDONLY | os.O_DIRECT)
-    try:
-        for _ in range(150):
-            position = seed.randrange(len(expected) + 10)
-            size = seed.choice((1, 7, 300, 4096, 20000))
-            assert os.pread(fd, size, position) == expected[position : position + size]
-        assert os.pread(fd, 10, len(expected)) == b""
-        assert os.pread(fd, 10, len(expected) + (1 << 40)) == b""
-    finally:
-        os.close(fd)
-    assert orders.read_bytes() == expected
-
-
 def test_seek_and_map(orders: Path) -> None:
     """Where the contract is silent, do what a user of a Unix file would expect."""
     orders_content = numbered(0, 3000)
@@ -129,18 +62,6 @@ def test_seek_and_map(orders: Path) -> None:
         # What is read past the page cache cannot share its pages; programs then read.
         with pytest.raises(OSError, match="No such device"):
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def test_a_file_grows_under_a_reader(orders: Path) -> None:
-    """An open file shows what is appended after it was opened, as any file does."""
-    with open(orders, "rb", buffering=0) as reader:
-        assert reader.read() == b""
-        for number in range(5):
-            with open(orders, "ab") as writer:
-                writer.write(b"%d\n" % number)
-            assert reader.read() == b"%d\n" % number
-            assert os.fstat(reader.fileno()).st_size == 2 * number + 2
-        assert reader.read() == b""
 
 
 # -- what a read costs ---------------------------------------------------------------------------
@@ -192,16 +113,6 @@ def content(records: int) -> bytes:
     return b"".join(b"record %d\n" % number for number in range(records))
 
 
-def test_a_copied_directory_is_measured(foreign: Path) -> None:
-    """On a directory that we have not written (… or a copied one) a partition is measured once …;
-    `open` and `stat` of a partition wait for its measurement …
-    """
-    with mounted(foreign.parent) as mount:
-        for topic, records in (("small", 20), ("large", 3000)):
-            assert (mount / topic / "0").stat().st_size == len(content(records))
-            assert (mount / topic / "0").read_bytes() == content(records)
-
-
 def test_a_measurement_is_kept(foreign: Path) -> None:
     """… a partition is measured *once* …: a later mount reads no log for it."""
     with mounted(foreign.parent) as mount:
@@ -213,31 +124,6 @@ def test_a_measurement_is_kept(foreign: Path) -> None:
         # what lies behind the last entry of the log's offset index: that is checked, as whatever
         # is read first, and then read.
         assert again.daemon.bytes_read() < 4 * 4096
-
-
-def test_view_indexes_are_disposable(own: Mount) -> None:
-    """A lost, damaged or foreign view index changes nothing that is shown."""
-    orders = own.topic()
-    expected = numbered(0, 2000)
-    with open(orders, "ab") as file:
-        file.write(expected)
-    inode = orders.stat().st_ino
-    for damage in (Path.unlink, lambda path: os.truncate(path, 130), flip):
-        own.stop()
-        lines = list((own.data / "orders-0").glob("*.lines"))
-        assert lines
-        for path in lines:
-            damage(path)
-        own.start()
-        assert orders.read_bytes() == expected
-        assert orders.stat().st_size == len(expected)
-        assert orders.stat().st_ino == inode
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[40] ^= 0xFF
-    path.write_bytes(data)
 
 
 @pytest.fixture
@@ -264,99 +150,3 @@ def test_ls_does_not_wait_for_a_measurement(measuring: SteeredMount) -> None:
         hold.release()
         waiting.join()
     assert large.stat().st_size == len(content(3000))
-
-
-def test_stat_and_open_give_up_with_eagain(measuring: SteeredMount) -> None:
-    """`open` and `stat` of a partition wait for its measurement, 10 s at most (then EAGAIN, with
-    how far it is in `.kafkafs/log`) …
-    """
-    large = measuring / "large" / "0"
-    measuring.daemon.patience(0.2)
-    with measuring.held("preadv", "large-0/00000000000000000000.log") as hold:
-        waiting = threading.Thread(target=stat_or_not, args=(large,))
-        waiting.start()
-        hold.wait()
-        fails(errno.EAGAIN, os.stat, large)
-        fails(errno.EAGAIN, os.open, large, os.O_RDONLY)
-        size = sum(path.stat().st_size for path in (measuring.data / "large-0").glob("*.log"))
-        assert f"large/0: indexed 0 of {size} bytes" in measuring.events()
-        hold.release()
-        waiting.join()
-    measuring.daemon.patience(10)
-    assert large.stat().st_size == len(content(3000))
-
-
-def stat_or_not(path: Path) -> None:
-    try:
-        path.stat()
-    except BlockingIOError:
-        return
-
-
-def test_a_read_only_mount_keeps_its_measurements_elsewhere(foreign: Path) -> None:
-    """… kept in the cache directory … writes nothing into it (view indexes go to the cache
-    directory).
-    """
-    before = snapshot(foreign)
-    with mounted(foreign.parent, "ro") as mount:
-        assert (mount / "large" / "0").read_bytes() == content(3000)
-        assert (mount / "small" / "0").stat().st_size == len(content(20))
-    assert snapshot(foreign) == before
-    assert len(list((foreign.parent / "cache").rglob("*.lines"))) == 3, "one segment is empty"
-
-
-def snapshot(data: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        str(path.relative_to(data)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(data.rglob("*"))
-        if path.is_file()
-    }
-
-
-# -- what stat says ------------------------------------------------------------------------------
-
-
-def test_st_mtime_is_the_time_of_the_last_append(own: Mount) -> None:
-    """`st_mtime` is the time of the last append …"""
-    import time
-
-    orders = own.topic()
-    # The clock of files, which moves with the kernel's tick (CLOCK_REALTIME_COARSE).
-    before = time.clock_gettime_ns(5)
-    own.run("echo one >> orders/0")
-    after = time.time_ns()
-    modified = orders.stat().st_mtime_ns
-    assert before <= modified <= after
-    orders.read_bytes()
-    own.run("touch orders/0; : >> orders/0")
-    assert orders.stat().st_mtime_ns == modified
-    own.restart()
-    # A file system keeps what it can: ext4 nanoseconds, others less.
-    assert abs(orders.stat().st_mtime_ns - modified) < 1_000_000_000
-    own.kill()
-    own.start()
-    assert abs(orders.stat().st_mtime_ns - modified) < 1_000_000_000
-
-
-def test_st_blocks_is_the_disk_really_used(steered_mount: SteeredMount) -> None:
-    """… `st_blocks` the disk really used, so `du` tells the truth."""
-    orders = new_topic(steered_mount)
-    topic = orders.parent.name
-    with open(orders, "ab") as file:
-        file.write(b"x" * 100 + b"\n")
-    assert orders.stat().st_blocks == 8
-    for _ in range(3):
-        with open(orders, "ab") as file:
-            file.write(numbered(0, 5000))
-        steered_mount.daemon.roll(topic)
-    on_disk = [
-        path.stat()
-        for path in (steered_mount.data / f"{topic}-0").iterdir()
-        if path.suffix in (".log", ".index", ".timeindex")
-    ]
-    used = sum(found.st_blocks for found in on_disk)
-    # Of the active segment the pre-sized, empty indexes do not count.
-    assert abs(orders.stat().st_blocks - used) <= 16
-    assert steered_mount.run('du -k "$F" | cut -f1', F=orders) == (
-        b"%d\n" % (orders.stat().st_blocks // 2)
-    )
