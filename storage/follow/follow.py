@@ -57,6 +57,7 @@ from storage.log.log import Log
 from storage.record.scan import batches
 from storage.recovery.partition import LogLoader
 from storage.recovery.segment import reaches
+from storage.segment.cut import cut_files
 from storage.segment.segment import Segment
 from storage.state.history import writers_history
 from storage.state.producer_state import ProducerState
@@ -485,14 +486,18 @@ class LogFollower:
     # -- changes of the past ---------------------------------------------------------------------
 
     def _is_written_over(self, found: dict[int, Segment]) -> bool:
-        """Return whether a sealed segment's file has other bytes, as only a truncation does."""
-        return any(
-            each.identity is not None
-            and (now := found.get(each.base_offset)) is not None
-            and now.identity == each.identity
-            and not now.lost
-            for each in self._changed(found)
-        )
+        """Return whether a segment's file has other bytes, or was set aside, as only a truncation
+        does.
+        """
+        log, changed = self.log, self._changed(found)
+        aside = cut_files(log.files, log.directory, paths.DIVERGED) if changed else ()
+        identities = {log.files.identity(path) for path in aside}
+        for each in changed:
+            now = found.get(each.base_offset)
+            has_file = now is not None and now.identity == each.identity and not now.lost
+            if each.identity is not None and (has_file or each.identity in identities):
+                return True
+        return False
 
     def _continue_past_deleted_active(self, found: dict[int, Segment]) -> bool:
         """Continue after an active segment that the writer has rolled, and then deleted or cleaned.

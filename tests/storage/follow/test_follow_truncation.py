@@ -48,11 +48,15 @@ class Reader:
         self.follower.look_at_log_starts()
 
 
+@pytest.mark.parametrize("count", [5, 20])
 @pytest.mark.parametrize("always", [False, True])
 @pytest.mark.parametrize(
     ("offset", "log_start"), [(26, 0), (13, 0), (0, 0), (26, 9), (11, 9), (9, 9), (6, 9), (0, 9)]
 )
-def test_the_writer_truncates(tmp_path: Path, offset: int, log_start: int, always: bool) -> None:
+def test_the_writer_truncates(
+    tmp_path: Path, offset: int, log_start: int, always: bool, count: int
+) -> None:
+    """`count`: the new batches. With 20, the log has more segments than before."""
     disk = Watched(tmp_path)
     with opened(tmp_path, disk) as manager:
         log = new_log(manager, internal_segment_bytes=400, index_interval_bytes=100)
@@ -63,7 +67,7 @@ def test_the_writer_truncates(tmp_path: Path, offset: int, log_start: int, alway
         log.flush()
         reader = Reader(tmp_path, always, disk)
         manager.truncate(log, offset)
-        put(log, sent(log.log_end_offset, 20, 5))
+        put(log, sent(log.log_end_offset, 20, count))
         disk.look = tuple
         reader.look()
         assert stored(reader.log) == stored(log)
