@@ -58,6 +58,7 @@ from storage.record.scan import batches
 from storage.recovery.partition import LogLoader
 from storage.recovery.segment import reaches
 from storage.segment.cut import cut_files
+from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.history import writers_history
 from storage.state.producer_state import ProducerState
@@ -675,6 +676,14 @@ class LogFollower:
         while same < min(len(old), len(fresh)) - 1 and _is_same(old[same], fresh[same]):
             same += 1
         offset, size = self._tail.end_of_same(old[same], fresh[same])
+        self._tail.decided = min(self._tail.decided, offset)
+        undecided = self._tail.first_undecided_at(offset, size, [*old[:same], fresh[same]])
+        if undecided is not None and undecided < min(offset, log.last_stable_offset):
+            # The truncation has removed the marker by which its records were shown or hidden.
+            while same and old[same].base_offset > undecided:
+                same -= 1
+            offset = max(undecided, old[same].base_offset)
+            size = SegmentReader(fresh[same]).position_of(offset) or 0
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
             if not self._leads_to(segment):
@@ -684,7 +693,6 @@ class LogFollower:
         start = new[0].base_offset
         if not {each.identity for each in old}.isdisjoint(each.identity for each in new):
             start = min(max(log.log_start_offset, start), end)
-        self._tail.decided = min(self._tail.decided, offset)
         visible: Sequence[Segment] = new
         producers = recovered.producers
         if self._tail.limit is not None:

@@ -222,6 +222,20 @@ class LogTail:
                     return batch[1].last_offset + 1, position + batch[1].size
         return nothing
 
+    def first_undecided_at(self, offset: int, size: int, segments: Sequence[Segment]) -> int | None:
+        """Return the first offset of the oldest transaction that is open at an offset, which is the
+        position `size` of the last of these segments, the first ones of the log; None: none is.
+        """
+        *others, last = segments
+        if not size:
+            return self.producers_of(others).first_undecided_offset if others else None
+        whole = last.size, last.next_offset
+        last.size, last.next_offset = size, offset
+        try:
+            return self.producers_of(segments).first_undecided_offset
+        finally:
+            last.size, last.next_offset = whole
+
     def below_limit(
         self,
         limit: int,
