@@ -8,8 +8,10 @@ error hits one operation only.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.crash.moments import Moments
@@ -25,22 +27,42 @@ class FailingDisk(Moments):
         self.armed = False
         self.fail_at = 0
         self.error = 0
+        self.kind = ""
         self.failed = ""
         self.done = 0
 
-    def fail_from_now(self, error: int, at: int) -> None:
-        """Fail the ``at``-th operation from now on with ``error``; ``at`` 0: no more."""
-        self.error, self.fail_at, self.done = error, at, 0
+    def fail_from_now(self, error: int, at: int, *, kind: str = "") -> None:
+        """Fail the ``at``-th operation from now on with ``error``; ``at`` 0: no more.
+
+        Only the operations are counted whose line in the journal contains ``kind``.
+        """
+        self.error, self.fail_at, self.kind, self.done = error, at, kind, 0
 
     def _is_last(self, what: str, path: str) -> bool:
         if self.fail_at:
             lasts = self.error in (errno.ENOSPC, errno.EROFS)
             if self.error != errno.ENOSPC or what.startswith(_GROWS):
-                self.done += 1
-                if self.done == self.fail_at or (lasts and self.done > self.fail_at):
+                has_begun = self.done >= self.fail_at
+                is_counted = self.kind in f"{what} {path}"
+                self.done += is_counted
+                if (is_counted and self.done == self.fail_at) or (lasts and has_begun):
                     self.failed = self.failed or f"{what} {os.path.relpath(path, self.root)}"
                     raise OSError(self.error, os.strerror(self.error), path)
         return super()._is_last(what, path)
+
+
+def each_failure(built: Path, data: Path) -> Iterator[tuple[int, FailingDisk]]:
+    """Copy ``built`` to ``data`` and yield a number and a disk, until no operation has failed.
+
+    The caller lets the operation of this number fail.
+    """
+    for at in itertools.count(1):
+        shutil.copytree(built, data)
+        disk = FailingDisk(str(data))
+        yield at, disk
+        shutil.rmtree(data)
+        if not disk.failed:
+            return
 
 
 def left_by_a_swap(directory: Path) -> frozenset[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,10 @@ import pytest
 import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
+from storage.adopt.staged import AdoptRequest
 from storage.errors import StorageError
 from storage.task import Task
-from tests.crash.failing_disk import FailingDisk
+from tests.crash.failing_disk import FailingDisk, each_failure
 from tests.crash.moments import Unsynced
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 from tests.storage.staging import staged
@@ -65,80 +65,65 @@ def ask_after_restart(data: Path, answered: bool, failed: str) -> None:
         assert values(manager.log("a", 0))[:2] == [b"0", b"other"]
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_nobody_asks_before_the_restart(
-    tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is asked for again repairs what a failure has left; a process that ends does not."""
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is read in several pieces, and flushed before all of it is there."""
     monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 200)
-    built = build(tmp_path / "built")
-    at = 1
-    failed = "first"
-    while failed:
-        data = Path(shutil.copytree(built, tmp_path / "data"))
-        disk = FailingDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
-        request = staged(disk, str(data), "q", 1, ROWS)
-        disk.fail_from_now(error, at)
-        answered = False
-        with contextlib.suppress(OSError):
-            manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
-            answered = True
-        failed = disk.failed
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_nobody_asks_before_the_restart(tmp_path: Path, error: int) -> None:
+    """What is asked for again repairs what a failure has left; a process that ends does not."""
+    data = tmp_path / "data"
+    for at, disk in each_failure(build(tmp_path / "built"), data):
+        _, _, answered = ask(data, disk, error, at)
         disk.kill()
-        ask_after_restart(data, answered, failed)
-        shutil.rmtree(data)
-        at += 1
+        ask_after_restart(data, answered, disk.failed)
     assert at > 10
 
 
+def ask(
+    data: Path, disk: FailingDisk, error: int, at: int
+) -> tuple[LogManager, AdoptRequest, bool]:
+    """Ask for a batch, and fail there; return whether the answer was yes."""
+    manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+    request = staged(disk, str(data), "q", 1, ROWS)
+    disk.fail_from_now(error, at)
+    answered = False
+    with contextlib.suppress(OSError):
+        manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
+        answered = True
+    disk.fail_at = 0
+    return manager, request, answered
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_all_or_nothing_and_once_when_asked_again(
-    tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
-    monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 200)
-    built = build(tmp_path / "built")
+def test_all_or_nothing_and_once_when_asked_again(tmp_path: Path, error: int) -> None:
+    data = tmp_path / "data"
     outcomes: set[tuple[bool, bool]] = set()
     unsettled_after: set[str] = set()
-    at = 1
-    while True:
-        data = Path(shutil.copytree(built, tmp_path / "data"))
-        disk = FailingDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
-        request = staged(disk, str(data), "q", 1, ROWS)
-        disk.fail_from_now(error, at)
-        answered = False
-        with contextlib.suppress(OSError):
-            manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
-            answered = True
-        disk.fail_from_now(0, 0)
-        failed, disk.failed = disk.failed, ""
-        unsettled = manager.adopter.has_unwritten_markers()
-        if unsettled:
-            unsettled_after.add(failed.split()[0])
+    for at, disk in each_failure(build(tmp_path / "built"), data):
+        manager, request, answered = ask(data, disk, error, at)
+        if manager.adopter.has_unwritten_markers():
+            unsettled_after.add(disk.failed.split()[0])
             with contextlib.suppress(OSError):
                 manager.adopter.settle(Task(), lambda: NOW_MS * 1_000_000)
         there = outcome_of(manager)
         # A yes is a yes, though a marker may be missing yet; a no may be told before it is known.
         if not answered:
-            assert not there, failed
+            assert not there, disk.failed
         outcomes.add((answered, there))
         try:
             again = manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
-            assert again.duplicate == answered, failed
-            assert outcome_of(manager), failed
+            assert again.duplicate == answered, disk.failed
+            assert outcome_of(manager), disk.failed
         except (OSError, StorageError):
             # After a failed fsync a log takes nothing more; and so it is when it is not known
             # what the memory on the disk says.
-            assert error == errno.EIO, failed
+            assert error == errno.EIO, disk.failed
         manager.abandon()
-        ask_after_restart(data, answered, failed)
-        shutil.rmtree(data)
-        if not failed:
-            break
-        at += 1
+        ask_after_restart(data, answered, disk.failed)
     assert {(False, False), (True, True)} <= outcomes
     assert at > 10
     assert "pwrite" in unsettled_after

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.replacing import finish_last
 from storage.errors import TaskCancelled
@@ -33,6 +33,12 @@ from tests.observed import observe, rules_of
 from tests.storage.logs import opened
 
 T = TypeVar("T")
+
+
+def assert_nothing_lies_about(data: Path) -> None:
+    """No file of an unfinished cleaning is left."""
+    names = [each.name for each in (data / "t-0").iterdir()]
+    assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
 
 
 class Attempt:
@@ -59,10 +65,10 @@ class Attempt:
         facts, rules = observe(log), rules_of(log.config)
         return facts, clean(facts, cleanable(facts, checkpoint, rules, now_ms), rules, now_ms)
 
-    def fail(self, error: int, at: int) -> bool:
+    def fail(self, error: int, at: int, *, kind: str = "") -> bool:
         """Whether the cleaning was long enough to fail there; what follows has a sound disk."""
         life, disk = self.life, self.disk
-        disk.fail_from_now(error, at)
+        disk.fail_from_now(error, at, kind=kind)
         cleaner = LogCleaner(life.manager)
         try:
             cleaner.clean(life.log, Task())
@@ -81,9 +87,8 @@ class Attempt:
         facts = known(self.life.history, log.log_end_offset)
         check_producers(facts, log)
         assert check_log(log) == []
-        names = [each.name for each in (self.life.data / "t-0").iterdir()]
         if got == self.before and not self.disk.failed.startswith("unlink"):
-            assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+            assert_nothing_lies_about(self.life.data)
         if log.flush_error is None:
             self.life.send((b"later", b"1"))
             assert content(log) == (*got, self.life.history[-1])
@@ -98,8 +103,7 @@ class Attempt:
                 assert content(reader.log("t", 0)) in contents
             with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
                 assert content(manager.log("t", 0)) in contents
-            names = [each.name for each in (path / "t-0").iterdir()]
-            assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+            assert_nothing_lies_about(path)
 
         cleaner = LogCleaner(life.manager)
         self.disk.armed = True
@@ -111,8 +115,7 @@ class Attempt:
         contents.append(outcome.content(facts))
         assert cleaner.clean(life.log, Task()) is not None
         assert content(life.log) == contents[-1]
-        names = [each.name for each in (life.data / "t-0").iterdir()]
-        assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+        assert_nothing_lies_about(life.data)
         for path in doomed:
             with contextlib.suppress(FileNotFoundError):
                 self.disk.unlink(path)
@@ -133,8 +136,7 @@ class Attempt:
             facts, outcome = self.expect(cleaner.first_dirty(log))
             if cleaner.clean(log, Task()) is not None:
                 assert content(log) == outcome.content(facts)
-            names = [each.name for each in (self.life.data / "t-0").iterdir()]
-            assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+            assert_nothing_lies_about(self.life.data)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
@@ -191,14 +193,11 @@ def clean_again_after(
 def test_the_cleaner_finishes_a_swap_first(tmp_path: Path, *, is_removed: bool) -> None:
     life = Life(tmp_path / "built")
     life.build()
-    at = 1
-    while (attempt := Attempt(life, tmp_path / "data")).fail(errno.EIO, at):
-        log = attempt.life.log
-        if log.replacement is not None and log.replacement.is_done:
-            break
-        attempt.life.manager.abandon()
-        at += 1
+    attempt = Attempt(life, tmp_path / "data")
+    assert attempt.fail(errno.EIO, 1, kind=paths.DELETED)
+    log = attempt.life.log
     assert log.replacement is not None
+    assert log.replacement.is_done
     if is_removed:
         log.rename_to_deleted(log.remove_head(len(log.segments) - 1, log.monotonic_ms()))
     cleaner = LogCleaner(attempt.life.manager)
@@ -207,14 +206,13 @@ def test_the_cleaner_finishes_a_swap_first(tmp_path: Path, *, is_removed: bool) 
     assert (cleaned is None) == is_removed
     assert attempt.life.log.replacement is None
     assert cleaner.filthiest(attempt.life.now_ms) is None
-    names = [each.name for each in (attempt.life.data / "t-0").iterdir()]
-    assert not [n for n in names if n.endswith((".cleaned", ".swap"))]
+    assert_nothing_lies_about(attempt.life.data)
 
 
 def test_a_power_cut_while_a_swap_is_taken_back_again(tmp_path: Path) -> None:
     life = Life(tmp_path / "built")
     life.build()
-    at, tried = 1, 0
+    at = 1
     while True:
         attempt = Attempt(life, tmp_path / "data", seeds=range(-32, 0))
         attempt.note_contents()
@@ -222,10 +220,6 @@ def test_a_power_cut_while_a_swap_is_taken_back_again(tmp_path: Path) -> None:
         if not cancel_decided(attempt, at):
             break
         at += 1
-        if not disk.failed.startswith("sync_directory"):
-            attempt.life.manager.abandon()
-            continue
-        tried += 1
         disk.armed = True
         finish_last(log, Task())
         attempt.life.manager.abandon()
@@ -242,16 +236,16 @@ def test_a_power_cut_while_a_swap_is_taken_back_again(tmp_path: Path) -> None:
             caught.add_note(f"at {at}: {disk.failed}")
             raise
     assert log.replacement is None
-    assert tried > 1
+    assert at > 2
 
 
 def cancel_decided(attempt: Attempt, at: int) -> bool:
-    """Cancel a cleaning whose swap is decided, and fail there; return whether that was reached."""
+    """Cancel a cleaning whose swap is decided, and fail a sync; return whether it was reached."""
     log, disk = attempt.life.log, attempt.disk
 
     def on_log_thread(function: Callable[[], T]) -> T:
         if log.replacement is not None and not disk.fail_at:
-            disk.fail_from_now(errno.EIO, at)
+            disk.fail_from_now(errno.EIO, at, kind="sync_directory")
             raise TaskCancelled("the process ends")
         return function()
 
@@ -305,7 +299,9 @@ def test_deleted_records_stay_deleted_beside_a_swap_that_could_not_be_taken_back
     life = Life(tmp_path / "built")
     life.build()
     at = 1
-    while (attempt := Attempt(life, tmp_path / "data")).fail(errno.EROFS, at):
+    while (attempt := Attempt(life, tmp_path / "data")).fail(
+        errno.EROFS, at, kind="sync_directory"
+    ):
         log, manager = attempt.life.log, attempt.life.manager
         is_decided = os.path.exists(log.segments[0].log_path + ".swap")
         if is_decided and log.replacement is not None and not log.replacement.is_done:

@@ -6,9 +6,9 @@ and appended to; a restart finds no more than was there, and what is tried again
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from storage import Log, LogManager
 from storage.directory.retain import delete_records, retain
 from storage.task import Task
-from tests.crash.failing_disk import FailingDisk
+from tests.crash.failing_disk import each_failure
 from tests.crash.moments import Unsynced
 from tests.log_check import check_log
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
@@ -67,12 +67,9 @@ def rest_from(start: int) -> list[bytes | None]:
 def test_the_start_is_the_old_one_or_the_new_one(
     tmp_path: Path, error: int, delete: Callable[[LogManager, Log], bool]
 ) -> None:
-    built = build(tmp_path / "built")
+    data = tmp_path / "data"
     moved: set[int] = set()
-    at = 1
-    while True:
-        data = Path(shutil.copytree(built, tmp_path / "data"))
-        disk = FailingDisk(str(data))
+    for at, disk in each_failure(build(tmp_path / "built"), data):
         manager = LogManager.open(str(data), files=disk, clock_ms=clock)
         log = manager.log("t", 0)
         # Not all of what goes has been flushed.
@@ -83,7 +80,7 @@ def test_the_start_is_the_old_one_or_the_new_one(
             done = delete(manager, log)
         except OSError:
             done = False
-        disk.fail_from_now(0, 0)
+        disk.fail_at = 0
         start = log.log_start_offset
         moved.add(start)
         assert values(log) == [*rest_from(start), tail], disk.failed
@@ -94,10 +91,6 @@ def test_the_start_is_the_old_one_or_the_new_one(
         found = values(log)
         disk.kill()
         check_restart(data, start, found, delete, disk.failed)
-        shutil.rmtree(data)
-        if not disk.failed:
-            break
-        at += 1
     assert at > 8
     assert len(moved) == 2
 
@@ -125,23 +118,18 @@ def check_restart(
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_a_topic_is_there_or_gone(tmp_path: Path, error: int) -> None:
-    built = build(tmp_path / "built")
-    at = 1
-    while True:
-        data = Path(shutil.copytree(built, tmp_path / "data"))
-        disk = FailingDisk(str(data))
+    data = tmp_path / "data"
+    for at, disk in each_failure(build(tmp_path / "built"), data):
         manager = LogManager.open(str(data), files=disk, clock_ms=clock)
         disk.fail_from_now(error, at)
-        try:
+        with contextlib.suppress(OSError):
             manager.delete_topic("t")
-        except OSError:
+        disk.fail_at = 0
+        if "t" in manager.topics:
             # What was not deleted can be read, and deleted once more.
-            disk.fail_from_now(0, 0)
-            for log in manager.topic("t").partitions.values() if "t" in manager.topics else ():
+            for log in manager.topic("t").partitions.values():
                 assert values(log) == rest_from(0)
-            if "t" in manager.topics:
-                manager.delete_topic("t")
-        disk.fail_from_now(0, 0)
+            manager.delete_topic("t")
         assert "t" not in manager.topics
         assert values(manager.log("other", 0)) == [b"other"]
         append(manager.create_topic("t", 1).partitions[0], b"new")
@@ -153,8 +141,4 @@ def test_a_topic_is_there_or_gone(tmp_path: Path, error: int) -> None:
             assert remove is not None
             remove()
             assert not [name for name in os.listdir(data) if name.endswith("-delete")]
-        shutil.rmtree(data)
-        if not disk.failed:
-            break
-        at += 1
     assert at > 5
