@@ -172,13 +172,19 @@ def check_all(manager: LogManager, counts: Iterable[int]) -> int:
     raise AssertionError([ours(manager, each) for each in (A, B0, B1)])
 
 
-def ask_again(life: Life, manager: LogManager, request: AdoptRequest, count: int) -> int:
-    """Ask with what the stop has left of the staged files; returns the count of batches then."""
+def ask_again(
+    life: Life, manager: LogManager, request: AdoptRequest, count: int, *, lost: bool
+) -> int:
+    """Ask with what the stop has left of the staged files; returns the count of batches then.
+
+    ``lost``: whether some of them may be lost.
+    """
     is_there = request.batch < count
     try:
         outcome = manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)
     except (FileNotFoundError, InvalidRecord, CorruptRecord):
         life.refused += 1
+        assert lost
         assert not is_there
         return check_all(manager, [count])
     life.adopted += not is_there
@@ -204,7 +210,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         assert others == [b"other%d" % n for n in range(len(others))]
         assert least <= len(others) <= stage.others + 1
         if stage.asking is not None:
-            count = ask_again(life, manager, stage.asking, count)
+            count = ask_again(life, manager, stage.asking, count, lost=found.lost)
         # The query is started anew, and asks for the batch that it does not know the end of.
         for batch in (stage.adopted, stage.adopted + 1):
             request = staged(Unsynced(), str(path), "q", batch, rows_of(batch), run="third")
@@ -224,16 +230,10 @@ def stops_of(
     return life, stops_of_life(life, seeds=seeds, kinds=("kafkafs.adopted",))
 
 
-def test_a_kill_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    life, stops = stops_of(tmp_path, monkeypatch, seeds=())
-    stops.judge(functools.partial(check, life), tmp_path / "found")
-    assert life.adopted
-    assert not life.refused
-
-
-def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_and_a_power_cut_at_every_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     life, stops = stops_of(tmp_path, monkeypatch, seeds=(0, 2))
-    stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
     assert life.adopted
     assert life.refused

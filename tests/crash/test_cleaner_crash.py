@@ -102,14 +102,8 @@ def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[Life, Stops]:
     return life, stops_of_life(life, seeds=seeds, kinds=(".cleaned", ".swap", ".deleted"))
 
 
-def test_a_kill_at_every_operation(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=())
-    stops.judge(functools.partial(check, life), tmp_path / "found")
-
-
-def test_a_power_cut_at_every_operation(tmp_path: Path) -> None:
+def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
     life, stops = stops_of(tmp_path, seeds=(0, 2))
-    stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 

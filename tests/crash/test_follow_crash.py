@@ -155,25 +155,22 @@ def first_position(tree: Tree) -> int:
     return int(asked(file.xattr, FIRST))
 
 
-def run(data: Path, seeds: tuple[int, ...]) -> tuple[Life, Stops]:
-    life = Life(data)
-    stops = Stops(data, seeds=seeds, expected=life.expected)
+def test_a_kill_and_a_power_cut_at_every_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path / "data")
+    stops = Stops(life.data, seeds=(0, 2), expected=life.expected)
     life.run(stops.disk)
     stops.end()
     assert any("kafkafs.history" in moment for moment in stops.moments)
-    return life, stops
 
+    def check(path: Path, found: Found) -> None:
+        with monkeypatch.context() as patch:
+            if found.lost:
+                patch.setattr("storage.state.history.boot_id", lambda: "another")
+            life.check(path, found)
 
-def test_a_kill_at_every_operation(tmp_path: Path) -> None:
-    life, stops = run(tmp_path / "data", ())
-    stops.judge(life.check, tmp_path / "found")
-
-
-def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    life, stops = run(tmp_path / "data", (0, 2))
-    stops.found = stops.power_cuts
-    monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
-    stops.judge(life.check, tmp_path / "found")
+    stops.judge(check, tmp_path / "found")
 
 
 class EndingLife:
