@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import struct
 import zlib
@@ -16,7 +15,6 @@ from storage.record.batch import decode, decode_plain
 from storage.record.header import LOG_APPEND_TIME, parse_header
 from storage.record.plain import RUN_BYTES, plain
 from tests import oracle
-from tests.guard_page import before_guard_page
 from tests.made_logs import TIMESTAMP, blobs, nullable
 from tests.oracle import Message, put_message, put_wrapper
 from tests.storage.record.test_batch import V0_ENTRY, V1_ENTRY, T
@@ -246,20 +244,3 @@ def test_invalid_messages() -> None:
 
 
 # -- damage --------------------------------------------------------------------------------------
-
-
-@given(data=st.data(), magic=st.integers(0, 1))
-def test_damage_is_an_error_or_gives_records(data: st.DataObject, magic: int) -> None:
-    made = data.draw(messages(magic, min_size=1))
-    inner = bytearray(b"".join(put_message(message, magic) for message in made))
-    for _ in range(data.draw(st.integers(1, 4))):
-        # Most of it should hit lengths.
-        at = data.draw(st.integers(0, min(len(inner), 40) - 1) | st.integers(0, len(inner) - 1))
-        inner[at] = data.draw(st.integers(0, 255) | st.sampled_from([0, 127, 128, 255]))
-    del inner[data.draw(st.integers(0, 20)) + 1 if data.draw(st.booleans()) else len(inner) :]
-    for candidate in (bytes(inner), seal(bytes(inner)), seal_set(gzip.compress(inner), magic)):
-        with before_guard_page(candidate) as view, contextlib.suppress(CorruptRecord):
-            batch, size = plain(view, 0, len(view))
-            if batch:
-                assert size <= len(candidate)
-                decode_plain(batch)

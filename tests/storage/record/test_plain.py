@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 
 import pytest
@@ -17,7 +16,7 @@ from storage.record.compression import compress, decompress
 from storage.record.header import FRAME_SIZE, HEADER_SIZE, pack, parse_header
 from storage.record.plain import plain, recompress, to_v2
 from tests import oracle
-from tests.made_logs import MadeLog, damaged, logs
+from tests.made_logs import MadeLog, logs
 from tests.oracle import Message, put_message, put_wrapper, without_crc
 from tests.storage.record.test_batch import (
     ABORT_MARKER,
@@ -198,22 +197,6 @@ def test_recompress_wants_a_whole_batch(size: int) -> None:
         recompress(THREE_RECORDS[:size], 1)
     with pytest.raises(AssertionError):
         recompress(V1_ENTRY * 3, 1)
-
-
-@given(data=damaged(), codec=codecs)
-def test_damage_is_an_error_or_gives_records(data: bytes, codec: int) -> None:
-    candidates = [data]
-    if len(data) > HEADER_SIZE:
-        sealed = bytearray(data[:HEADER_SIZE] + compress(codec, data[HEADER_SIZE:]))
-        sealed[16], sealed[22] = 2, sealed[22] & ~7 | codec
-        struct.pack_into(">i", sealed, 8, len(sealed) - 12)
-        candidates.append(seal(sealed))
-    for candidate in candidates:
-        with contextlib.suppress(CorruptRecord):
-            made, size = plain(candidate, 0, len(candidate))
-            if made:
-                assert size <= len(candidate)
-                decode_plain(made)
 
 
 # -- to_v2 ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from itertools import pairwise
 from typing import Any
@@ -19,7 +18,7 @@ from storage.record.header import parse_header
 from storage.record.plain import plain, recompress
 from tests import oracle
 from tests.guard_page import before_guard_page
-from tests.made_logs import MadeLog, damaged, logs
+from tests.made_logs import MadeLog, logs
 from tests.storage.old_logs import wrapper
 from tests.storage.record.test_batch import (
     ABORT_MARKER,
@@ -147,14 +146,6 @@ def test_wrong_calls() -> None:
     for position, size in ((-1, 10), (0, 96), (90, 6), (0, -1), (1 << 62, 1 << 31)):
         with pytest.raises(ValueError, match="bytes"):
             decode_columns(THREE_RECORDS, position, size)
-
-
-@given(data=damaged())
-def test_damage_is_an_error_or_gives_rows(data: bytes) -> None:
-    with before_guard_page(data) as view, contextlib.suppress(CorruptRecord):
-        columns = decode_columns(view, 0, len(data))
-        assert len(rows(columns)) == columns.rows
-        assert columns.consumed <= len(data)
 
 
 # -- all that a source shows ---------------------------------------------------------------------
@@ -363,20 +354,3 @@ def test_many_spans() -> None:
         assert decode_columns(seal(sent), 0, len(sent), aborted=aborted).rows == 3
         sent[22] |= 0x10
         assert decode_columns(seal(sent), 0, len(sent), aborted=aborted).rows == rows_left
-
-
-@given(data=damaged(), stop=st.booleans(), last=st.integers(0, 1200))
-def test_damage_is_an_error_or_gives_all_columns(data: bytes, stop: bool, last: int) -> None:
-    with before_guard_page(data) as view, contextlib.suppress(CorruptRecord):
-        columns = decode_columns(
-            view,
-            0,
-            len(data),
-            to_offset=last,
-            headers=True,
-            timestamp_types=True,
-            timestamps_us=True,
-            stop=stop,
-        )
-        assert len(shown(columns, 1000)) == columns.rows
-        assert columns.consumed <= len(data)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +22,6 @@ from storage.errors import (
 from storage.record.batch import decode, encode_records
 from storage.record.columns._rows import BytesColumn, HeadersColumn, NumbersColumn, RowEncoder
 from storage.record.header import HEADER_SIZE, parse_header
-from tests.guard_page import before_guard_page
 from tests.murmur2 import partition_of
 
 NOW = 1_700_000_000_000
@@ -359,40 +356,6 @@ def test_the_largest_record_fits() -> None:
 
 
 # -- buffers that are wrong ------------------------------------------------------------------------
-
-
-@given(rows=rows_of_any_kind.filter(bool), seed=st.integers(0, 1 << 30), wide=st.booleans())
-def test_nothing_outside_of_a_buffer_is_read(rows: list[Row], seed: int, wide: bool) -> None:
-    """Whatever positions say; what comes out is sound all the same."""
-    source = random.Random(seed)
-    layout = Layout(wide=wide)
-
-    def damaged(data: bytes) -> bytes:
-        changed = array("q" if wide else "i", data)
-        for _ in range(source.randrange(3)):
-            changed[source.randrange(len(changed))] = source.choice(
-                [-1, 0, 1, 2, 7, 400, 1 << 30, source.randrange(-99, 500)]
-            )
-        return changed.tobytes()
-
-    values = b"".join(row.value or b"" for row in rows)
-    sizes = [len(row.value or b"") for row in rows]
-    each = [header for row in rows for header in row.headers or ()]
-    named = bytes_column([str(name).encode() for name, _ in each], layout)
-    listed = [len(row.headers or ()) for row in rows]
-    written = Written([0], stay_bytes=HUGE)
-    with before_guard_page(values) as block:
-        column = BytesColumn(len(rows), damaged(positions(sizes, layout)), block, wide=wide)
-        lists = HeadersColumn(
-            len(rows), damaged(positions(listed, layout)), named, named, wide=wide
-        )
-        with contextlib.suppress(ValueError, StorageError):
-            written.encoder.add(NOW, None, column, headers=lists)
-        data = written.flush().get(0, b"")
-        # Memory that others map is not for keeping.
-        del column
-        written.encoder.add(NOW, None, bytes_column([]))
-    assert len(records_of(data)) == written.encoder.records(0)
 
 
 @pytest.mark.parametrize(
