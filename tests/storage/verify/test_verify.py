@@ -13,13 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Log, LogManager, paths
+from storage import LogManager, paths
 from storage.directory.word_files import WordFiles
 from storage.files import Files
-from storage.log.append import append_batches
-from storage.record.batch import Record
-from storage.record.batch import encode as encode_batch
-from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.control import ABORT, COMMIT
 from storage.state import gaps_file
 from storage.state.gaps_file import Gap
 from storage.state.manifest_file import drop
@@ -39,6 +36,7 @@ from tests.storage.old_logs import (
     write_legacy,
     write_old,
 )
+from tests.storage.transactions import Client
 
 INTERVAL = 200
 
@@ -51,19 +49,11 @@ def fill(data: Path) -> None:
         manager.change_topic_settings("t", {"internal.segment.bytes": "2000"})
         for number in range(60):
             append(log, b"%d" % number * 20, timestamp_ms=NOW_MS + number)
-        transaction(log, 7, ABORT)
-        transaction(log, 8, COMMIT)
+        for producer, kind in ((7, ABORT), (8, COMMIT)):
+            client = Client(log, producer)
+            client.send(b"in a transaction")
+            client.end(kind)
         append(log, b"end")
-
-
-def transaction(log: Log, producer: int, kind: int) -> None:
-    record = Record(0, NOW_MS, 0, None, b"in a transaction")
-    data = encode_batch(
-        [record], attributes=0x10, producer_id=producer, producer_epoch=0, base_sequence=0
-    )
-    append_batches(log, data, now_ns=NOW_MS * 1_000_000)
-    marker = encode_marker(kind, producer, 0, 0, 0, NOW_MS, 0)
-    append_batches(log, marker, now_ns=NOW_MS * 1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -210,26 +200,6 @@ def test_indexes_of_older_brokers_are_sound(tmp_path: Path) -> None:
     index.write_bytes(per_append([5, 8], [3 * size, 6 * size]))
     times.write_bytes(b"".join(struct.pack(">qi", NOW_MS + n, n) for n in (2, 5, 8)))
     assert checked(tmp_path).faults == []
-    # Not rising, no batch there, beyond what the batch holds, beyond the log.
-    for offsets, positions, bad in (
-        ([5, 5], [3 * size, 6 * size], (6 * size, 5)),
-        ([5, 8], [3 * size, 6 * size + 1], (6 * size + 1, 8)),
-        ([2, 8], [3 * size, 6 * size], (3 * size, 2)),
-        ([5, 9], [3 * size, 6 * size], (6 * size, 9)),
-        ([5, 8], [3 * size, 9 * size], (9 * size, 8)),
-    ):
-        index.write_bytes(per_append(offsets, positions))
-        assert [fault[1:3] for fault in faults(tmp_path)] == [bad]
-    index.write_bytes(per_append([5], [3 * size]))
-    for entries, offset in (
-        ([(2, 2), (1, 5)], 5),
-        ([(2, 5), (8, 2)], 2),
-        ([(1, 2)], 2),
-        ([(3, 2)], 2),
-        ([(8, 9)], 9),
-    ):
-        times.write_bytes(b"".join(struct.pack(">qi", NOW_MS + time, at) for time, at in entries))
-        assert [fault[2] for fault in faults(tmp_path)] == [offset]
 
 
 # -- faults --------------------------------------------------------------------------------------
@@ -298,58 +268,28 @@ def test_records_whose_offsets_do_not_rise(tmp_path: Path) -> None:
     ]
 
 
-def cut_index(data: Path) -> str:
-    path = segments(data, ".index")[1]
-    path.write_bytes(path.read_bytes()[:-3])
-    return path.name
+Damage = Callable[[Path], str]
+"""Damages a file of the directory of `fill`, and returns its name."""
 
 
-def no_index(data: Path) -> str:
-    path = segments(data, ".index")[1]
-    path.unlink()
-    return path.name
+def changed(suffix: str, number: int, change: Callable[[bytes], bytes]) -> Damage:
+    """Change the content of the file of this suffix with this number."""
+
+    def damage(data: Path) -> str:
+        path = segments(data, suffix)[number]
+        path.write_bytes(change(path.read_bytes()))
+        return path.name
+
+    return damage
 
 
-def no_time_index(data: Path) -> str:
-    path = segments(data, ".timeindex")[1]
-    path.unlink()
-    return path.name
+def removed(suffix: str, number: int) -> Damage:
+    def damage(data: Path) -> str:
+        path = segments(data, suffix)[number]
+        path.unlink()
+        return path.name
 
-
-def no_final_time(data: Path) -> str:
-    path = segments(data, ".timeindex")[0]
-    path.write_bytes(path.read_bytes()[:-12])
-    return path.name
-
-
-def not_trimmed(data: Path) -> str:
-    path = segments(data, ".index")[0]
-    path.write_bytes(path.read_bytes() + bytes(80))
-    return path.name
-
-
-def no_abort(data: Path) -> str:
-    path = segments(data, ".txnindex")[0]
-    path.unlink()
-    return path.name
-
-
-def other_producer(data: Path) -> str:
-    path = segments(data, ".txnindex")[0]
-    patch(path, 2, struct.pack(">q", 8))
-    return path.name
-
-
-def late_transaction(data: Path) -> str:
-    path = segments(data, ".txnindex")[0]
-    patch(path, 10, struct.pack(">q", 61))
-    return path.name
-
-
-def snapshot(data: Path) -> str:
-    path = segments(data, ".snapshot")[0]
-    patch(path, 3, b"?")
-    return path.name
+    return damage
 
 
 def snapshot_beyond_the_log(data: Path) -> str:
@@ -365,7 +305,7 @@ def snapshot_of_the_future(data: Path) -> str:
     return path.name
 
 
-def text(name: str, content: str) -> Callable[[Path], str]:
+def text(name: str, content: str) -> Damage:
     def write(data: Path) -> str:
         (data / name).write_text(content)
         return Path(name).name
@@ -373,33 +313,36 @@ def text(name: str, content: str) -> Callable[[Path], str]:
     return write
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        cut_index,
-        no_index,
-        no_time_index,
-        no_final_time,
-        not_trimmed,
-        no_abort,
-        other_producer,
-        late_transaction,
-        snapshot,
-        snapshot_beyond_the_log,
-        snapshot_of_the_future,
-        text("t-0/partition.metadata", "version: 0"),
-        text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n"),
-        text("t-0/leader-epoch-checkpoint", "0\n2\n-1 0\n0 10\n"),
-        text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n0 10\n"),
-        text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n5 1000\n"),
-        text(paths.RECOVERY_POINTS, "0\n1\nt 0 1000\n"),
-        text(paths.LOG_STARTS, "0\n1\nt 0 1000\n"),
-        text(paths.HIGH_WATERMARKS, "0\n1\nt 0 1000\n"),
-        text(paths.CLEANER_OFFSETS, "0\n1\nt 0 1000\n"),
-        text(paths.RECOVERY_POINTS, "0\n1\nt 0\n"),
-    ],
-)
-def test_a_fault_beside_the_log_is_named(tmp_path: Path, damage: Callable[[Path], str]) -> None:
+DAMAGES = {
+    "cut index": changed(".index", 1, lambda data: data[:-3]),
+    "no index": removed(".index", 1),
+    "no time index": removed(".timeindex", 1),
+    "no final time": changed(".timeindex", 0, lambda data: data[:-12]),
+    "not trimmed": changed(".index", 0, lambda data: data + bytes(80)),
+    "no abort": removed(".txnindex", 0),
+    "other producer": changed(".txnindex", 0, lambda data: data[:9] + b"\x08" + data[10:]),
+    "late transaction": changed(".txnindex", 0, lambda data: data[:17] + b"\x3d" + data[18:]),
+    "snapshot": changed(".snapshot", 0, lambda data: data[:3] + b"?" + data[4:]),
+    "snapshot beyond the log": snapshot_beyond_the_log,
+    "snapshot of the future": snapshot_of_the_future,
+    "metadata": text("t-0/partition.metadata", "version: 0"),
+    "fewer epochs": text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n"),
+    "negative epoch": text("t-0/leader-epoch-checkpoint", "0\n2\n-1 0\n0 10\n"),
+    "equal epochs": text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n0 10\n"),
+    "epoch beyond the log": text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n5 1000\n"),
+    **{
+        name: text(name, "0\n1\nt 0 1000\n")
+        for name in (
+            *(paths.RECOVERY_POINTS, paths.LOG_STARTS),
+            *(paths.HIGH_WATERMARKS, paths.CLEANER_OFFSETS),
+        )
+    },
+    "no offset": text(paths.RECOVERY_POINTS, "0\n1\nt 0\n"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_fault_beside_the_log_is_named(tmp_path: Path, damage: Damage) -> None:
     fill(tmp_path)
     name = damage(tmp_path)
     found = faults(tmp_path)
@@ -573,21 +516,14 @@ def test_an_aborted_transaction_of_several_segments(tmp_path: Path) -> None:
     write_settings(tmp_path, log_index_interval_bytes=INTERVAL)
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        record = Record(0, NOW_MS, 0, None, b"in a transaction")
-        for sequence in range(3):
+        client = Client(log, 7)
+        for number in range(3):
             append(log, b"plain")
-            data = encode_batch(
-                [record._replace(value=b"%d" % sequence)],
-                attributes=0x10,
-                producer_id=7,
-                producer_epoch=0,
-                base_sequence=sequence,
-            )
-            append_batches(log, data, now_ns=NOW_MS * 1_000_000)
+            client.send(b"%d" % number)
             log.roll(NOW_MS)
-        marker = encode_marker(ABORT, 7, 0, 0, 0, NOW_MS, 0)
-        append_batches(log, marker, now_ns=NOW_MS * 1_000_000)
-        transaction(log, 7, COMMIT)
+        client.abort()
+        client.send(b"in a transaction")
+        client.commit()
     assert checked(tmp_path).faults == []
     (path,) = segments(tmp_path, ".txnindex")
     patch(path, 10, struct.pack(">q", 2))
