@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import Log, LogManager
 from storage.directory.retain import delete_records, retain
 from storage.log.append import append_batches
 from storage.task import Task
@@ -42,43 +43,56 @@ def delete_all(manager: LogManager) -> None:
     assert outcome.notes == []
 
 
-def test_the_producers_of_what_is_deleted_are_known(tmp_path: Path) -> None:
+def roll_during_a_flush(manager: LogManager) -> None:
+    log = manager.log("t", 0)
+    plan = log.durability.start_flush()
+    plan.run()
+    log.roll(NOW_MS)
+    plan.finish()
+    delete_all(manager)
+
+
+def delete_for_good(manager: LogManager) -> None:
+    """The files are gone, the directory has not been synced, and the checkpoint is written anew.
+
+    The log has a record, since the checkpoint always names the start of a log without records.
+    """
+    delete_all(manager)
+    sweep = manager.sweep(NOW_MS + 10)
+    assert sweep is not None
+    sweep()
+    append(manager.log("t", 0), b"2")
+    manager.checkpoint()
+
+
+def after_power_cuts(
+    tmp_path: Path, live: Callable[[LogManager], None], check: Callable[[Log, int], None]
+) -> None:
+    """Judge the log after each of several power cuts at the end of ``live``."""
+    (tmp_path / "built").mkdir()
+    fill(tmp_path / "built")
+    for seed in SEEDS:
+        data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
+        disk = SimulatedDisk(str(data))
+        live(LogManager.open(str(data), files=disk, clock_ms=clock))
+        disk.materialise(seed)
+        with opened(data, clock_ms=clock) as manager:
+            check(manager.log("t", 0), seed)
+        shutil.rmtree(data)
+
+
+@pytest.mark.parametrize("live", [delete_all, roll_during_a_flush])
+def test_the_producers_of_what_is_deleted_are_known(
+    tmp_path: Path, live: Callable[[LogManager], None]
+) -> None:
     """All had been flushed before the roll: only the snapshot that it wrote had not."""
-    (tmp_path / "built").mkdir()
-    fill(tmp_path / "built")
-    for seed in SEEDS:
-        data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
-        disk = SimulatedDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
-        delete_all(manager)
-        disk.materialise(seed)
-        with opened(data, clock_ms=clock) as manager:
-            log = manager.log("t", 0)
-            again = produced([b"0", b"1"], 7, 0)
-            ((first, last, duplicate),) = append_batches(log, again, now_ns=NOW_MS * 1_000_000)
-            assert (first, last, duplicate) == (0, 1, True), seed
-        shutil.rmtree(data)
 
+    def check(log: Log, seed: int) -> None:
+        again = produced([b"0", b"1"], 7, 0)
+        ((first, last, duplicate),) = append_batches(log, again, now_ns=NOW_MS * 1_000_000)
+        assert (first, last, duplicate) == (0, 1, True), seed
 
-def test_the_producers_are_known_where_the_roll_fell_into_a_flush(tmp_path: Path) -> None:
-    (tmp_path / "built").mkdir()
-    fill(tmp_path / "built")
-    for seed in SEEDS:
-        data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
-        disk = SimulatedDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
-        log = manager.log("t", 0)
-        plan = log.durability.start_flush()
-        plan.run()
-        log.roll(NOW_MS)
-        plan.finish()
-        delete_all(manager)
-        disk.materialise(seed)
-        with opened(data, clock_ms=clock) as manager:
-            again = produced([b"0", b"1"], 7, 0)
-            (appended,) = append_batches(manager.log("t", 0), again, now_ns=NOW_MS * 1_000_000)
-            assert appended.duplicate, seed
-        shutil.rmtree(data)
+    after_power_cuts(tmp_path, live, check)
 
 
 def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> None:
@@ -103,26 +117,10 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
 
 
 def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
-    """The files are gone, the directory has not been synced, and the checkpoint is written anew.
+    def check(log: Log, seed: int) -> None:
+        assert log.log_start_offset == 2, seed
 
-    The log has a record, since the checkpoint always names the start of a log without records.
-    """
-    (tmp_path / "built").mkdir()
-    fill(tmp_path / "built")
-    for seed in SEEDS:
-        data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
-        disk = SimulatedDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
-        delete_all(manager)
-        sweep = manager.sweep(NOW_MS + 10)
-        assert sweep is not None
-        sweep()
-        append(manager.log("t", 0), b"2")
-        manager.checkpoint()
-        disk.materialise(seed)
-        with opened(data, clock_ms=clock) as manager:
-            assert manager.log("t", 0).log_start_offset == 2, seed
-        shutil.rmtree(data)
+    after_power_cuts(tmp_path, delete_for_good, check)
 
 
 def test_a_flush_that_fails_is_counted(tmp_path: Path) -> None:

@@ -66,13 +66,3 @@ def test_damage_is_damage_after_a_kill_too(tmp_path: Path) -> None:
         data[100] ^= 1
         log.write_bytes(data)
         assert verify(str(path.parent)).faults
-
-
-def test_after_a_clean_stop_all_of_it_is_damage(tmp_path: Path) -> None:
-    path = _killed(tmp_path)
-    LogManager.open(str(tmp_path)).close()
-    assert verify(str(tmp_path)).faults == []
-    os.truncate(path / f"{6:020d}.timeindex", 5)
-    os.truncate(path / f"{12:020d}.log", 80)
-    found = {os.path.basename(fault.path) for fault in verify(str(tmp_path)).faults}
-    assert {f"{6:020d}.timeindex", f"{12:020d}.log"} <= found

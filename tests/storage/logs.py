@@ -31,6 +31,26 @@ class Unsynced(Files):
         pass
 
 
+class CountedReads(Files):
+    """Counts the bytes that are read: all of them, and those of logs, which go into buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes_read = 0
+        self.log_bytes_read = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = super().pread(fd, size, position)
+        self.bytes_read += len(data)
+        return data
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        self.bytes_read += count
+        self.log_bytes_read += count
+        return count
+
+
 def batch(values: Sequence[bytes | None], timestamp_ms: int = NOW_MS) -> bytearray:
     """One batch of records without keys."""
     return bytearray(

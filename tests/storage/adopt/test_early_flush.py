@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,27 +10,14 @@ import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
 from storage.errors import NoThread, TaskCancelled
-from storage.files import Files
 from storage.task import Task
 from storage.threads import submit
-from tests.storage.logs import NOW_MS, NOW_NS, opened, values
-from tests.storage.staging import adopted, left, staged
+from tests.storage.logs import NOW_NS, opened, values
+from tests.storage.staging import adopted, staged
 
 A, B = ("a", 0), ("b", 0)
 ROWS = {A: [[b"%d" % n for n in range(60)], [b"x" * 900]], B: [[b"b%d" % n for n in range(60)]]}
 A_VALUES = [value for task in ROWS[A] for value in task]
-
-
-class Failing(Files):
-    """Its next fdatasync of a log fails once ``fails`` is set."""
-
-    fails = False
-
-    def fdatasync(self, fd: int) -> None:
-        if self.fails and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
-            self.fails = False
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        super().fdatasync(fd)
 
 
 class Watched(Task):
@@ -93,23 +78,6 @@ def test_little_is_flushed_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
         task = Watched(manager)
         manager.adopter.adopt(staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
         assert task.durable == [0, 0]
-
-
-def test_a_flush_that_fails_early_refuses_the_batch(data: Path) -> None:
-    files = Failing()
-    manager = LogManager.open(str(data), files=files, clock_ms=lambda: NOW_MS)
-    request = staged(files, str(data), "q", 0, ROWS)
-    files.fails = True
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        adopted(manager, request)
-    assert not files.fails
-    assert [values(manager.log(*each)) for each in (A, B)] == [[], []]
-    assert len(left(str(data))) == len(request.files)
-    manager.abandon()
-    with opened(data) as manager:
-        assert [values(manager.log(*each)) for each in (A, B)] == [[], []]
-        assert not adopted(manager, request).duplicate
-        assert values(manager.log(*A)) == A_VALUES
 
 
 def test_whoever_is_cancelled_leaves_no_flush_behind(data: Path) -> None:

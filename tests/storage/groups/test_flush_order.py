@@ -46,17 +46,6 @@ def there(tmp_path: Path) -> Open:
     return Open(tmp_path)
 
 
-def test_the_records_are_flushed_first(there: Open) -> None:
-    there.commit(3)
-    assert there.log.durability.recovery_point == 0, "a commit waits for no flush"
-    there.disk.journal.clear()
-    there.offsets.flush()
-    syncs = [each for each in there.disk.journal if "sync" in each and each.endswith(".log")]
-    assert ["orders-0" in each for each in syncs] == [True, False], syncs
-    assert there.log.durability.recovery_point == 3
-    assert there.again() == {("orders", 0): 3}
-
-
 def test_what_is_flushed_is_not_flushed_again(there: Open) -> None:
     there.log.flush()
     append(there.log, b"later")
@@ -83,15 +72,6 @@ def test_a_topic_that_is_deleted_holds_up_nobody(there: Open) -> None:
     there.manager.delete_topic("orders")
     there.offsets.flush()
     assert there.offsets.durability.recovery_point == 1
-
-
-def test_closing_keeps_the_order(there: Open) -> None:
-    there.commit(3)
-    there.disk.journal.clear()
-    there.manager.close()
-    syncs = [each for each in there.disk.journal if "sync" in each and each.endswith(".log")]
-    assert ["orders-0" in each for each in syncs] == [True, False], syncs
-    assert there.again() == {("orders", 0): 3}
 
 
 def test_where_the_records_cannot_be_closed_the_commit_is_not_flushed(there: Open) -> None:

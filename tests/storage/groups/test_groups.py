@@ -32,7 +32,6 @@ from storage.groups.owners import GroupOwners
 from storage.log.read import plain_batches
 from storage.record.batch import decode_plain
 from storage.record.control import ABORT, COMMIT
-from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import new_topic_id
 from storage.task import Task
 from storage.waiting import at_once
@@ -126,21 +125,6 @@ def test_the_topic_has_as_many_partitions_as_kafkas_by_default(tmp_path: Path) -
         manager.groups.commit("g", "orders", {0: Committed(0)})
         assert len(manager.topic(OFFSETS).partitions) == 50
         assert manager.log(OFFSETS, partition_for("g", 50)).log_end_offset == 1
-
-
-def test_commits_outlast_the_process(data: Path) -> None:
-    with opened(data) as manager:
-        manager.create_topic("orders")
-        append(manager.log("orders", 0), b"x")
-        manager.groups.commit("g", "orders", {0: Committed(1, metadata="m")})
-    with opened(data) as manager:
-        assert positions(manager, "g") == {("orders", 0): 1}
-
-
-def test_all_positions_of_a_commit_are_one_batch(manager: LogManager) -> None:
-    log = offsets_log(manager, "g")
-    manager.groups.commit("g", "orders", {0: Committed(1), 1: Committed(2)})
-    assert sum(1 for segment in log.segments for _ in SegmentReader(segment).batches()) == 1
 
 
 @pytest.mark.parametrize(
@@ -461,16 +445,6 @@ def test_a_deleted_topic_leaves_no_positions_when_it_is_gone_for_good(data: Path
 
 
 # -- expiry ----------------------------------------------------------------------------------------
-
-
-def test_positions_are_kept_for_ever_unless_a_setting_says_otherwise(data: Path) -> None:
-    now_ms = NOW_MS
-    with opened(data, clock_ms=lambda: now_ms) as manager:
-        manager.create_topic("orders")
-        manager.groups.commit("g", "orders", {0: Committed(0)})
-        now_ms += 10_000 * 86_400_000
-        assert manager.groups.sweep(Task()) == 0
-        assert positions(manager, "g") == {("orders", 0): 0}
 
 
 def test_positions_expire_with_their_age(data: Path) -> None:

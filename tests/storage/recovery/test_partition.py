@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from struct import pack
 
 import pytest
 
-from storage import Log, LogManager, paths
+from storage import LogManager, paths
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.log.append import append_as_follower
 from storage.record.header import parse_header
-from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
 from storage.settings.setting_files import TOPIC_FILE
 from storage.state import manifest_file
@@ -25,7 +25,15 @@ from storage.verify.verify import verify
 from tests import oracle
 from tests.broker_files import BadFile
 from tests.crash.disk import Crashed, SimulatedDisk
-from tests.storage.logs import NOW_MS, append, batch, opened, values, write_topic_settings
+from tests.storage.logs import (
+    NOW_MS,
+    CountedReads,
+    append,
+    batch,
+    opened,
+    values,
+    write_topic_settings,
+)
 
 
 def fill(data: Path, count: int = 12, per_segment: int = 4, **overrides: object) -> list[bytes]:
@@ -90,23 +98,6 @@ def test_a_tail_of_zeros_is_no_damage(tmp_path: Path, size: int) -> None:
         assert values(manager.log("t", 0)) == lines
         assert manager.cuts == []
         assert last_log(tmp_path).stat().st_size == manager.log("t", 0).active.size
-
-
-class CountedReads(Files):
-    """Counts the bytes that are read."""
-
-    def __init__(self) -> None:
-        self.bytes_read = 0
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        data = super().pread(fd, size, position)
-        self.bytes_read += len(data)
-        return data
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        count = super().preadv(fd, buffer, position)
-        self.bytes_read += count
-        return count
 
 
 @pytest.mark.parametrize("size", [20 << 30, 1 << 40], ids=["20 GiB", "1 TiB"])
@@ -238,11 +229,14 @@ def test_an_index_that_is_made_anew_before_producers_are_looked_for_stays(
     assert "another process" not in caplog.text
 
 
-@pytest.mark.parametrize("size", [0, 4096])
+ALL_KINDS = (paths.LOG, paths.INDEX, paths.TIMEINDEX)
+
+
+@pytest.mark.parametrize(("size", "kinds"), [(0, [paths.LOG]), (0, ALL_KINDS), (4096, [paths.LOG])])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("later", [True, False])
 def test_an_empty_segment_that_a_failed_roll_has_left(
-    tmp_path: Path, size: int, clean: bool, later: bool
+    tmp_path: Path, size: int, kinds: Sequence[str], clean: bool, later: bool
 ) -> None:
     """It begins in the midst of the one before it, in which the log went on."""
     lines = fill(tmp_path, per_segment=100, preallocate="true" if size else "false")
@@ -255,8 +249,9 @@ def test_an_empty_segment_that_a_failed_roll_has_left(
     log.flush()
     manager.checkpoint()
     manager.close() if clean else manager.abandon()
-    left = tmp_path / "t-0" / f"{7:020d}.log"
-    left.write_bytes(b"\0" * size)
+    left = [tmp_path / "t-0" / paths.file_name(7, kind) for kind in kinds]
+    for path in left:
+        path.write_bytes(b"\0" * size)
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert values(manager.log("t", 0)) == lines
     with opened(tmp_path) as manager:
@@ -264,7 +259,7 @@ def test_an_empty_segment_that_a_failed_roll_has_left(
         assert values(log) == lines
         assert manager.cuts == []
         assert manager.faults == []
-        assert not left.exists()
+        assert not any(path.exists() for path in left)
         assert append(log, b"next") == len(lines)
 
 
@@ -378,29 +373,6 @@ def test_a_missing_or_damaged_snapshot_is_made_again(
         assert [path.read_bytes() for path in paths] == [EMPTY_SNAPSHOT] * 2
 
 
-def test_recovery_reads_only_what_is_not_flushed(tmp_path: Path) -> None:
-    class Counting(Files):
-        bytes_read = 0
-
-        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-            count = super().preadv(fd, buffer, position)
-            Counting.bytes_read += count
-            return count
-
-    manager = LogManager.open(str(tmp_path))
-    log = manager.create_topic("t", 1).partitions[0]
-    for n in range(300):
-        append(log, b"x" * 10_000, timestamp_ms=NOW_MS + n)
-    log.flush()
-    manager.checkpoint()
-    append(log, b"last")
-    manager.abandon()
-    with opened(tmp_path, Counting()) as manager:
-        opening = Counting.bytes_read
-        assert manager.log("t", 0).log_end_offset == 301
-    assert 0 < opening < 30_000, "of 3 MB the last flushed batch and what follows"
-
-
 def test_a_recovery_point_beyond_what_is_left_is_not_forgotten(tmp_path: Path) -> None:
     fill(tmp_path)
     shutil.copy(last_log(tmp_path), tmp_path / "kept")
@@ -443,33 +415,6 @@ def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) 
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [*[b"hello"] * 50, b"new"]
         assert manager.log("t", 0).epochs.entries == [(0, 50)]
-
-
-@pytest.mark.parametrize("codec", [1, 2, 3, 4])
-@pytest.mark.parametrize("clean", [True, False])
-def test_compressed_batches(tmp_path: Path, codec: int, clean: bool) -> None:
-    lines = fill(tmp_path, count=8, per_segment=4)
-    for path in (tmp_path / "t-0").glob("*.log"):
-        data = path.read_bytes()
-        whole, at = b"", 0
-        while at < len(data):
-            size = parse_header(data, at).size
-            whole += recompress(data[at : at + size], codec)
-            at += size
-        path.write_bytes(whole)
-    for path in (tmp_path / "t-0").glob("*index"):
-        path.unlink()
-    if clean:
-        with opened(tmp_path):
-            pass
-        for path in (tmp_path / "t-0").glob("*.index"):
-            path.unlink()
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
-        assert values(log) == lines
-        assert {header.codec for s in log.segments for _, header in SegmentReader(s).batches()} == {
-            codec
-        }
 
 
 @pytest.mark.parametrize("is_missing", [False, True])
@@ -551,55 +496,6 @@ def test_a_read_only_opening_changes_nothing(tmp_path: Path) -> None:
         assert values(manager.log("t", 0)) == lines[:-1]
         assert [record.offset for record in manager.log("t", 0).records(5)] == list(range(5, 11))
     assert tree() == before
-
-
-# -- the states that a swap can be left in (LogLoader's table) -----------------------------------
-
-
-def prepare_swap(data: Path) -> tuple[list[bytes], Log]:
-    """A closed log of three segments, and the merger of the first two beside it, ``.cleaned``."""
-    lines = fill(data)
-    with LogManager.open(str(data)) as manager:
-        log = manager.log("t", 0)
-    merged = b"".join((data / "t-0" / f"{base:020d}.log").read_bytes() for base in (0, 4))
-    (data / "t-0" / f"{0:020d}.log.cleaned").write_bytes(merged)
-    for suffix in (".index", ".timeindex"):
-        (data / "t-0" / f"{0:020d}{suffix}.cleaned").write_bytes(b"")
-    return lines, log
-
-
-def rename_all(data: Path, before: str, after: str, base: int) -> None:
-    for suffix in (".log", ".index", ".timeindex"):
-        name = data / "t-0" / f"{base:020d}{suffix}"
-        os.rename(f"{name}{before}", f"{name}{after}")
-
-
-def bases(data: Path) -> list[int]:
-    return [int(path.stem) for path in sorted((data / "t-0").glob("*.log"))]
-
-
-def test_cleaned_files_are_discarded(tmp_path: Path) -> None:
-    lines, _ = prepare_swap(tmp_path)
-    os.rename(tmp_path / "t-0" / f"{0:020d}.log.cleaned", tmp_path / "t-0" / f"{0:020d}.log.swap")
-    with opened(tmp_path) as manager:
-        assert values(manager.log("t", 0)) == lines
-    assert bases(tmp_path) == [0, 4, 8]
-    assert not list((tmp_path / "t-0").glob("*.cleaned"))
-    assert not list((tmp_path / "t-0").glob("*.swap"))
-
-
-@pytest.mark.parametrize("renamed", range(7))
-def test_a_decided_swap_is_completed(tmp_path: Path, renamed: int) -> None:
-    lines, _ = prepare_swap(tmp_path)
-    rename_all(tmp_path, ".cleaned", ".swap", 0)
-    olds = [(base, s) for base in (0, 4) for s in (".log", ".index", ".timeindex")]
-    for base, suffix in olds[:renamed]:
-        name = tmp_path / "t-0" / f"{base:020d}{suffix}"
-        os.rename(name, f"{name}.deleted")
-    with opened(tmp_path) as manager:
-        assert values(manager.log("t", 0)) == lines
-    assert bases(tmp_path) == [0, 8]
-    assert not [name for name in os.listdir(tmp_path / "t-0") if name.endswith((".swap", "eted"))]
 
 
 @pytest.mark.parametrize("sign", ["meta.properties", "cleaner-offset-checkpoint"])
@@ -744,14 +640,6 @@ def test_segments_of_older_formats_are_not_read(tmp_path: Path, magic: int) -> N
     leaves no time index, which a mount that only reads does not miss.
     """
 
-    class Counting(Files):
-        bytes_read = 0
-
-        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-            count = super().preadv(fd, buffer, position)
-            Counting.bytes_read += count
-            return count
-
     message = oracle.put_message(oracle.Message(5, b"k", b"hello", NOW_MS), magic)
     (tmp_path / "t-0").mkdir()
     for base in (0, 1000, 2000):
@@ -764,11 +652,11 @@ def test_segments_of_older_formats_are_not_read(tmp_path: Path, magic: int) -> N
     for path in [path for each in missing for path in (tmp_path / "t-0").glob(each)]:
         path.unlink()
     for read_only in (True, False) if magic else (True,):
-        Counting.bytes_read = 0
-        with LogManager.open(str(tmp_path), read_only=read_only, files=Counting()) as manager:
+        files = CountedReads()
+        with LogManager.open(str(tmp_path), read_only=read_only, files=files) as manager:
             assert manager.log("t", 0).log_end_offset == 3000
             # Of 120,000 bytes: twice what lies behind the last index entry of each segment.
-            assert Counting.bytes_read < 18_000
+            assert files.log_bytes_read < 18_000
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
@@ -865,22 +753,6 @@ def test_an_index_that_leads_nowhere_before_a_roll_that_was_just_made(
     index.write_bytes(entry * 2)
     with LogManager.open(str(tmp_path), read_only=True) as again:
         assert values(again.log("t", 0)) == [b"one", b"two"]
-
-
-def test_half_a_roll_that_has_left_all_of_its_files(tmp_path: Path) -> None:
-    """The log went on in the segment before."""
-    manager = LogManager.open(str(tmp_path))
-    manager.create_topic("t", 1)
-    log = manager.log("t", 0)
-    append(log, b"one")
-    append(log, b"two")
-    manager.abandon()
-    left = [Path(log.directory) / f"{1:020}{kind}" for kind in (".log", ".index", ".timeindex")]
-    for path in left:
-        path.touch()
-    with opened(tmp_path) as again:
-        assert values(again.log("t", 0)) == [b"one", b"two"]
-    assert not any(path.exists() for path in left)
 
 
 @pytest.mark.parametrize("damaged", [1, 2, 3])

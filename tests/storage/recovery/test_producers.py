@@ -9,7 +9,6 @@ import pytest
 
 from storage import LogManager, paths
 from storage.errors import CorruptRecord
-from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.log.append import abort_transaction
 from storage.record.control import ABORT, COMMIT
@@ -17,20 +16,8 @@ from storage.recovery import segment
 from storage.state.producer_state import ProducerState
 from tests.crash.disk import SimulatedDisk
 from tests.log_check import check
-from tests.storage.logs import NOW_MS, NOW_NS, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, CountedReads, opened, values
 from tests.storage.transactions import Client, new_log, produced, put
-
-
-class CountingFiles(Files):
-    """Counts what recovery reads of logs in one piece."""
-
-    def __init__(self) -> None:
-        self.read = 0
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        count = super().preadv(fd, buffer, position)
-        self.read += count
-        return count
 
 
 def snapshots(data: Path) -> list[int]:
@@ -68,11 +55,11 @@ def test_recovery_reads_no_more_because_of_producers(tmp_path: Path) -> None:
     manager.checkpoint()
     put(log, produced([b"last"], 7, 300))
     manager.abandon()
-    files = CountingFiles()
+    files = CountedReads()
     manager = LogManager.open(str(tmp_path), files=files, clock_ms=lambda: NOW_MS)
     log = manager.log("t", 0)
     assert log.producers.by_id[7].last_sequence == 300
-    assert 0 < files.read < 30_000, "of 3 MB the last flushed batch and what follows"
+    assert 0 < files.log_bytes_read < 30_000, "of 3 MB the last flushed batch and what follows"
     manager.close()
 
 

@@ -21,24 +21,12 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
-from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.logs import NOW_MS, NOW_NS, CountedReads
 
 BASE = 100
 COUNT = 12
 FOLLOWING = BASE + COUNT
 CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
-
-
-class Counted(Files):
-    """How many bytes of logs are read."""
-
-    def __init__(self) -> None:
-        self.read = 0
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        count = super().preadv(fd, buffer, position)
-        self.read += count
-        return count
 
 
 @pytest.fixture
@@ -91,10 +79,10 @@ def assert_whole(found: Loaded, segment: Segment) -> None:
 
 
 def test_after_a_clean_stop_no_log_is_read(segment: Segment, tmp_path: Path) -> None:
-    files = Counted()
+    files = CountedReads()
     found = loaded(tmp_path, files=files)
     assert_whole(found, segment)
-    assert (found.scan, files.read) == (None, 0)
+    assert (found.scan, files.log_bytes_read) == (None, 0)
 
 
 def test_after_a_crash_what_lies_behind_the_recovery_point_is_read(
@@ -111,58 +99,18 @@ def test_after_a_crash_what_lies_behind_the_recovery_point_is_read(
     assert found.scan.position > 0, "an index entry vouches for the rest"
 
 
-@pytest.mark.parametrize("suffix", [paths.INDEX, paths.TIMEINDEX])
-@pytest.mark.parametrize("new", [None, b"", b"\xff" * 24, b"\0" * 24, b"odd"])
-def test_an_index_that_cannot_be_is_made_anew(
-    segment: Segment, tmp_path: Path, suffix: str, new: bytes | None
-) -> None:
-    before = content(tmp_path)
-    path = tmp_path / f"{BASE:020}{suffix}"
-    path.unlink()
-    if new is not None:
-        path.write_bytes(new)
-    found = loaded(tmp_path)
-    assert_whole(found, segment)
-    if (suffix, new) != (paths.INDEX, b""):  # which may have no entry
-        assert content(tmp_path) == before
-
-
 def test_a_cut_time_index_that_is_only_read_hides_no_timestamp(
     segment: Segment, tmp_path: Path
 ) -> None:
     path = tmp_path / f"{BASE:020}{paths.TIMEINDEX}"
     good = path.read_bytes()
-    files = Counted()
+    files = CountedReads()
     assert_whole(loaded(tmp_path, writable=False, files=files), segment)
-    assert files.read < segment.size // 2, "the end says that the index is whole"
+    assert files.log_bytes_read < segment.size // 2, "the end says that the index is whole"
     for size in range(0, len(good), 12):
         path.write_bytes(good[:size])
         assert_whole(loaded(tmp_path, writable=False), segment)
         assert path.read_bytes() == good[:size]
-
-
-def test_what_is_not_ours_to_change_stays(segment: Segment, tmp_path: Path) -> None:
-    (tmp_path / f"{BASE:020}{paths.INDEX}").unlink()
-    os.truncate(segment.log_path, segment.size - 1)
-    before = content(tmp_path)
-    found = loaded(tmp_path, following=None, clean=False, writable=False)
-    assert found.damaged
-    assert found.segment.next_offset == FOLLOWING - 1
-    assert content(tmp_path) == before
-
-
-def test_an_unflushed_one_ends_at_its_first_damaged_batch(segment: Segment, tmp_path: Path) -> None:
-    at = starts(segment)[5]
-    log = Path(segment.log_path)
-    data = bytearray(log.read_bytes())
-    data[at + 70] ^= 1
-    log.write_bytes(data)
-    found = loaded(tmp_path, following=None, clean=False)
-    assert (found.damaged, found.torn) == (True, False)
-    assert (found.segment.size, found.segment.next_offset) == (at, BASE + 5)
-    (cut,) = found.cuts
-    assert cut.kept_as is not None
-    assert log.read_bytes() + Path(cut.kept_as).read_bytes() == data
 
 
 def test_a_torn_last_batch_is_told_from_damage(segment: Segment, tmp_path: Path) -> None:
@@ -171,26 +119,6 @@ def test_a_torn_last_batch_is_told_from_damage(segment: Segment, tmp_path: Path)
     found = loaded(tmp_path, following=None, clean=False)
     assert (found.damaged, found.torn) == (True, True)
     assert (found.segment.size, found.segment.next_offset) == (last, FOLLOWING - 1)
-
-
-def test_zeros_at_the_end_are_no_damage(segment: Segment, tmp_path: Path) -> None:
-    os.truncate(segment.log_path, segment.size + 10_000)
-    found = loaded(tmp_path, following=None, clean=False)
-    assert_whole(found, segment)
-    assert os.path.getsize(segment.log_path) == segment.size
-
-
-def test_a_flushed_one_is_never_cut(segment: Segment, tmp_path: Path) -> None:
-    log = Path(segment.log_path)
-    data = bytearray(log.read_bytes())
-    data[starts(segment)[5] + 70] ^= 1
-    log.write_bytes(data)
-    (tmp_path / f"{BASE:020}{paths.INDEX}").unlink()
-    found = loaded(tmp_path)
-    assert not found.damaged
-    assert len(found.faults) == 1
-    assert found.segment.next_offset == FOLLOWING
-    assert log.read_bytes() == data
 
 
 # -- what nobody has looked into -------------------------------------------------------------------

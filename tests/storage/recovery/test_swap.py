@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import paths
 from storage.files import Files
 from storage.recovery.swap import finish_swaps, replace_closed
-from tests.crash.moments import Found, Stops, Unsynced
-from tests.storage.logs import NOW_MS, append, opened, values
 
 BASE = f"{100:020}"
 KEPT = (
@@ -74,30 +71,3 @@ def test_an_undecided_swap_is_undone(tmp_path: Path) -> None:
     finish_swaps(Files(), str(tmp_path), sorted(names(tmp_path)))
     assert names(tmp_path) == {name for name in before if not name.endswith(".swap")}
     assert (tmp_path / f"{BASE}.index").read_text() == "old"
-
-
-def test_publishing_beside_a_power_cut(tmp_path: Path) -> None:
-    """Nothing but syncs keeps names in order; old or new, all is there."""
-    data = tmp_path / "data"
-    data.mkdir()
-    with opened(data) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        for number in range(3):
-            append(log, b"%d" % number)
-            log.roll(NOW_MS)
-        bases = [segment.base_offset for segment in log.segments[:-1]]
-    directory = data / "t-0"
-    for base in bases:
-        for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
-            made = directory / paths.file_name(base, kind)
-            made.with_name(made.name + paths.CLEANED).write_bytes(made.read_bytes())
-    (data / paths.CLEAN_SHUTDOWN).unlink()
-    stops = Stops(data, seeds=range(-8, 4))
-    replace_closed(stops.disk, str(directory), bases)
-    stops.end()
-
-    def check(path: Path, found: Found) -> None:
-        with opened(path, Unsynced()) as manager:
-            assert values(manager.log("t", 0)) == [b"0", b"1", b"2"]
-
-    stops.judge(check, tmp_path / "found")

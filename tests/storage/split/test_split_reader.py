@@ -14,7 +14,7 @@ from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.split.split_reader import Wanted, read_split
 from tests.oracle import Message, Shown, put_message
-from tests.storage.logs import NOW_MS, append, write_settings
+from tests.storage.logs import NOW_MS, CountedReads, append, write_settings
 from tests.storage.old_logs import messages, old_file, wrapper, write_legacy, write_old
 from tests.storage.splitting import (
     EVERYTHING,
@@ -81,16 +81,6 @@ def test_what_lies_behind_a_split_is_not_looked_at(tmp_path: Path) -> None:
         read(split)
 
 
-class CountingFiles(Files):
-    def __init__(self) -> None:
-        self.bytes_read = 0
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        count = super().preadv(fd, buffer, position)
-        self.bytes_read += count
-        return count
-
-
 @pytest.mark.parametrize("size", [500, 6000, 9800, 9910, 9920, 9930, 12_000, 30_000])
 def test_no_byte_is_read_twice(tmp_path: Path, size: int) -> None:
     """Also with batches near the size of a window, or larger."""
@@ -100,9 +90,9 @@ def test_no_byte_is_read_twice(tmp_path: Path, size: int) -> None:
         (split,) = plan(log)
         (rest,) = plan(log, 7)
     for part, share in ((split, 20), (rest, 13)):
-        files = CountingFiles()
+        files = CountedReads()
         assert len(read(part, files, 10_000)) == share
-        assert files.bytes_read == log.size - part.position
+        assert files.log_bytes_read == log.size - part.position
 
 
 def test_damage(tmp_path: Path) -> None:

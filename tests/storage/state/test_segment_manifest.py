@@ -139,15 +139,6 @@ def test_it_ends_when_the_loss_is_accepted(
             assert values(manager.log("t", 0)) == left
 
 
-@pytest.mark.parametrize("read_only", [True, False])
-def test_other_partitions_and_readers(tmp_path: Path, read_only: bool) -> None:
-    fill(tmp_path)
-    vanish(tmp_path, 3)
-    with LogManager.open(str(tmp_path), read_only=read_only) as manager:
-        assert readable(manager.log("t", 0)) == [*LINES[:3], None, None, None, *LINES[6:]]
-        assert len(manager.faults) == 1
-
-
 @pytest.mark.parametrize("left", [0, 40])
 def test_a_file_that_is_shorter_than_it_was(tmp_path: Path, left: int) -> None:
     """Nothing in what is left of it says so, where it is empty."""
@@ -164,23 +155,6 @@ def test_a_file_that_is_shorter_than_it_was(tmp_path: Path, left: int) -> None:
     with opened(tmp_path) as manager:
         assert manager.faults == []
         assert readable(manager.log("t", 0)) == LINES
-
-
-@pytest.mark.parametrize("left", [0, 40, 74, 100])
-def test_the_loss_of_an_end_is_accepted(tmp_path: Path, left: int) -> None:
-    """Nothing behind it is cut away for that."""
-    fill(tmp_path)
-    data = log_file(tmp_path, 3).read_bytes()
-    log_file(tmp_path, 3).write_bytes(data[:left])
-    assert CliRunner().invoke(main, ["repair", "--apply", str(tmp_path)]).exit_code == 3
-    outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--accept-loss"])
-    assert outcome.exit_code == 0, outcome.output
-    whole = LINES[3 : 3 + left // 74]
-    for _ in range(2):
-        with opened(tmp_path) as manager:
-            assert manager.faults == []
-            assert values(manager.log("t", 0)) == [*LINES[:3], *whole, *LINES[6:]]
-    assert CliRunner().invoke(main, ["verify", str(tmp_path)]).exit_code == 0
 
 
 def test_the_only_segment_of_a_log_whose_head_was_deleted(tmp_path: Path) -> None:

@@ -159,21 +159,6 @@ def test_a_bit_of_the_active_segment(checked: Checked, field: str, number: int) 
         assert len(data) == position
 
 
-def test_reading_goes_up_to_it(checked: Checked) -> None:
-    checked.append(*range(4))
-    segment = checked.log.active
-    position, _ = batch_at(segment, 2)
-    flip(segment, position + 70)
-    checked.check()
-    found: list[bytes | None] = []
-    with pytest.raises(CorruptRecord):
-        found.extend(record.value for record in checked.log.records())
-    records = checked.log.records()
-    assert [next(records).value for _ in range(2)] == [b"value 0", b"value 1"]
-    with pytest.raises(CorruptRecord):
-        next(records)
-
-
 def test_damage_is_said_once(checked: Checked, caplog: pytest.LogCaptureFixture) -> None:
     checked.append(*range(5))
     segment = checked.log.active
@@ -189,24 +174,6 @@ def test_damage_is_said_once(checked: Checked, caplog: pytest.LogCaptureFixture)
     facts = checked.facts()
     assert facts["damages"] == 1
     assert segment.log_path in str(facts["damage"])
-
-
-def test_several_places(checked: Checked) -> None:
-    """Neighbours are one place."""
-    checked.append(*range(12))
-    segment = checked.log.active
-    ends = {}
-    for number in (2, 3, 7):
-        position, size = batch_at(segment, number)
-        ends[number] = position, position + size
-    for position, _ in ends.values():
-        flip(segment, position + 65)
-    checked.check()
-    assert [place[:4] for place in segment.damages] == [
-        (ends[2][0], ends[3][1], 2, 4),
-        (*ends[7], 7, 8),
-    ]
-    assert readable(checked.log) == expected(12, 2, 3, 7)
 
 
 def test_a_file_that_is_too_short(checked: Checked) -> None:
@@ -268,20 +235,6 @@ def test_large_batches_and_those_of_many_records(checked: Checked) -> None:
     assert [place[:4] for place in segment.damages] == [(positions[1], positions[3], 1, 3)]
     assert next(log.records(3)).value == large[0].value
     assert [record.value for record in log.records(50)][-1] == b"small 99"
-
-
-def test_a_batch_within_a_value_is_none(checked: Checked) -> None:
-    """A message that holds a whole batch of the next offset."""
-    inner = bytearray(encode([Record(0, NOW_MS, 0, None, b"inner")]))
-    inner[:8] = (2).to_bytes(8, "big")
-    checked.append(0)
-    append(checked.log, bytes(inner))
-    checked.append(2, 3)
-    segment = checked.log.active
-    position, size = batch_at(segment, 1)
-    flip(segment, position + 63)
-    checked.check()
-    assert [place[:2] for place in segment.damages] == [(position, position + size)]
 
 
 def test_it_can_be_cancelled(checked: Checked) -> None:
