@@ -85,8 +85,8 @@ class SegmentLines:
         "_from",
         "_from_log_directory",
         "_held",
-        "_is_wrong",
         "_lock",
+        "_may_be_saved",
         "_state",
         "_store",
         "covered",
@@ -134,8 +134,9 @@ class SegmentLines:
         self._state: tuple[Saved, Measure | None] = self._begun(Saved())
         # (entries, count) of the saved part, while they stay in memory.
         self._held: tuple[bytes, int] | None = None
-        # Whether the log shows less than was measured: it is not saved any more.
-        self._is_wrong = False
+        # Not if the log shows less than was measured, nor if damage was measured: the file may be
+        # replaced by a good copy, whose text has another length.
+        self._may_be_saved = True
         # While `measure` has not come to the end: (covered, text_length, records) as it began.
         self._from: tuple[int, int, int] | None = None
         # The gaps, and the damages that they were found for (`records.py`).
@@ -401,6 +402,7 @@ class SegmentLines:
         if place.is_empty:
             state.step_over(end - position)
             return
+        self._may_be_saved = False
         while position < end and not self.segment.is_lost:
             head = bytearray(HEADER_SIZE)
             read = self.reader.raw(head, position)
@@ -546,7 +548,7 @@ class SegmentLines:
             self._save()
             saved = self._state[0]
             if saved.covered < self.covered:
-                if self._is_wrong or self._is_unreadable():
+                if not self._may_be_saved or self._is_unreadable():
                     # Only these entries know how much text there was: save them later.
                     return
                 # The disk refuses the file: the entries are measured again when they are needed.
@@ -572,7 +574,7 @@ class SegmentLines:
         """
         before_waiting()
         with self._lock:
-            self._is_wrong = True
+            self._may_be_saved = False
             with contextlib.suppress(OSError):
                 lines_file.invalidate(
                     self._store.files, self.path, creates=self._from_log_directory
@@ -582,7 +584,7 @@ class SegmentLines:
         saved, tail = self._state
         if self.covered == saved.covered:
             return True
-        if not self.loaded or tail is None or tail.batch_end or self._is_wrong:
+        if not self.loaded or tail is None or tail.batch_end or not self._may_be_saved:
             return False
         if self.segment.is_lost or (saved.covered and not saved.count):
             # Without the log's CRC nobody could tell which log it belongs to; and entries are added

@@ -113,6 +113,7 @@ class LineIndexes(LogListener[Log]):
                     break
             else:
                 lines.save()
-        if segment in log.segments and not lines.is_saved:
+        # (The index of a damaged segment is not saved.)
+        if segment in log.segments and not (lines.is_saved or segment.damages):
             self._waiting.insert(0, (log, segment))
             self._stopping.wait(_PAUSE_S)

@@ -229,6 +229,14 @@ FAULTS = [
         (LINE_INDEX, MIRROR_INDEXES),
     ),
     Fault(
+        "index-of-damage-is-saved",
+        "kafkafs/line_index/segment_lines.py",
+        "        self._may_be_saved = False\n        while",
+        "        self._may_be_saved = True\n        while",
+        "After a damaged file was replaced by a good copy, the end of the text is missing.",
+        (LINE_INDEX,),
+    ),
+    Fault(
         "outcomes-of-the-whole-segment",
         "kafkafs/line_index/segment_lines.py",
         "        if covered < self.segment.size:\n",

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from kafkafs.line_index import LineStore, SegmentLines, reader_at
 from kafkafs.line_index.records import count_back, gaps_of, text_before
-from kafkafs.views import values_view
+from kafkafs.views import TEXT_VIEWS, values_view
 from kafkafs.views._measure import Cursor
 from storage import LogManager
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.record.control import ABORT, COMMIT
+from storage.record.header import HEADER_SIZE
 from storage.room import Room
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
@@ -386,6 +387,40 @@ def test_damage_after_the_saved_part_hides_nothing_before_it(tmp_path: Path, fir
     os.unlink(lines.path)
     assert lines.find(0) == (0, 0, 0, 0, 0)
     manager.abandon()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("at", ["length", "value"])
+def test_damage_that_was_measured_is_measured_again(tmp_path: Path, at: str, sealed: bool) -> None:
+    """The file is replaced by a good copy, whose text has another length."""
+    data, cache = tmp_path / "data", str(tmp_path / "cache")
+    data.mkdir()
+    with opened(data) as manager:
+        log = new_log(manager)
+        append(log, b"before")
+        append(log, b"damaged" * 10, b"damaged, too")
+        for _ in range(10):
+            append(log, b"after it" * 200)
+        position = [at for at, _ in log.active.headers(0, log.active.size)][1]
+        place = position + HEADER_SIZE + {"length": 0, "value": 20}[at]
+        path = Path(log.active.log_path)
+        if sealed:
+            log.roll(NOW_MS)
+    good = path.read_bytes()
+
+    def text_length(cache: str | None = None) -> int:
+        with LogManager.open(str(data)) as manager:
+            segment = manager.log("t", 0).segments[0]
+            lines = SegmentLines(LineStore(Files()), segment, TEXT_VIEWS["jsonl"](), cache=cache)
+            lines.measure()
+            lines.save()
+            return lines.text_length
+
+    right = text_length(cache)
+    path.write_bytes(good[:place] + b"\1" + good[place + 1 :])
+    assert text_length() != right
+    path.write_bytes(good)
+    assert text_length() == right
 
 
 def test_of_sealed_segments_a_bounded_number_of_bytes_stays_in_memory(tmp_path: Path) -> None:

@@ -225,6 +225,21 @@ def test_the_segment_that_is_indexed_may_be_deleted(
     assert manager.duties.failing == {}
 
 
+def test_a_damaged_segment_is_read_once(log: Log, manager: LogManager) -> None:
+    """Its index is not saved."""
+    put(log)
+    damaged = log.segments[0]
+    path = Path(damaged.log_path)
+    good = path.read_bytes()
+    path.write_bytes(good[:100] + b"!" + good[101:])
+    with closing(LineIndexes(manager)) as indexes:
+        index_all(indexes)
+        assert damaged.damages
+        assert indexed(log) == sealed(log)[1:]
+    path.write_bytes(good)
+    damaged.damages = ()
+
+
 def test_a_mirror_that_ends_waits_for_no_index(
     log: Log, manager: LogManager, held: pytest.MonkeyPatch
 ) -> None:
