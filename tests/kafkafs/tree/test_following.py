@@ -90,29 +90,6 @@ def rest(handle: Handle, node: ViewFile, position: int, tree: Tree) -> bytes:
     return read(handle, position, size - position) if size > position else b""
 
 
-def test_a_tail_sees_each_record_once_over_rolls_retention_and_compaction(beside: Beside) -> None:
-    tree, partition = beside.tree, beside.partition
-    node = tree.file()
-    handle = tree.open(node)
-    seen = b""
-    written = b"zero\n"
-    for number in range(12):
-        partition.append(b"%d" % number)
-        written += b"%d\n" % number
-        if number % 2:
-            partition.roll()
-        if number == 5:
-            partition.clean(2, lambda offset, value: offset % 2 == 0)
-        if number == 9:
-            partition.delete_head(2)
-        if number == 10:
-            partition.remove_deleted()
-        seen += rest(handle, node, len(seen), tree)
-        assert seen == written
-    assert tree.file() is not node
-    assert tree.read("t/0") == partition.text()
-
-
 def test_a_file_that_was_woken_and_closed_leaves_no_watch(beside: Beside) -> None:
     """The kernel did not poll it again in between."""
     tree, partition = beside.tree, beside.partition
@@ -125,21 +102,6 @@ def test_a_file_that_was_woken_and_closed_leaves_no_watch(beside: Beside) -> Non
     handle.release()
     partition.append(b"again")
     assert not watches.changed()
-
-
-def test_a_name_leads_to_a_new_inode_once_the_past_has_changed(beside: Beside) -> None:
-    tree, partition = beside.tree, beside.partition
-    fill(partition)
-    inodes = [tree.file().inode]
-    for change in changes(partition)[:4]:
-        change()
-        inode = tree.file().inode
-        assert (inode == inodes[-1]) == (len(inodes) == 1)
-        inodes.append(inode)
-        assert tree.read("t/0") == partition.text()
-        assert beside.size(tree.file()) == len(partition.text())
-    assert len(set(inodes)) == 4
-    assert tree.notices.names == 3
 
 
 def test_each_change_waits_for_the_offsets_of_readers(beside: Beside) -> None:
@@ -388,23 +350,6 @@ def test_a_read_of_a_snapshot_does_not_end_at_a_cut(beside: Beside) -> None:
             read(handle, position, len(before) - position)
 
 
-def test_a_tail_goes_on_behind_a_cut(beside: Beside) -> None:
-    tree, partition = beside.tree, beside.partition
-    node = tree.file()
-    handle = tree.open(node)
-    seen = b""
-    for number in range(6):
-        partition.append(b"%d" % number)
-        if number == 3:
-            partition.truncate(partition.next_offset - 1)
-            partition.append(b"instead")
-        if number == 4:
-            partition.roll()
-        seen += rest(handle, node, len(seen), tree)
-    assert seen == b"zero\n0\n1\n2\ninstead\n4\n5\n"
-    assert tree.read("t/0") == partition.text() == seen
-
-
 @pytest.mark.parametrize("wait", [False, True])
 def test_what_is_written_over_while_it_is_read_is_never_shown(beside: Beside, wait: bool) -> None:
     tree, partition = beside.tree, beside.partition
@@ -445,22 +390,6 @@ def test_several_cuts(beside: Beside) -> None:
             assert read(handle, at, 6) == b"a%d\n" % later
             with pytest.raises(SegmentGone):
                 read(handle, at + 3, 3)
-
-
-def test_delete_records(beside: Beside) -> None:
-    tree, partition = beside.tree, beside.partition
-    fill(partition)
-    node = tree.file()
-    handle = tree.open(node)
-    before = partition.text()
-    assert beside.size(node) == len(before)
-    partition.delete_records(5)
-    tree.fs.partitions.tick()
-    assert tree.file() is not node
-    assert tree.read("t/0") == partition.text()
-    partition.append(b"more")
-    assert beside.size(node) == len(before) + 5
-    assert read(handle) == before + b"more\n"
 
 
 def test_a_view_of_batches_follows_too(beside: Beside) -> None:
@@ -899,32 +828,6 @@ def test_a_partition_that_cannot_be_followed_is_named_once(beside: Beside) -> No
 # -- when nobody writes it yet -------------------------------------------------------------------
 
 
-def test_a_broker_that_starts_after_the_mount_is_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    beside = Beside(tmp_path / "data", MountOptions(read_only=True))
-    tree = beside.mount()
-    with contextlib.closing(_Stop(tree)):
-        node = tree.file()
-        assert tree.attributes(node).attr_timeout > 0
-        beside.partition.append(b"one")
-        tree.fs.partitions.tick()
-        assert beside.size(node) == 5, "nobody has the lock: a copy that is being made, perhaps"
-        monkeypatch.setattr(type(tree.manager.files), "is_locked", lambda self, path: True)
-        tree.fs.partitions.tick()
-        assert beside.size(node) == 9
-        assert tree.attributes(node).attr_timeout == 0
-        assert node.inode in tree.notices.attributes
-        assert tree.notices.names == 1
-        assert tree.open(node).direct_io
-        assert "another process now writes it" in tree.events()
-        tree.rest()
-        attributes = tree.attributes(node)
-        assert (attributes.attr_timeout, attributes.entry_timeout) == (0, 0)
-
-
 class _Stop:
     def __init__(self, tree: Tree) -> None:
         self.close = tree.stop
@@ -958,16 +861,6 @@ def test_records_that_are_deleted_while_nobody_looks(beside: Beside) -> None:
     assert beside.mount().file().inode != inode
 
 
-def test_what_changes_while_mounted_is_remembered(beside: Beside) -> None:
-    partition = beside.partition
-    fill(partition)
-    beside.tree.file()
-    partition.delete_head(1)
-    inode = beside.tree.file().inode
-    beside.tree.stop()
-    assert beside.mount().file().inode == inode
-
-
 def test_nothing_is_written_into_the_directory(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
     fill(partition)
@@ -994,21 +887,6 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         inodes.add(tree.file().inode)
         tree.stop()
     assert len(inodes) == 2, "never one that another history may have had"
-
-
-def test_until_the_high_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    options = Following(read_only=True, until="high-watermark")
-    beside = Beside(tmp_path / "data", options)
-    beside.partition.append(b"one")
-    beside.broker.write_high_watermark(beside.partition, 1)
-    tree = beside.mount()
-    with contextlib.closing(_Stop(tree)):
-        node = tree.file()
-        assert tree.read(node) == b"zero\n"
-        beside.broker.write_high_watermark(beside.partition, 2)
-        assert beside.size(node) == 9
 
 
 @pytest.mark.parametrize("end", range(7))

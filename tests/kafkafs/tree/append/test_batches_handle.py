@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.handles import Handle, NotExamined
@@ -154,22 +152,6 @@ def test_batches_keep_all_but_their_offsets(tree: Tree, handle: Handle) -> None:
     assert tree.read("t/0") == b"first\nlines\n\n\n" + (b"x" * 500 + b"\n") * 3 + b"a\nb\nc\nd\ne\n"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cuts=st.lists(st.integers(0, 2200), max_size=12))
-def test_wherever_they_are_cut(tree: Tree, cuts: list[int]) -> None:
-    before = len(stored(tree.log()))
-    made = [one for one in every_kind() if parse_header(one).producer_id < 0] * 2
-    data = b"".join(made)
-    handle = tree.open(B, APPEND)
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    for begin, end in itertools.pairwise(edges):
-        assert write(handle, begin, data[begin:end]) == end - begin
-    handle.flush()
-    handle.release()
-    assert stored(tree.log())[before:] == kept(*made)
-    assert "append" not in tree.events()
-
-
 def test_byte_by_byte(tree: Tree, handle: Handle) -> None:
     made = every_kind()
     for number, byte in enumerate(b"".join(made)):
@@ -259,17 +241,6 @@ def test_an_incomplete_batch_waits_and_is_never_a_record(
     assert len(values(tree.log())) == 5
 
 
-def test_incomplete_batches_of_two_handles_never_mix(tree: Tree, handle: Handle) -> None:
-    other = tree.open(B, APPEND)
-    one, two = bytes(batch([b"one"])), bytes(batch([b"the second"]))
-    write(handle, 0, one[:30])
-    write(other, 0, two[:40])
-    tree.append("t/0", b"line\n")
-    write(handle, 0, one[30:])
-    write(other, 0, two[40:])
-    assert values(tree.log()) == [b"line", b"one", b"the second"]
-
-
 def test_at_the_end_what_is_not_whole_is_dropped(tree: Tree, handle: Handle) -> None:
     tree.fs.open_files.add(tree.node(B), handle)
     write(handle, 0, bytes(batch([b"value"]))[:50])
@@ -347,25 +318,6 @@ def test_one_wrong_batch_refuses_its_whole_write(tree: Tree, handle: Handle, wro
     assert f"(after the first {len(right)} bytes written)" in tree.events()
     write(handle, 0, right)
     assert values(tree.log()) == [b"right", b"right"]
-
-
-def test_after_a_refusal_a_batch_begins(tree: Tree, handle: Handle) -> None:
-    """A large write() is told a short count, and its writer goes on with the refused piece."""
-    right, wrong = bytes(batch([b"v" * 9000])), damaged(bytes(batch([b"w" * 9000])))
-    data = right + wrong + right
-    write(handle, 0, data[:10000])
-    refused = data[10000:]
-    messages = []
-    for piece in (refused, refused, refused[:8192], refused):
-        with pytest.raises(InvalidRecord) as caught:
-            write(handle, 10000, piece)
-        messages.append(str(caught.value))
-    assert len(set(messages)) == 1, "and is told the same again"
-    with pytest.raises(InvalidRecord, match="no valid batch starts here"):
-        write(handle, 0, refused[5:])
-    assert values(tree.log()) == [b"v" * 9000]
-    write(handle, 0, right)
-    assert len(values(tree.log())) == 2
 
 
 def test_a_refused_write_that_begins_a_batch_is_looked_at_anew(tree: Tree, handle: Handle) -> None:

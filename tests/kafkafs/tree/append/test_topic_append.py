@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.inodes import Change
 from storage import Record
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
@@ -85,33 +84,6 @@ def records(tree: Tree, number: int) -> list[Record]:
 
 
 # -- the file ------------------------------------------------------------------------------------
-
-
-def test_it_can_only_be_written(tree: Tree) -> None:
-    for path in ("t/.append", "t/.kv/append"):
-        node = tree.node(path)
-        attributes = tree.attributes(node)
-        # The topic's 0755.
-        assert attributes.mode & 0o777 == 0o200
-        assert attributes.size == 0
-        for flags in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND):
-            with pytest.raises(PermissionError) as caught:
-                tree.open(node, flags)
-            assert caught.value.errno == errno.EACCES
-        for change in (Change(mode=0o600), Change(uid=1), Change(gid=1)):
-            with pytest.raises(PermissionError):
-                node.set_attributes(change)
-        node.set_attributes(Change(size=0))
-        node.set_attributes(Change(times=True))
-
-
-def test_any_way_of_opening_appends(tree: Tree) -> None:
-    for flags in (os.O_WRONLY, os.O_WRONLY | os.O_TRUNC, APPEND, APPEND | os.O_TRUNC):
-        handle = tree.open("t/.append", flags)
-        assert handle.write(0, b"line\n") == 5
-        handle.release()
-    assert total(tree) == 4
-    assert tree.attributes(tree.node("t/.append")).size == 0
 
 
 def test_only_views_of_text_have_it(tree: Tree) -> None:
@@ -464,21 +436,6 @@ def test_an_fsync_that_fails_leaves_the_others_flushed(tmp_path: Path) -> None:
 
 
 # -- what else happens to a topic ----------------------------------------------------------------
-
-
-def test_who_looks_is_told_before_the_reply(tree: Tree, keyed: Handle) -> None:
-    files = [tree.file(f"t/{n}") for n in range(PARTITIONS)]
-    before = [tree.attributes(file) for file in files]
-    tree.rest()
-    keyed.write(0, keys_of(1, 1)[0] + b"\tone\n" + keys_of(3, 1)[0] + b"\ttwo\n")
-    assert set(tree.notices.attributes) == {files[1].inode, files[3].inode}
-    after = [tree.attributes(file) for file in files]
-    assert [one.size - other.size for one, other in zip(after, before, strict=True)] == [0, 4, 0, 4]
-    assert [one.mtime_ns > other.mtime_ns for one, other in zip(after, before, strict=True)] == [
-        *(False, True, False, True),
-    ]
-    assert tree.read("t/1") == b"one\n"
-    assert tree.read("t/3") == b"two\n"
 
 
 def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import InvalidTxnState, UnknownTopicOrPartition
+from storage.errors import InvalidTxnState
 from storage.task import Task
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read, sync
 from tests.storage.logs import NOW_MS, values
@@ -172,19 +172,6 @@ def test_what_the_disk_refuses_is_told(tree: Tree, monkeypatch: pytest.MonkeyPat
     assert state(tree)[0] == f"{tree.clock.ms()} failed partition 0 producer 7"
     assert "t/.control/abort-transaction: fsync failed" in tree.events()
     tree.log().flush_error = None
-
-
-def test_nothing_is_done_while_stopping_or_after_deletion(tree: Tree) -> None:
-    handle = tree.open(F, APPEND)
-    tree.mkdir("u")
-    other = tree.open("u/.control/abort-transaction", APPEND)
-    tree.fs.root.rmdir("t", CALLER)
-    with pytest.raises(UnknownTopicOrPartition):
-        handle.write(0, b"0 7\n")
-    tree.fs.stop()
-    with pytest.raises(OSError, match="unmounted") as caught:
-        other.write(0, b"0 7\n")
-    assert caught.value.errno == errno.ESHUTDOWN
 
 
 @pytest.mark.parametrize("flag", [0, os.O_SYNC, os.O_DSYNC])

@@ -150,14 +150,6 @@ def test_one_topics_file_can_be_appended_to_anothers(tree: Tree) -> None:
     assert overrides(tree, "u") == overrides(tree)
 
 
-def test_an_endless_line_is_refused(tree: Tree) -> None:
-    handle = tree.open("t/.config", APPEND)
-    with pytest.raises(OSError, match="a line of more than"):
-        handle.write(0, b"x" * 100_000)
-    handle.release()
-    assert overrides(tree) == {}
-
-
 def test_what_is_open_stays_as_it_was(tree: Tree) -> None:
     handle = asked(tree.node("t/.config").open, os.O_RDONLY)
     before = read(handle)

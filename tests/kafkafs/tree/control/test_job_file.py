@@ -122,17 +122,6 @@ def test_what_goes_wrong(tmp_path: Path) -> None:
         assert "last_outcome done" in shown(tree, flush)
 
 
-def test_one_that_did_not_end_in_time_is_no_error(tree: Tree) -> None:
-    jobs = held(tree)
-    handle = write(tree, b"run\n")
-    handle.awaited_over()
-    with pytest.raises(OSError, match="'run' is already queued") as refused:
-        write(tree, b"dry-run\n")
-    assert refused.value.errno == errno.EBUSY
-    assert f"t/.control/retention: {refused.value.strerror}" in tree.events()
-    tree.fs.mount.jobs.ended(jobs[0])
-
-
 def test_one_that_the_end_has_stopped(tree: Tree) -> None:
     held(tree)
     handle = write(tree, b"run\n")
@@ -143,19 +132,6 @@ def test_one_that_the_end_has_stopped(tree: Tree) -> None:
         handle.awaited_over()
     assert refused.value.errno == errno.ESHUTDOWN
     assert is_logged(refused.value), "by the end of the job"
-
-
-def test_long_work_is_not_waited_for_but_its_end_is(tree: Tree) -> None:
-    jobs = held(tree)
-    verify = "t/.control/verify"
-    assert not write(tree, b"run\n", verify).awaited
-    handle = write(tree, b"cancel\n", verify)
-    assert list(handle.awaited) == jobs
-    assert jobs[0].task.cancelled
-    tree.fs.mount.jobs.ended(jobs[0])
-    handle.awaited_over()
-    assert "last_outcome cancelled" in shown(tree, verify)
-    assert not write(tree, b"cancel\n", verify).awaited
 
 
 def test_while_stopping(tree: Tree) -> None:

@@ -13,7 +13,6 @@ import pytest
 from kafkafs.line_index.records import BATCHES_AT_ONCE
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.start_file import NAMES, StartFile
-from kafkafs.tree.inodes import PASSING, Change
 from storage.files import Files
 from storage.record.control import ABORT, COMMIT
 from storage.waiting import at_once, may_wait
@@ -54,26 +53,6 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
         yield tree
-
-
-@pytest.mark.parametrize("directory", DIRECTORIES)
-def test_grows_up_to_an_offset_and_never_past_it(tree: Tree, directory: str) -> None:
-    fill(tree, 1)
-    file = start_file(tree, f"{directory}0@8..17")
-    handle = tree.open(file)
-    seen = b""
-    for number in range(10, 22):
-        append(tree.log(), b"line %d" % number)
-        if number % 4 == 0:
-            tree.roll()
-        size = tree.attributes(file).size
-        assert size >= len(seen)
-        seen += read(handle, len(seen), size - len(seen) + 100)
-        assert len(seen) == size
-        assert read(handle, size) == b""
-    assert seen == Oracle(tree).text(directory, 8, 17)
-    # Without anybody who asks on the way, and read in one piece.
-    assert text(tree, f"{directory}0@8..17") == seen
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
@@ -133,22 +112,6 @@ def test_transactions_of_every_count(tree: Tree) -> None:
         assert text(tree, f"0@-{count}") == b"".join(shown[len(shown) - min(count, 4) :])
 
 
-def test_a_name_leads_to_the_open_file(tree: Tree) -> None:
-    fill(tree)
-    for name in ("0@-10", "0@end", "0@-1h", "0@-10..-2"):
-        file = start_file(tree, name)
-        assert tree.attributes(file).entry_timeout == 0
-        first, second = tree.open(file), tree.open(file)
-        tree.clock.now_ns += 3_600_000_000_000 * 2
-        append(tree.log(), b"x", b"y", timestamp_ms=tree.clock.ms())
-        assert start_file(tree, name) is file
-        first.release()
-        assert start_file(tree, name) is file
-        second.release()
-        assert start_file(tree, name) is not file
-        assert tree.attributes(file).size >= 0
-
-
 def test_two_files_of_one_name_are_open(tree: Tree) -> None:
     """Both were looked up before either was opened: the name leads to one of them."""
     fill(tree)
@@ -165,32 +128,6 @@ def test_two_files_of_one_name_are_open(tree: Tree) -> None:
     assert len(tree.fs.start_names.held) == 1
     handle.release()
     assert tree.fs.start_names.held == {}
-
-
-def test_however_many_are_looked_up_few_are_kept(tree: Tree) -> None:
-    """Offsets, times and ranges; those that are open stay, and each name leads to its text."""
-    fill(tree)
-    tree.node("t/0")
-    others = len(tree.fs.inodes.nodes)
-    opened = [start_file(tree, f"0@{offset}") for offset in (3, 17)]
-    handles = [tree.open(file) for file in opened]
-    for number in range(PASSING):
-        start_file(tree, f"0@{number}")
-        start_file(tree, f"0@0..{number}")
-        start_file(tree, f"0@{iso(NOW_MS + number)}")
-    assert PASSING // 2 < len(tree.fs.inodes.nodes) <= others + PASSING + len(opened)
-    assert len(tree.fs.start_names.held) < 20
-    for offset, file, handle in zip((3, 17), opened, handles, strict=True):
-        assert tree.fs.inodes.get(file.inode) is file
-        assert start_file(tree, f"0@{offset}") is file
-        assert read(handle) == Oracle(tree).text("", offset, 40)
-        handle.release()
-    assert tree.fs.start_names.held == {}
-    for number in range(PASSING + 1):
-        start_file(tree, f"0@0..{number}")
-    with pytest.raises(OSError, match="not given"):
-        tree.fs.inodes.get(opened[0].inode)
-    assert text(tree, "0@3") == Oracle(tree).text("", 3, 40)
 
 
 def test_however_many_names_lead_to_it_few_are_held(tree: Tree) -> None:
@@ -215,36 +152,6 @@ def test_names_of_one_meaning_are_one_inode(tree: Tree) -> None:
     assert start_file(tree, "0@30..99").inode != inode
     assert start_file(tree, ".kv/0@30").inode != inode
     assert start_file(tree, "0@start").inode != tree.file().inode
-
-
-def test_the_inode_is_the_same_after_a_remount(tmp_path: Path) -> None:
-    names = ["0@13", "0@13..20", ".jsonl/0@-4"]
-    inodes: list[list[int]] = []
-    for _ in range(2):
-        with a_tree(tmp_path / "data") as tree:
-            if not inodes:
-                tree.mkdir("t")
-                fill(tree)
-            inodes.append([start_file(tree, name).inode for name in names])
-    assert inodes[0] == inodes[1]
-
-
-@pytest.mark.parametrize(
-    "flags", [os.O_WRONLY | os.O_APPEND, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY]
-)
-def test_it_is_a_place_to_read(tree: Tree, flags: int) -> None:
-    file = start_file(tree, "0@end")
-    with pytest.raises(OSError, match="this name is read-only; write to t/0") as caught:
-        tree.open(file, flags)
-    assert caught.value.errno == errno.EROFS
-    with pytest.raises(PermissionError):
-        file.set_attributes(Change(mode=0o600))
-    with pytest.raises(OSError, match="write to t/0") as caught:
-        file.set_attributes(Change(size=0))
-    assert caught.value.errno == errno.EROFS
-    file.set_attributes(Change(times=True))
-    with pytest.raises(PermissionError):
-        tree.directory("t").unlink("0@end")
 
 
 def test_not_listed(tmp_path: Path) -> None:

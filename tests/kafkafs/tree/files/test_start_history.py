@@ -78,38 +78,6 @@ def test_retention_of_what_it_shows(tree: Tree, monkeypatch: pytest.MonkeyPatch)
     assert read(of_range, len(lines(5, 18))) == b""
 
 
-def test_cleaning_what_it_shows(tree: Tree) -> None:
-    fill(tree)
-    file, ranged = start_file(tree, "0@5"), start_file(tree, "0@15..35")
-    reached = start_file(tree, "0@15..45")
-    handles = [tree.open(file), tree.open(ranged), tree.open(reached)]
-    # The log passes the end, and nobody asks before it is rewritten.
-    tree.append("t/0", lines(40, 50))
-    tree.roll()
-    tree.append("t/0", lines(50, 55))
-    clean(tree.log(), 5, lambda record: record.offset % 2 == 0)
-    for handle, text_ in zip(handles, (lines(5, 55), lines(15, 35), lines(15, 45)), strict=True):
-        check(handle, text_)
-    assert tree.attributes(reached).size == len(lines(15, 45))
-    odd = b"".join(b"line %d\n" % number for number in range(5, 50, 2)) + lines(50, 55)
-    assert text(tree, "0@5") == odd
-    assert text(tree, "0@16..19") == b"line 17\n"
-    assert text(tree, ".batches/0@16..17") != b""
-
-
-def test_cleaning_before_an_end_that_is_still_to_come(tree: Tree) -> None:
-    fill(tree)
-    file = start_file(tree, "0@5..45")
-    handle = tree.open(file)
-    clean(tree.log(), 3, lambda record: record.offset % 2 == 0)
-    tree.append("t/0", lines(40, 43))
-    assert tree.attributes(file).size == len(lines(5, 43))
-    tree.roll()
-    tree.append("t/0", lines(43, 50))
-    check(handle, lines(5, 45))
-    assert tree.attributes(file).size == len(lines(5, 45))
-
-
 def test_a_file_that_nobody_has_open_holds_nothing(tree: Tree) -> None:
     fill(tree)
     for start in range(20):

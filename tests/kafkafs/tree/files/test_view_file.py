@@ -14,16 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.line_index import readers
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.inodes import Change
 from kafkafs.tree.partition.partition_text import PartitionText
-from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
-from tests.kafkafs.trees import APPEND, Following, Tree, a_tree, asked, clean, in_thread, read
+from tests.kafkafs.trees import Tree, a_tree, asked, clean, in_thread, read
 from tests.storage.logs import append
 from tests.waits import HANG_S
 
@@ -57,18 +54,6 @@ def test_shows_values_as_lines(tree: Tree) -> None:
     assert tree.attributes(file).size == 16
 
 
-def test_reads_across_segments(tree: Tree) -> None:
-    expected = b""
-    file = tree.file()
-    for number in range(6):
-        tree.append(file, lines(number, number + 5))
-        expected += lines(number, number + 5)
-        if number % 2:
-            tree.roll()
-    check_everywhere(tree.open(file), expected)
-    assert tree.attributes(file).size == len(expected)
-
-
 def test_a_remounted_partition_has_the_same_inode_and_size(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
@@ -96,20 +81,6 @@ def test_measured_anew_where_the_view_indexes_are_lost(tmp_path: Path) -> None:
         file = tree.file()
         assert file.inode == inode
         assert tree.read(file) == lines(0, 300)
-
-
-def test_an_open_file_grows(tree: Tree) -> None:
-    file = tree.file()
-    handle = tree.open(file)
-    assert read(handle) == b""
-    position = 0
-    for number in range(20):
-        tree.append(file, b"%d\n" % number)
-        if number % 3 == 0:
-            tree.roll()
-        assert read(handle, position) == b"%d\n" % number
-        position += len(b"%d\n" % number)
-    assert read(handle, position) == b""
 
 
 def test_large_values_and_many_small_ones(tree: Tree) -> None:
@@ -213,23 +184,6 @@ def test_partly_cold_reads_start_over_in_a_worker_thread(tmp_path: Path) -> None
         files.warm = 1 << 40
 
 
-def test_measuring_is_left_to_a_worker_thread(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        tree.append("t/0", lines(0, 10))
-    with a_tree(tmp_path / "data") as tree:
-        topic = tree.directory("t")
-        with pytest.raises(BlockingIOError):
-            at_once(topic.lookup, "0")
-        file = in_thread(lambda: topic.lookup("0"))
-        listed = file.listed_attributes()
-        assert (listed.size, listed.attr_timeout) == (0, 0)
-        with pytest.raises(BlockingIOError):
-            at_once(file.attributes)
-        assert tree.attributes(file).size == len(lines(0, 10))
-        assert file.listed_attributes().size == len(lines(0, 10))
-
-
 def test_measuring_that_takes_long_is_eagain_and_a_line_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,52 +204,6 @@ def test_measuring_that_takes_long_is_eagain_and_a_line_in_the_log(
 # -- one history per inode -----------------------------------------------------------------------
 
 
-def test_removal_of_the_head_publishes_a_new_inode(tree: Tree) -> None:
-    file = tree.file()
-    for number in range(4):
-        tree.append(file, lines(number * 10, number * 10 + 10))
-        tree.roll()
-    old = tree.open(file)
-    tree.notices.clear()
-    tree.remove_head(2)
-    assert tree.notices.names == 1
-    new = tree.file()
-    assert new.inode != file.inode
-    assert tree.read(new) == lines(20, 40)
-    assert tree.attributes(new).size == len(lines(20, 40))
-    # The old inode shows what it did, and grows.
-    check_everywhere(old, lines(0, 40))
-    tree.append(new, b"more\n")
-    assert tree.attributes(file).size == len(lines(0, 40)) + 5
-    assert read(old) == lines(0, 40) + b"more\n"
-    assert tree.read(new) == lines(20, 40) + b"more\n"
-
-
-def test_deleted_bytes_are_estale_but_for_the_kept_ones(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kafkafs.tree.partition.generations.KEPT", 15)
-    file = tree.file()
-    tree.append(file, lines(0, 10))
-    tree.roll()
-    tree.append(file, lines(10, 20))
-    old = tree.open(file)
-    size = tree.attributes(file).size
-    cut = len(lines(0, 10))
-    tree.remove_head(1)
-    in_thread(tree.fs.partitions.housekeeping)
-    assert read(old) == lines(0, 20)
-    tree.delete_files()
-    with pytest.raises(SegmentGone):
-        read(old, 0, 10)
-    with pytest.raises(SegmentGone):
-        read(old, cut - 16, 10)
-    assert read(old, cut - 15, 10) == lines(0, 20)[cut - 15 : cut - 5]
-    assert read(old, cut - 15, 100) == lines(0, 20)[cut - 15 :][:100]
-    assert read(old, cut) == lines(10, 20)
-    assert tree.attributes(file).size == size
-
-
 def test_what_is_kept_before_a_cut_may_have_to_wait(tmp_path: Path) -> None:
     files = ColdFiles()
     with a_tree(tmp_path / "data", files=files) as tree:
@@ -314,28 +222,6 @@ def test_what_is_kept_before_a_cut_may_have_to_wait(tmp_path: Path) -> None:
         tree.delete_files()
         assert not list(Path(tree.log().directory).glob("*.deleted"))
         assert read(old) == lines(0, 20)
-
-
-def test_cleaning_a_prefix_moves_nothing_behind_it(tree: Tree) -> None:
-    file = tree.file()
-    for number in range(4):
-        tree.append(file, lines(number * 10, number * 10 + 10))
-        tree.roll()
-    old = tree.open(file)
-    clean(tree.log(), 2, lambda record: record.offset % 2 == 0)
-    expected = b"".join(b"line %d\n" % number for number in range(1, 20, 2)) + lines(20, 40)
-    new = tree.file()
-    assert new.inode != file.inode
-    check_everywhere(tree.open(new), expected)
-    check_everywhere(old, lines(0, 40))
-    tree.append(new, b"x\n")
-    assert tree.read(new) == expected + b"x\n"
-    assert read(old) == lines(0, 40) + b"x\n"
-    in_thread(tree.fs.partitions.housekeeping)
-    tree.delete_files()
-    cut = len(lines(0, 20))
-    assert read(old, cut) == lines(20, 40) + b"x\n"
-    assert read(old, 0, 40) == lines(0, 40)[:40], "less than what is kept"
 
 
 def test_several_histories_are_open_at_once(tree: Tree) -> None:
@@ -378,25 +264,6 @@ def test_several_histories_are_open_at_once(tree: Tree) -> None:
     grow(5)
     look()
     assert len({file.inode for _, file, _ in readers[:4]}) == 4
-
-
-def test_absolute_positions_survive_a_remount(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        tree.append("t/0", lines(0, 10))
-        tree.roll()
-        tree.append("t/0", lines(10, 20))
-        tree.remove_head(1)
-        start = at_once(tree.file().generation).origin
-        assert start == len(lines(0, 10))
-    with a_tree(tmp_path / "data") as tree:
-        assert at_once(tree.file().generation).origin == start
-        tree.append("t/0", lines(20, 30))
-        tree.roll()
-    with a_tree(tmp_path / "data") as tree:
-        # Nobody has looked at the partition yet.
-        tree.remove_head(1)
-        assert at_once(tree.file().generation).origin == len(lines(0, 30))
 
 
 def test_an_inode_that_was_never_seen_is_stale_once_history_is_new(tmp_path: Path) -> None:
@@ -451,16 +318,6 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
     assert len(file.text.timeline.open) == 1
     tree.fs.inodes.forget(file.inode, file.lookups)
     assert not file.text.timeline.open
-
-
-def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:
-    file = tree.file()
-    tree.append(file, lines(0, 10))
-    old = tree.open(file)
-    tree.log().log_start_offset = 4
-    file.partition.log_start_moved()
-    assert tree.read(tree.file()) == lines(4, 10)
-    assert read(old) == lines(0, 10)
 
 
 def test_worker_threads_read_while_the_log_changes(tree: Tree) -> None:
@@ -534,15 +391,6 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
 # -- attributes ----------------------------------------------------------------------------------
 
 
-def test_mtime_strictly_rises(tree: Tree) -> None:
-    file = tree.file()
-    seen = [tree.attributes(file).mtime_ns]
-    for _ in range(5):
-        tree.append(file, b"x\n")
-        seen.append(tree.attributes(file).mtime_ns)
-    assert seen == sorted(set(seen))
-
-
 def test_mtime_rises_and_lasts_where_the_disks_clock_stands(tree: Tree) -> None:
     file = tree.file()
     tree.append(file, b"x\n")
@@ -607,47 +455,6 @@ def test_extended_attributes(tree: Tree) -> None:
 # -- opening and changing ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        os.O_WRONLY,
-        os.O_RDWR,
-        os.O_WRONLY | os.O_TRUNC,
-        os.O_RDONLY | os.O_TRUNC,
-        APPEND | os.O_TRUNC,
-    ],
-)
-def test_opening_is_as_under_chattr_a(tree: Tree, flags: int) -> None:
-    tree.append("t/0", b"stays\n")
-    with pytest.raises(PermissionError):
-        tree.open("t/0", flags)
-    assert tree.read("t/0") == b"stays\n"
-
-
-def test_only_what_cannot_grow_is_cached_by_the_kernel(tmp_path: Path) -> None:
-    paths = ("t/0", "t/.raw/0/00000000000000000000.log")
-    growing = (None, Following(read_only=True))
-    for options in (*growing, MountOptions(read_only=True)):
-        with a_tree(tmp_path / "data", options) as tree:
-            if options is None:
-                tree.mkdir("t")
-            for path in paths:
-                handle = tree.open(path)
-                assert handle.direct_io == (options in growing)
-                assert handle.keep_cache == (options not in growing)
-                handle.release()
-
-
-def test_truncate_is_eperm_and_touch_changes_nothing(tree: Tree) -> None:
-    tree.append("t/0", b"stays\n")
-    file = tree.file()
-    before = tree.attributes(file)
-    with pytest.raises(PermissionError):
-        file.set_attributes(Change(size=0))
-    file.set_attributes(Change(times=True))
-    assert tree.attributes(file) == before
-
-
 def test_read_only_mounts_keep_their_indexes_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -672,32 +479,6 @@ def test_read_only_mounts_keep_their_indexes_elsewhere(
     ]
 
 
-def test_a_read_only_mount_follows_the_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    options = Following(read_only=True)
-    with a_tree(tmp_path / "data") as writer:
-        writer.mkdir("t")
-        writer.append("t/0", lines(0, 10))
-        with a_tree(tmp_path / "data", options) as tree:
-            file = tree.file()
-            handle = tree.open(file)
-            assert read(handle) == lines(0, 10)
-            for number in range(1, 4):
-                writer.append("t/0", lines(number * 10, number * 10 + 10))
-                if number == 2:
-                    writer.roll()
-                before = tree.attributes(file).mtime_ns
-                assert tree.attributes(file).size == len(lines(0, number * 10 + 10))
-                assert read(handle) == lines(0, number * 10 + 10)
-            writer.append("t/0", b"more\n")
-            tree.fs.partitions.tick()
-            assert tree.notices.attributes[-1] == file.inode
-            assert tree.attributes(file).mtime_ns > before
-
-
 def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
@@ -707,7 +488,3 @@ def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> 
         tree.fs.partitions.tick()
         in_thread(tree.fs.partitions.housekeeping)
         assert at_once(at_once(tree.directory("t").lookup, "0").attributes).size == 20
-
-
-def test_the_scratch_buffer_is_the_owners_alone() -> None:
-    assert len(readers._scratch) == readers.CHUNK

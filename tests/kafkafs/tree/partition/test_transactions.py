@@ -85,21 +85,6 @@ def test_committed_records_are_shown_and_aborted_ones_are_not(tmp_path: Path, co
             assert shown == b"before\none\nand one\n" + more + b"behind it\nand another\nafter\n"
 
 
-def test_uncommitted_records_are_shown_at_once_where_that_is_asked_for(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", MountOptions(isolation="read_uncommitted")) as tree:
-        tree.mkdir("t")
-        file = tree.file()
-        one = Producer(tree.log(), 1)
-        one.send(b"one")
-        assert tree.read("t/0") == b"one\n"
-        one.end(ABORT)
-        assert tree.read("t/0") == b"one\n"
-        tree.append(file, b"x\n")
-        assert tree.read("t/0") == b"one\nx\n"
-    with a_tree(tmp_path / "data") as tree:
-        assert tree.read("t/0") == b"x\n"
-
-
 @pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("end", [ABORT, COMMIT])
 @pytest.mark.parametrize("start", range(6))
