@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.handles import Handle
-from storage.errors import InvalidRecord, LogClosed, RecordTooLarge
+from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.task import Task
@@ -261,6 +262,18 @@ def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
         handle.flush()
     with pytest.raises(LogClosed):
         handle.release()
+
+
+def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
+        handle = tree.open("t/0", APPEND)
+        with pytest.raises(ReadOnlyLog):
+            handle.write(0, b"x\n")
+        assert not handle.sync_plans()
 
 
 def test_what_was_created_without_o_append_is_written_in_order(tree: Tree) -> None:

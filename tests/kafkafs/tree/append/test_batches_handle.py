@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.mount_options import MountOptions
 from kafkafs.tree.handles import Handle, NotExamined
 from storage.errors import (
-    InvalidProducerEpoch,
     InvalidRecord,
-    InvalidTxnState,
-    LogClosed,
     OutOfOrderSequence,
-    ReadOnlyLog,
     RecordTooLarge,
 )
 from storage.files import Files
@@ -28,9 +23,8 @@ from storage.log.log import Log
 from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
-from storage.waiting import at_once
 from tests import oracle
-from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread, read, sync, write
+from tests.kafkafs.trees import APPEND, Tree, a_tree, in_thread, read, write
 from tests.storage.log.test_follower import at
 from tests.storage.logs import NOW_MS, batch, values
 from tests.storage.producers import Producer, sparse
@@ -124,16 +118,6 @@ def test_it_begins_with_the_batch_that_holds_the_log_start(tree: Tree) -> None:
     assert parse_header(tree.read(B)).base_offset == 2
     assert tree.file(B).inode != old.inode
     assert read(reader, len(whole) // 2) == whole[len(whole) // 2 :], "the old inode's positions"
-
-
-def test_extended_attributes_are_the_partitions(tree: Tree) -> None:
-    tree.append("t/0", b"a\nb\n")
-    lines, batches = tree.file("t/0"), tree.file(B)
-    assert batches.xattr_names() == lines.xattr_names()
-    for name in lines.xattr_names():
-        assert at_once(batches.xattr, name) == at_once(lines.xattr, name)
-    assert batches.inode != lines.inode
-    assert tree.attributes(batches).mode == tree.attributes(lines).mode
 
 
 # -- appending -----------------------------------------------------------------------------------
@@ -342,28 +326,6 @@ class FullFiles(Files):
         super().pwrite(fd, data, position)
 
 
-@pytest.mark.parametrize("held", [0, 40])
-def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path, held: int) -> None:
-    files = FullFiles()
-    with a_tree(tmp_path / "data", files=files) as tree:
-        tree.mkdir("t")
-        handle = tree.open(B, APPEND)
-        one = Producer(1, transactional=True)
-        data = one.batch(b"a") + one.batch(b"b") + one.commit()
-        if held:
-            write(handle, 0, data[:held])
-        files.full = True
-        for _ in range(2):
-            with pytest.raises(OSError, match="No space"):
-                write(handle, held, data[held:-10])
-        files.full = False
-        assert values(tree.log()) == []
-        write(handle, held, data[held:-10])
-        write(handle, len(data) - 10, data[-10:])
-        assert values(tree.log()) == [b"a", b"b"]
-        assert "append refused: No space left on device" in tree.events()
-
-
 @pytest.mark.parametrize("held", [0, 20])
 @pytest.mark.parametrize("magic", [1, 2])
 def test_a_disk_that_fills_up_between_two_segments_makes_a_write_short(
@@ -415,56 +377,6 @@ def test_what_is_appended_together_goes_into_one_segment(
     with pytest.raises(InvalidRecord, match="append fewer at a time"):
         write(handle, 0, bomb * 4)
     assert len(values(tree.log())) == 5
-
-
-def test_a_compacted_topic_takes_no_record_without_a_key(tree: Tree, handle: Handle) -> None:
-    tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
-    with pytest.raises(InvalidRecord):
-        write(handle, 0, recompress(batch([b"x"]), 4))
-    write(handle, 0, Producer(1, codec=4).batch(b"has a key"))
-    assert values(tree.log()) == [b"has a key"]
-
-
-def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
-    data = bytes(batch([b"x"]))
-    write(handle, 0, data[:20])
-    tree.fs.root.rmdir("t", CALLER)
-    with pytest.raises(LogClosed):
-        write(handle, 0, data[20:])
-    with pytest.raises(LogClosed):
-        handle.flush()
-    handle.release()
-
-
-def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        tree.append("t/0", b"line\n")
-        data = tree.read(B)
-    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
-        assert tree.read(B) == data
-        with pytest.raises(ReadOnlyLog):
-            write(tree.open(B, APPEND), 0, data)
-
-
-def test_it_is_opened_as_the_topics_own_files(tree: Tree) -> None:
-    write(tree.open(B, APPEND), 0, bytes(batch([b"x"])))
-    for flags in (os.O_WRONLY, os.O_RDWR, APPEND | os.O_TRUNC, os.O_TRUNC):
-        with pytest.raises(PermissionError):
-            tree.open(B, flags)
-    directory = tree.directory("t/.batches")
-    with pytest.raises(PermissionError):
-        directory.create("1", 0o644, APPEND, CALLER)
-    with pytest.raises(PermissionError):
-        directory.unlink("0")
-    both = tree.open(B, os.O_RDWR | os.O_APPEND)
-    data = bytes(batch([b"x"]))
-    write(both, 0, data)
-    assert read(both)[len(data) + 16 :] == data[16:]
-    with pytest.raises(OSError, match="not open for reading"):
-        read(tree.open(B, APPEND))
 
 
 @pytest.mark.parametrize(
@@ -538,22 +450,6 @@ def test_a_gap_passes_behind_a_marker_of_the_same_handle(tree: Tree, handle: Han
     assert values(tree.log()) == [b"0", b"3", b"2", b"3"]
 
 
-def test_an_old_epoch_is_refused(tree: Tree, handle: Handle) -> None:
-    old, new = Producer(1), Producer(1, epoch=1)
-    write(handle, 0, old.batch(b"old") + new.batch(b"new"))
-    with pytest.raises(InvalidProducerEpoch):
-        write(handle, 0, old.batch(b"fenced off"))
-    assert values(tree.log()) == [b"old", b"new"]
-
-
-def test_no_batch_without_a_transaction_inside_of_one(tree: Tree, handle: Handle) -> None:
-    one = Producer(1, transactional=True)
-    write(handle, 0, one.batch(b"a"))
-    one.transactional = False
-    with pytest.raises(InvalidTxnState):
-        write(handle, 0, one.batch(b"b"))
-
-
 # -- what the kernel is told, and durability -----------------------------------------------------
 
 
@@ -571,21 +467,3 @@ def test_every_inode_is_told(tree: Tree) -> None:
     tree.append(lines, b"x\n")
     assert tree.notices.attributes == [batches.inode]
     assert tree.attributes(batches).mtime_ns == tree.attributes(lines).mtime_ns
-
-
-@pytest.mark.parametrize("flag", [0, os.O_SYNC, os.O_DSYNC])
-def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
-    handle = tree.open(B, APPEND | flag)
-    write(handle, 0, bytes(batch([b"x"])))
-    assert handle.sync_due == bool(flag)
-    sync(handle)
-    assert tree.log().durability.recovery_point == 1
-    assert not handle.sync_due
-
-
-def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
-    tree.manager.change_topic_settings("t", {"flush.messages": "3"})
-    write(handle, 0, bytes(batch([b"x", b"y"])))
-    assert not handle.sync_due
-    write(handle, 0, bytes(batch([b"z"])))
-    assert handle.sync_due

@@ -16,7 +16,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.handles import Handle
 from storage import Record
-from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
+from storage.errors import InvalidRecord, LogClosed, RecordTooLarge
 from storage.files import Files
 from storage.log.partitioner import STAY_BYTES
 from storage.segment.reader import SegmentReader
@@ -65,10 +65,6 @@ def keys_of(number: int, count: int, partitions: int = PARTITIONS) -> list[bytes
 def shown(tree: Tree) -> list[list[bytes | None]]:
     """The values of each partition."""
     return [values(log) for log in tree.manager.logs()]
-
-
-def all_shown(tree: Tree) -> list[bytes | None]:
-    return [value for log in tree.manager.logs() for value in values(log)]
 
 
 def log_ends(tree: Tree) -> list[int]:
@@ -224,14 +220,6 @@ def test_what_a_log_refuses_has_its_line_s_number(
     assert total(tree) == 0
 
 
-def test_the_topic_s_settings_hold_for_each_partition(tree: Tree, handle: Handle) -> None:
-    tree.manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
-    handle.write(0, b"line\n")
-    row = next(row for n in range(PARTITIONS) for row in records(tree, n))
-    assert row.timestamp_type == 1
-    assert row.timestamp == tree.clock.ms()
-
-
 class FullFiles(Files):
     """A disk that is full for the log of one partition."""
 
@@ -292,26 +280,6 @@ def test_what_was_refused_moves_nobody_s_turn(tree: Tree, handle: Handle) -> Non
 # -- unfinished lines ----------------------------------------------------------------------------
 
 
-def test_the_unfinished_line_becomes_a_record_at_release(tree: Tree, handle: Handle) -> None:
-    handle.write(0, b"one\ntw")
-    handle.flush()
-    assert total(tree) == 1
-    handle.write(6, b"o\nthree")
-    assert total(tree) == 2
-    handle.release()
-    assert all_shown(tree) == [b"one", b"two", b"three"]
-
-
-def test_at_an_orderly_shutdown_too(tree: Tree, handle: Handle) -> None:
-    tree.fs.open_files.add(tree.node("t/.append"), handle)
-    handle.write(0, b"unfinished")
-    tree.fs.stop()
-    assert total(tree) == 1
-    with pytest.raises(OSError, match="unmounted") as caught:
-        handle.write(10, b"x\n")
-    assert caught.value.errno == errno.ESHUTDOWN
-
-
 def test_nobody_keeps_sizes_while_a_line_is_unfinished(tree: Tree, handle: Handle) -> None:
     """stat of any partition shall not overtake the release that makes it a record."""
     files = [tree.file(f"t/{n}") for n in range(PARTITIONS)]
@@ -322,16 +290,6 @@ def test_nobody_keeps_sizes_while_a_line_is_unfinished(tree: Tree, handle: Handl
     handle.write(4, b" and half\n")
     tree.rest()
     assert all(tree.attributes(file).attr_timeout > 0 for file in files)
-
-
-def test_a_line_that_is_too_large_is_dropped_through_its_newline(
-    tree: Tree, handle: Handle
-) -> None:
-    handle.write(0, b"begun ")
-    with pytest.raises(RecordTooLarge):
-        handle.write(6, b"x" * LIMIT)
-    handle.write(0, b"more of it\nnext\n")
-    assert all_shown(tree) == [b"next"]
 
 
 def test_a_cut_in_an_escape_is_no_fault(tree: Tree, keyed: Handle) -> None:
@@ -379,16 +337,6 @@ def test_fsync_is_that_of_every_partition(tree: Tree, keyed: Handle) -> None:
     sync(keyed)
     assert recovery_points(tree) == [1, 1, 1, 0]
     assert not keyed.sync_plans()
-
-
-@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
-def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
-    handle = tree.open("t/.kv/append", APPEND | flag)
-    handle.write(0, keys_of(1, 1)[0] + b"\tv\n" + keys_of(3, 1)[0] + b"\tv\n")
-    due = [handle.sync_due]
-    sync(handle)
-    assert [*due, handle.sync_due] == [True, False]
-    assert recovery_points(tree) == [0, 1, 0, 1]
 
 
 def test_flush_messages_of_one_partition_asks_for_a_sync(tree: Tree, keyed: Handle) -> None:
@@ -457,14 +405,3 @@ def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
     assert total(tree) == 0
     tree.append("t/.append", b"y\n")
     assert total(tree) == 1
-
-
-def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with a_tree(tmp_path / "data") as tree:
-        create(tree)
-    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
-        handle = tree.open("t/.append", APPEND)
-        with pytest.raises(ReadOnlyLog):
-            handle.write(0, b"x\n")
-        assert not handle.sync_plans()

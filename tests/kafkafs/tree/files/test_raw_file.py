@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.tree.inodes import KEEP_S
 from storage import paths
 from storage.files import Files
 from storage.waiting import at_once
 from tests.kafkafs.trees import (
+    APPEND,
     Tree,
     a_tree,
     clean,
@@ -62,6 +64,14 @@ def test_shows_the_files_byte_for_byte(tree: Tree) -> None:
         assert read(handle, 5, 7) == on_disk[5:12]
         assert read(handle, len(on_disk), 7) == b""
         handle.release()
+
+
+def test_can_only_be_read(tree: Tree) -> None:
+    assert tree.attributes(tree.node(LOG)).mode & 0o222 == 0
+    for flags in (APPEND, os.O_RDWR, os.O_RDONLY | os.O_TRUNC):
+        with pytest.raises(OSError, match="read-only here") as refused:
+            tree.open(LOG, flags)
+        assert refused.value.errno == errno.EROFS
 
 
 def test_no_descriptor_holds_a_file_that_was_deleted(tree: Tree) -> None:
@@ -165,6 +175,29 @@ def test_another_file_with_the_same_number_on_the_disk(tmp_path: Path) -> None:
         assert tree.node(LOG).inode != before.inode
         with pytest.raises(OSError, match="deleted or replaced"):
             at_once(before.attributes)
+
+
+def test_pages_are_kept_once_it_is_sealed(tree: Tree) -> None:
+    """What the kernel has of a log that grew may end in zeros."""
+
+    def opened() -> tuple[bool, bool]:
+        handle = tree.open(LOG)
+        handle.release()
+        return handle.direct_io, handle.keep_cache
+
+    tree.append("t/0", b"a\n")
+    assert [opened(), opened()] == [(True, False)] * 2
+    growing = tree.node(LOG)
+    tree.roll()
+    node = tree.node(LOG)
+    assert node.inode != growing.inode, "another file in the page cache"
+    assert [opened(), opened()] == [(False, True)] * 2
+    assert tree.attributes(node).attr_timeout == KEEP_S
+    tree.append("t/0", b"b\n")
+    assert tree.attributes(node).attr_timeout == KEEP_S
+    index = tree.open("t/.raw/0/00000000000000000000.index")
+    assert index.direct_io
+    index.release()
 
 
 def test_a_file_that_was_replaced_or_deleted_is_not_opened(tree: Tree) -> None:

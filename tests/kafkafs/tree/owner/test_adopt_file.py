@@ -26,7 +26,6 @@ from storage.owner import request_kinds as kinds
 from storage.owner.request_kinds import ADOPT, encode
 from storage.segment.reader import SegmentReader
 from storage.task import Task
-from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, write
 from tests.storage.staging import left, staged
 
@@ -132,17 +131,6 @@ def test_not_where_nothing_may_be_written(tmp_path: Path) -> None:
             tree.node(FILE)
 
 
-@pytest.mark.parametrize("piece", [1, 7, 100_000])
-def test_a_line_in_pieces(tree: Tree, piece: int) -> None:
-    data = line(request(tree, 0, b"a"), "one") + line(request(tree, 1, b"b"), "two")
-    handle = opened(tree, os.O_WRONLY | os.O_TRUNC)
-    for at in range(0, len(data), piece):
-        assert write(handle, at, data[at : at + piece]) == len(data[at : at + piece])
-    assert states(tree) == [("one", "adopted"), ("two", "adopted")]
-    handle.release()
-    assert len(told(tree)) == 2
-
-
 def test_what_has_no_newline_acts_at_release(tree: Tree) -> None:
     handle = opened(tree)
     write(handle, 0, line(request(tree, 0, b"a"), "one")[:-1])
@@ -154,16 +142,6 @@ def test_what_has_no_newline_acts_at_release(tree: Tree) -> None:
     with pytest.raises(InvalidRecord):
         handle.release()
     assert len(told(tree)) == 1
-
-
-def test_reading_and_writing_by_one_handle(tree: Tree) -> None:
-    handle = opened(tree, os.O_RDWR)
-    write(handle, 0, line(request(tree, 0, b"a"), "one"))
-    # As it was at open.
-    assert at_once(handle.read, 0, 100) == b""
-    handle.release()
-    with pytest.raises(OSError, match="not open for reading"):
-        at_once(opened(tree).read, 0, 100)
 
 
 @pytest.mark.parametrize("bad", [b"\n", b"{}\n", b"x\n", b'{"adopt":{}}\n', b"\xff\n"])
