@@ -331,15 +331,6 @@ def test_reindex_names_what_is_damaged(data: Path) -> None:
     assert f"kafkafs: {path}: position " in done.stderr
 
 
-def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> None:
-    place.mount()
-    (place.path / "orders").mkdir()
-    for words in (["convert"], ["repair", "--indexes", "--apply"]):
-        done = kafkafs(*words, place.data)
-        assert done.returncode == 3
-        assert done.stderr.startswith("kafkafs: the data directory is in use by process")
-
-
 @pytest.mark.parametrize(
     ("arguments", "work"),
     [

@@ -18,10 +18,9 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import LogManager
 from tests.fork_server import KAFKAFS
-from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.cli.test_mistakes import all_commands
-from tests.storage.logs import append, values
-from tests.waits import HANG_S
+from tests.storage.logs import append
 
 
 @pytest.mark.programs
@@ -140,84 +139,6 @@ def test_other_names_of_commands(place: Place) -> None:
     assert not place.path.is_mount()
     assert "unmount" not in kafkafs("-h").stdout.split()
     assert kafkafs("unmount", "-h").stdout.startswith("Usage: kafkafs umount ")
-
-
-@pytest.mark.programs
-def test_ctrl_c_anywhere() -> None:
-    """… ends any command with the status that a shell gives it."""
-    interrupted = (
-        "import os, signal\n"
-        "from kafkafs.cli import main\n"
-        "def interrupt(*_, **__): os.kill(os.getpid(), signal.SIGINT)\n"
-        "from kafkafs import data_directory\n"
-        "data_directory.contents_or_mistake = interrupt\n"
-        "main(['verify', '/'])\n"
-    )
-    done = subprocess.run(
-        [KAFKAFS[0], "-c", interrupted], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
-    )
-    assert (done.returncode, done.stderr) == (130, "kafkafs: cancelled\n")
-
-
-def damaged(place: Place) -> Path:
-    """A partition of three batches, the second of which is damaged."""
-    with LogManager.open(str(place.data)) as manager:
-        manager.create_topic("orders")
-        log = manager.log("orders", 0)
-        for value in (b"one", b"two", b"three"):
-            append(log, value)
-    path = place.data / "orders-0" / f"{0:020}.log"
-    data = bytearray(path.read_bytes())
-    data[data.index(b"two")] ^= 1
-    path.write_bytes(data)
-    return path
-
-
-def kept(place: Place) -> list[bytes | None]:
-    with LogManager.open(str(place.data)) as manager:
-        return values(manager.log("orders", 0))
-
-
-@pytest.mark.programs
-def test_repair_of_what_is_whole(place: Place) -> None:
-    with LogManager.open(str(place.data)) as manager:
-        append(manager.create_topic("orders").partitions[0], b"one", b"two")
-    done = kafkafs("repair", "--apply", place.data)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "1 partition with 2 offsets: whole\n"
-
-
-@pytest.mark.programs
-def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> None:
-    path = damaged(place)
-    done = kafkafs("repair", "--apply", place.data)
-    assert done.returncode == 3
-    assert f"{path}: truncated " in done.stderr
-    assert kept(place) == [b"one"]
-    done = kafkafs("repair", "--apply", place.data, "--salvage")
-    assert "restored 1 record in 1 batch" in done.stdout
-    assert kept(place) == [b"one", b"three"]
-    done = kafkafs("repair", "--apply", place.data, "--purge")
-    assert done.stdout.endswith(".cut: removed\n")
-    assert list(place.data.rglob("*.cut")) == []
-    assert kept(place) == [b"one", b"three"]
-
-
-@pytest.mark.programs
-def test_salvage_and_purge_in_one(place: Place) -> None:
-    damaged(place)
-    assert kafkafs("repair", "--apply", place.data, "--salvage", "--purge").returncode == 1
-    assert kept(place) == [b"one", b"three"]
-    assert list(place.data.rglob("*.cut")) == []
-
-
-@pytest.mark.programs
-def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
-    place.mount()
-    (place.path / "orders").mkdir()
-    done = kafkafs("repair", "--apply", place.data)
-    assert done.returncode == 3
-    assert done.stderr.startswith("kafkafs: the data directory is in use by process")
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,17 @@ def test_as_json(tmp_path: Path) -> None:
     assert facts == {"applied": True, "partitions": 1, "lacking": 1, "cannot_be_opened": 0}
 
 
+@pytest.mark.parametrize("options", [["--salvage"], ["--salvage", "--purge"]])
+def test_what_was_cut_is_removed(tmp_path: Path, options: list[str]) -> None:
+    damaged(tmp_path)
+    assert run("repair", tmp_path, "--apply", *options).exit_code == 1
+    if "--purge" not in options:
+        assert run("repair", tmp_path, "--apply", "--purge").stdout.endswith(".cut: removed\n")
+    assert list(tmp_path.rglob("*.cut")) == []
+    with opened(tmp_path) as manager:
+        assert len(values(manager.log("t", 0))) == 11
+
+
 def everything(base: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
 

@@ -415,14 +415,6 @@ def test_umount_of_what_is_not_mounted(place: Place) -> None:
     assert "not a kafkafs mount" in failed(kafkafs("umount", place.path))
 
 
-def test_umount_of_a_stale_mount(place: Place) -> None:
-    place.mount()
-    with ending(place.pid):
-        os.kill(place.pid, signal.SIGKILL)
-    place.umount()
-    assert mount_table.find(str(place.path)) is None
-
-
 def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
     with place.foreground() as process:
         (place.path / "orders").mkdir()

@@ -78,17 +78,6 @@ def test_what_is_no_change(place: Place) -> None:
         assert f"{wrong!r} is not NAME=VALUE" in done.stderr
 
 
-def test_what_is_not_there(place: Place) -> None:
-    made(place)
-    for arguments in ([place.data, "others"], [place.data, "others", "segment.ms=1"]):
-        done = kafkafs("config", *arguments)
-        assert done.returncode == 3
-        assert done.stderr.startswith(f"kafkafs: {place.data}: there is no topic 'others'")
-    done = kafkafs("config", place.data / "none")
-    assert done.returncode == 3
-    assert "no such data directory" in done.stderr
-
-
 @pytest.mark.parametrize("given", ["data orders", "mnt orders", "mnt/orders"])
 def test_what_is_mounted_is_changed_by_the_daemon(place: Place, given: str) -> None:
     made(place)
