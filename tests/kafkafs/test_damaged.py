@@ -132,22 +132,6 @@ def test_a_range_that_ends_in_damage(tree: Tree, at: int, codec: str, number: in
         assert tree.read(f"{path}@{last + 1}..{last + 3}") == b"".join(lines[last + 1 : last + 3])
 
 
-def test_who_reads_on_gets_all_before_it(tree: Tree) -> None:
-    fill(tree)
-    before = tree.read("t/0")
-    damage(tree, 200)
-    start, end = numbered(before, 200, 200)
-    handle = tree.open("t/0")
-    found = b""
-    while len(found) < start:
-        found += read(handle, len(found), 1000)
-    assert found == before[:start]
-    with pytest.raises(CorruptRecord, match="offsets 200 to 200 are damaged"):
-        read(handle, start, 1000)
-    assert read(handle, end, 1 << 20) == before[end:]
-    handle.release()
-
-
 def test_what_shows_nothing_is_passed(tree: Tree) -> None:
     """A damaged marker of a transaction."""
     log = tree.log()

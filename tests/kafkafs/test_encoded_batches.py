@@ -123,15 +123,19 @@ def test_every_position_of_any_mixture(
     batches: list[tuple[tuple[str, int, int, int], list[bytes | None]]],
     committed: bool,
 ) -> None:
-    log, text, records, offset = b"", b"", 0, 0
+    log, text = b"", b""
+    before = [(0, 0)]
     for (_, magic, codec, producer), values in batches:
-        log += stored(magic, codec, producer, offset, values)
-        offset += len(values)
-        if producer != ABORTED or not committed:
-            text += b"".join((value or b"") + b"\n" for value in values)
-            records += len(values)
-    segment = segment_of(tmp_path, log, offset)
+        log += stored(magic, codec, producer, len(before) - 1, values)
+        for value in values:
+            shown = producer != ABORTED or not committed
+            text += (value or b"") + b"\n" if shown else b""
+            before.append((len(text), before[-1][1] + shown))
+    segment = segment_of(tmp_path, log, len(before) - 1)
     lines = lines_of(segment, committed=committed)
+    if committed:
+        assert [text_before(lines, offset) for offset in range(len(before))] == before
+    records = before[-1][1]
     check(lines, text, records)
     # Once more from the saved entries, and with their file gone.
     again = lines_of(segment, committed=committed)
@@ -158,27 +162,6 @@ def test_readers_of_runs_that_end_at_different_messages(
         rest = bytearray(len(text) - size)
         assert reader.fill(rest, 0) == len(rest)
         assert rest == text[size:]
-    segment.close()
-
-
-@FEW
-@given(batches=LOGS)
-def test_text_before_an_offset(
-    tmp_path: Path, batches: list[tuple[tuple[str, int, int, int], list[bytes | None]]]
-) -> None:
-    log, offset = b"", 0
-    before = [(0, 0)]
-    for (_, magic, codec, producer), values in batches:
-        log += stored(magic, codec, producer, offset, values)
-        offset += len(values)
-        for value in values:
-            text, records = before[-1]
-            if producer != ABORTED:
-                text, records = text + len(value or b"") + 1, records + 1
-            before.append((text, records))
-    segment = segment_of(tmp_path, log, offset)
-    lines = lines_of(segment)
-    assert [text_before(lines, offset) for offset in range(len(before))] == before
     segment.close()
 
 

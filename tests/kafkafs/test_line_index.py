@@ -106,6 +106,9 @@ def test_kept_while_appending(
         text = text_of(batches)
         assert lines.records == sum(map(len, batches))
         check(lines, text)
+        values = [value for batch in batches for value in batch]
+        for offset in range(len(values) + 1):
+            assert text_before(lines, offset) == (len(text_of([values[:offset]])), offset)
         lines.save()
         again = new_lines(log)
         again.measure()
@@ -135,23 +138,6 @@ def test_measured_where_it_was_not_kept(
         assert again.text_length == 0
         again.measure()
         check(again, text_of(batches))
-
-
-@FEW
-@given(batches=BATCHES, save_after=st.integers(0, 11))
-def test_text_before_an_offset(
-    tmp_path: Path, batches: list[list[bytes | None]], save_after: int
-) -> None:
-    with a_log(tmp_path) as log:
-        lines = new_lines(log)
-        log.listeners.append(Following(lines))
-        for number, values in enumerate(batches):
-            append(log, *values)
-            if number == save_after:
-                lines.save()
-        values = [value for batch in batches for value in batch]
-        for offset in range(len(values) + 1):
-            assert text_before(lines, offset) == (len(text_of([values[:offset]])), offset)
 
 
 def test_granularity_bounds_the_scan(tmp_path: Path) -> None:

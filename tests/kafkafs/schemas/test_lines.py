@@ -264,20 +264,6 @@ def test_a_chosen_schema_that_cannot_be_used_is_an_error(
 # -- whole topics --------------------------------------------------------------------------------
 
 
-def test_three_versions_in_one_topic() -> None:
-    topic = Topic()
-    schemas: list[Any] = ["int", NAME, ["null", "string"]]
-    values = [3, {"name": "Ann"}, "x"]
-    for number, schema in enumerate(schemas, 1):
-        topic.register("names-value", number, number, json.dumps(schema))
-    text = lines_of(
-        *((None, framed(n, encoded(schema, value)))
-          for n, (schema, value) in enumerate(zip(schemas, values, strict=True), 1))
-    )  # fmt: skip
-    found = [json.loads(line)["value"] for line in decoder(topic).feed(text).splitlines()]
-    assert found == values
-
-
 @pytest.mark.parametrize("value_only", [False, True])
 def test_damaged_records_are_all_shown(value_only: bool) -> None:
     """Each truncation and 400 flipped bits of each of 15 records: none is missing, none is more."""

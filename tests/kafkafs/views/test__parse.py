@@ -14,7 +14,7 @@ from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import LOOPS
 from storage.errors import RecordTooLarge, StorageError
-from storage.record.batch import Record, decode, encode
+from storage.record.batch import Record, encode
 from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from tests import oracle
@@ -112,35 +112,8 @@ def test_same_bytes_as_the_twin(
             assert encoded(view, start, end, timestamp, limit) == (expected, len(lines))
 
 
-@given(lines=lines_of, limit=st.sampled_from([21000, 30000, UNLIMITED]))
-def test_what_comes_out_is_what_went_in(lines: list[bytes], limit: int) -> None:
-    text = text_of(lines)
-    batches, count = encode_lines(text, 0, len(text), T, limit)
-    values: list[bytes | None] = []
-    at = 0
-    while at < len(batches):
-        header = parse_header(batches, at)
-        assert header.size <= limit
-        assert (header.base_offset, header.leader_epoch, header.attributes) == (0, 0, 0)
-        assert header.last_offset_delta == header.records_count - 1
-        assert header.producer_id == header.producer_epoch == header.base_sequence == -1
-        records = decode(batches, at)
-        assert [record.offset for record in records] == list(range(header.records_count))
-        assert {(record.key, record.headers, record.timestamp) for record in records} == {
-            (None, (), T)
-        }
-        values += [record.value for record in records]
-        at += header.size
-    assert values == lines
-    assert count == len(lines)
-
-
 def test_one_line() -> None:
     assert encoded(b"hello\n", 0, 6, T, 1000) == (encode([Record(0, T, 0, None, b"hello")]), 1)
-
-
-def test_no_line() -> None:
-    assert encoded(b"hello\n", 3, 3, T, 1000) == (b"", 0)
 
 
 def test_the_limit_is_the_whole_batchs() -> None:

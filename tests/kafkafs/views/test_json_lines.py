@@ -23,7 +23,7 @@ from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.kafkafs.views import calls
 from tests.kafkafs.views.calls import UNLIMITED, T, records_in
-from tests.made_logs import MadeLog, logs
+from tests.made_logs import logs
 
 VIEW = json_lines_view()
 text_of = partial(calls.text_of, VIEW)
@@ -278,26 +278,6 @@ def test_nothing_is_lost_but_the_offset(records: list[oracle.JsonFields]) -> Non
     assert [{**each, "offset": 0} for each in again] == list(map(json.loads, text.splitlines()))
 
 
-@given(log=logs())
-def test_other_logs(log: MadeLog) -> None:
-    """What a log of any kind shows can be appended, unless its timestamps are below -1."""
-    shown = list(oracle.shown(log.data))
-    text = text_of(log.data)
-    wrong = [
-        number for number, line in enumerate(text.splitlines(), 1)
-        if json.loads(line)["timestamp"] < -1
-    ]  # fmt: skip
-    if wrong:
-        with pytest.raises(InvalidRecord, match=f"^line {wrong[0]}: timestamp: must be"):
-            parsed(text)
-    else:
-        batches, lines = parsed(text)
-        assert lines == len(shown)
-        assert [(row.key, row.value, row.headers) for _, _, row in oracle.shown(batches)] == [
-            (row.key, row.value, row.headers) for _, _, row in shown
-        ]
-
-
 # Fields with right values, and with wrong ones.
 NAMES = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
 json_texts = st.none() | telling.map(bytes.decode) | st.sampled_from(
@@ -537,10 +517,6 @@ def test_large_blocks(size: int) -> None:
         assert [record.value for record in records_in(batches)] == [
             oracle.json_fields(line).value for line in lines
         ]
-
-
-def test_nothing_to_parse() -> None:
-    assert parsed(b"") == (b"", 0)
 
 
 def test_the_parser_is_imported_when_it_is_wanted() -> None:

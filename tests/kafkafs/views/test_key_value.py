@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from kafkafs.views import key_value_view
 from kafkafs.views._measure import Measure
-from kafkafs.views._parse import encode_lines
 from storage.errors import InvalidRecord, RecordTooLarge
 from storage.record.batch import Record, decode, encode
 from storage.record.header import parse_header
@@ -22,7 +21,7 @@ from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.kafkafs.views import calls
 from tests.kafkafs.views.calls import UNLIMITED, T
-from tests.made_logs import MadeLog, headers, logs
+from tests.made_logs import headers, logs
 
 VIEW = key_value_view()
 text_of = partial(calls.text_of, VIEW)
@@ -274,12 +273,6 @@ def test_large_blocks(line: bytes) -> None:
             at += parse_header(batches, at).size
 
 
-def test_lines_without_tabs_are_as_values() -> None:
-    text = b"one\n\nthree with \xff and \0\n"
-    batches, lines = encode_lines(text, 0, len(text), T, UNLIMITED)
-    assert parsed(text) == (bytes(batches), lines)
-
-
 def test_input_that_changes_meanwhile() -> None:
     # What comes out is anybody's guess, but it is batches or a refusal, and no byte outside of
     # the input is read or of the output is written.
@@ -308,13 +301,3 @@ def test_input_that_changes_meanwhile() -> None:
         finally:
             stop.set()
             writer.join()
-
-
-@given(log=logs())
-def test_other_logs(log: MadeLog) -> None:
-    """What a log of any kind shows can be appended, and shows the same again."""
-    text = text_of(log.data)
-    assert text == oracle.render(log.data, oracle.key_value_line)
-    batches, _ = parsed(text)
-    assert pairs_in(batches) == [(row.key, row.value) for _, _, row in oracle.shown(log.data)]
-    assert text_of(batches) == text
