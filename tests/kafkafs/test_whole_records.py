@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +22,7 @@ from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.kafkafs.test_encoded_batches import ABORTED, is_aborted, segment_of
 from tests.storage.logs import NOW_MS
+from tests.view_text import Text, json_lines, key_values
 
 FEW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 BYTES = st.binary(max_size=40) | st.text(max_size=12).map(str.encode)
@@ -46,40 +45,8 @@ KINDS = st.builds(
 LOGS = st.lists(st.tuples(KINDS, st.lists(FIELDS, min_size=1, max_size=5)), max_size=5)
 
 
-def _kv_field(field: bytes) -> bytes:
-    for plain, escaped in ((b"\\", rb"\\"), (b"\t", rb"\t"), (b"\n", rb"\n")):
-        field = field.replace(plain, escaped)
-    return field
-
-
-def kv_line(record: Record, append_time: bool) -> bytes:
-    value = rb"\N" if record.value is None else _kv_field(record.value)
-    return value if record.key is None else _kv_field(record.key) + b"\t" + value
-
-
-def _json_bytes(data: bytes | None) -> object:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-def json_line(record: Record, append_time: bool) -> bytes:
-    fields = {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestampType": "LogAppendTime" if append_time else "CreateTime",
-        "key": _json_bytes(record.key),
-        "value": _json_bytes(record.value),
-        "headers": [[name, _json_bytes(value)] for name, value in record.headers],
-    }
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-View = tuple[Callable[[bool], TextView], Callable[[Record, bool], bytes]]
-VIEWS: list[View] = [(key_value_view, kv_line), (json_lines_view, json_line)]
+View = tuple[Callable[[bool], TextView], Text]
+VIEWS: list[View] = [(key_value_view, key_values), (json_lines_view, json_lines)]
 
 
 class Shown(NamedTuple):
@@ -93,7 +60,7 @@ class Shown(NamedTuple):
 Batches = Sequence[tuple[Kind, Sequence[tuple[bytes | None, bytes | None, object, int]]]]
 
 
-def shown(batches: Batches, line_of: Callable[[Record, bool], bytes], committed: bool) -> Shown:
+def shown(batches: Batches, text_of: Text, committed: bool) -> Shown:
     log, lines, before = b"", [], [(0, 0)]
     for kind, fields in batches:
         first = len(before) - 1
@@ -105,7 +72,7 @@ def shown(batches: Batches, line_of: Callable[[Record, bool], bytes], committed:
         if kind.append_time:
             attributes |= APPEND_TIME_BIT
             largest = max(record.timestamp for record in records)
-            records = [record._replace(timestamp=largest) for record in records]
+            records = [record._replace(timestamp=largest, timestamp_type=1) for record in records]
         batch = encode(
             records,
             attributes=attributes,
@@ -117,7 +84,7 @@ def shown(batches: Batches, line_of: Callable[[Record, bool], bytes], committed:
         for record in records:
             text, count = before[-1]
             if kind.producer != ABORTED or not committed:
-                lines.append(line_of(record, kind.append_time) + b"\n")
+                lines.append(text_of([record]))
                 text, count = text + len(lines[-1]), count + 1
             before.append((text, count))
     return Shown(log, lines, before)
@@ -159,8 +126,8 @@ def check(lines: SegmentLines, text: bytes, records: int, step: int) -> None:
 def test_any_position_of_any_mixture(
     tmp_path: Path, view: View, batches: Batches, committed: bool
 ) -> None:
-    make, line_of = view
-    log, expected, before = shown(batches, line_of, committed)
+    make, text_of = view
+    log, expected, before = shown(batches, text_of, committed)
     text = b"".join(expected)
     segment = segment_of(tmp_path, log, len(before) - 1)
     lines = lines_of(make(committed), segment)
@@ -177,7 +144,7 @@ def test_any_position_of_any_mixture(
 @pytest.mark.parametrize("view", VIEWS, ids=["kv", "jsonl"])
 def test_a_record_larger_than_any_window(tmp_path: Path, view: View, codec: int) -> None:
     """It is read whole by who may wait, and its line is written once, whatever is read of it."""
-    make, line_of = view
+    make, text_of = view
     rough = random.Random(1).randbytes(3 << 20)
     fields = [
         (b"small", b"before", (), 0),
@@ -185,7 +152,7 @@ def test_a_record_larger_than_any_window(tmp_path: Path, view: View, codec: int)
         (None, b"\t\n\\" * (1 << 20), (), 2),
         (b"small", b"after", (), 3),
     ]
-    log, expected, _ = shown([(Kind(codec, 0, False), fields)], line_of, True)
+    log, expected, _ = shown([(Kind(codec, 0, False), fields)], text_of, True)
     text = b"".join(expected)
     segment = segment_of(tmp_path, log, 4)
     lines = lines_of(make(True), segment, granularity=4096)

@@ -58,13 +58,6 @@ def bomb(size: int, first: int = 0, records: int = 64) -> bytes:
     return made
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
-
-
 def test_readers_of_one_large_batch_share_its_plain_form(tree: Tree) -> None:
     """Twelve handles that read in the middle of one batch hold it once."""
     tree.append("t/.batches/0", bomb(24 * MIB))

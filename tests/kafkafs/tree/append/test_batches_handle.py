@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,6 @@ from tests.storage.logs import NOW_MS, batch, values
 from tests.storage.producers import Producer, sparse
 
 B = "t/.batches/0"
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
 
 
 @pytest.fixture

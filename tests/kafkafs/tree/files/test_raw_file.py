@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ from tests.kafkafs.trees import (
 from tests.storage.logs import remove_head
 
 LOG = "t/.raw/0/00000000000000000000.log"
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
 
 
 def test_shows_the_files_byte_for_byte(tree: Tree) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +11,9 @@ from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.inodes import KEEP_S, PASSING, Change, Node
 from kafkafs.tree.recent_lookups import ASKED_S, RECENT, RECENT_S
 from tests.kafkafs.start_files import DIRECTORIES, fill, lines, start_file, text
-from tests.kafkafs.trees import Tree, a_tree
+from tests.kafkafs.trees import Tree
 from tests.storage.logs import append
 from tests.waits import until
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as made:
-        made.mkdir("t")
-        yield made
 
 
 def forgotten(tree: Tree, name: str) -> None:

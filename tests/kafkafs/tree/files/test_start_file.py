@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,13 +45,6 @@ class CachedFiles(Files):
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
         return None if self.is_cold else super().preadv_nowait(fd, buffer, position)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,13 +23,6 @@ from tests.kafkafs.tree.partition.test_transactions import Producer
 from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
 from tests.storage.logs import append
 from tests.storage.old_logs import encode_entry
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
 
 
 def check(handle: Handle, expected: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,6 @@ from tests.kafkafs.start_files import (
 from tests.kafkafs.trees import Tree, a_tree, read
 from tests.storage.groups import records
 from tests.storage.logs import NOW_MS
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
-
 
 TIMES = st.integers(0, 40) | st.just(-1 - NOW_MS)
 

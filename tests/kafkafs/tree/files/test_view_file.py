@@ -7,7 +7,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ from storage.waiting import at_once
 from tests.kafkafs.trees import Tree, a_tree, asked, clean, in_thread, read
 from tests.storage.logs import append
 from tests.waits import HANG_S
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
 
 
 def lines(start: int, end: int) -> bytes:

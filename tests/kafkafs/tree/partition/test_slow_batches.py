@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from kafkafs.line_index.encoded import takes_long
@@ -12,20 +9,13 @@ from storage.plain_forms import AT_ONCE
 from storage.record.plain import recompress
 from storage.waiting import at_once
 from tests import oracle
-from tests.kafkafs.trees import Tree, a_tree, read
+from tests.kafkafs.trees import Tree, read
 from tests.storage.logs import NOW_MS, append, batch
 from tests.storage.producers import Producer
 
 B = "t/.batches/0"
 LINE = b"x" * (AT_ONCE + 1) + b"\n"
 LARGE = recompress(batch([LINE[:-1]]), 4)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        yield tree
 
 
 def test_an_append_decodes_none_of_it(tree: Tree) -> None:
