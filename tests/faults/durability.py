@@ -217,7 +217,7 @@ FAULTS = [
         "append-that-cannot-be-measured-is-refused",
         "kafkafs/line_index/segment_lines.py",
         "            at_once(self._feed, data, size)\n        except (OSError, StorageError):\n",
-        "            at_once(self._feed, data, size)\n        except BlockingIOError:\n",
+        "            at_once(self._feed, data, size)\n        except StorageError:\n",
         "Records that are in the log are answered with an error, and written again.",
         (SHOWN_TRANSACTIONS,),
     ),
