@@ -265,20 +265,6 @@ def test_read_only_takes_no_lock_and_writes_nothing(place: Place) -> None:
     assert contents() == before
 
 
-def test_read_only_beside_a_writer_keeps_no_attributes(place: Place, tmp_path: Path) -> None:
-    place.mount()
-    (place.path / "orders").mkdir()
-    reader = tmp_path / "reader"
-    reader.mkdir()
-    done = kafkafs("mount", place.data, reader, "-o", "ro")
-    try:
-        assert (done.returncode, done.stderr) == (0, "")
-        assert os.listdir(reader) == ["orders"]
-    finally:
-        assert kafkafs("umount", reader).returncode == 0
-    assert os.listdir(place.path) == ["orders"]
-
-
 def test_owner_and_mask_of_everything(place: Place) -> None:
     place.mount("-o", "uid=12,gid=34", "-o", "umask=077,show_dot")
     (place.path / "orders").mkdir()
@@ -409,10 +395,6 @@ def test_umount_of_a_busy_mount_names_who_holds_what_and_changes_nothing(place: 
             assert process.stdin is not None
             process.stdin.close()
     assert (place.path / "orders/0").read_text() == "hello\n"
-
-
-def test_umount_of_what_is_not_mounted(place: Place) -> None:
-    assert "not a kafkafs mount" in failed(kafkafs("umount", place.path))
 
 
 def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:

@@ -514,21 +514,6 @@ def test_what_goes_on_is_shown(mounted: Place, here: Terminal) -> None:
 
 
 @pytest.mark.programs
-def test_lag_is_shown(mounted: Place, here: Terminal) -> None:
-    commit(mounted, "slow", {"a/1": 4, "b/0": 300})
-    begin(here, mounted, "-d", "0.2")
-    here.wait(lambda lines: any("LAG" in line.split() for line in lines))
-    here.key("l")
-    here.wait(lambda lines: any("vLAG" in line for line in lines))
-    lines = here.wait(shows(["b", "a"]))
-    assert [line.split()[6] for line in lines if line.endswith((" a", " b"))] == ["700", "6"]
-    commit(mounted, "slow", {"b/0": 1000})
-    here.wait(shows(["a", "b"]))
-    here.key("q")
-    ends_with(here, mounted, 0)
-
-
-@pytest.mark.programs
 def test_a_compaction_is_shown_with_its_progress(place: Place, here: Terminal) -> None:
     slow = "log.cleaner.io.max.bytes.per.second=1000\nlog.initial.task.delay.ms=86400000\n"
     (place.data / "kafkafs.properties").write_text(slow)

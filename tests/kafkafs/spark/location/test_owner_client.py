@@ -364,13 +364,6 @@ def test_no_directory(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_topic_whose_name_collides(data: str) -> None:
-    create_topic(data, "new.topic", 1)
-    with pytest.raises(TopicExists):
-        create_topic(data, "new_topic", 1)
-    assert partitions_of(data, "new_topic") == 0
-
-
 @pytest.mark.parametrize("name", ["__consumer_offsets", "x-delete", ".kafkafs"])
 def test_a_topic_whose_name_is_reserved(data: str, name: str) -> None:
     with pytest.raises(PolicyViolation, match="Choose another name"):
