@@ -50,10 +50,8 @@ class Beside:
 
 
 @pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    beside = Beside(tmp_path / "data")
+def beside(home: Path) -> Iterator[Beside]:
+    beside = Beside(home / "data")
     beside.mount()
     yield beside
     beside.tree.stop()
@@ -156,12 +154,10 @@ def test_an_old_inode_of_a_deleted_segment_that_was_not_open(beside: Beside) -> 
 
 
 @pytest.fixture
-def cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+def cleaned(home: Path) -> Iterator[Beside]:
     """Beside a broker that compacts the topic; all of it has been measured."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    beside = Beside(tmp_path / "data")
-    (tmp_path / "data" / "kafkafs.properties").write_text("log.cleanup.policy=compact\n")
+    beside = Beside(home / "data")
+    (home / "data" / "kafkafs.properties").write_text("log.cleanup.policy=compact\n")
     fill(beside.partition)
     tree = beside.mount()
     for view in ("", ".jsonl/"):
@@ -423,13 +419,11 @@ def test_a_view_of_batches_follows_too(beside: Beside) -> None:
         read(handle, size - 1)
 
 
-def test_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with a_tree(tmp_path / "data") as writer:
+def test_transactions(home: Path) -> None:
+    with a_tree(home / "data") as writer:
         writer.mkdir("t")
         log = writer.log()
-        with a_tree(tmp_path / "data", FOLLOWING) as tree:
+        with a_tree(home / "data", FOLLOWING) as tree:
             node = tree.file()
             handle = tree.open(node)
             shown = b""
@@ -612,14 +606,6 @@ class Ended:
             stable = end if stable is None else stable
             shown = b"".join(line for offset, line in text.items() if offset < stable)
             self.ends.append((end, stable, shown))
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the cache is, of who may not write into the broker's directory."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    return tmp_path
 
 
 UNTIL = Following(read_only=True, until="high-watermark")
@@ -874,11 +860,9 @@ def test_nothing_is_written_into_the_directory(beside: Beside) -> None:
     beside.mount()
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cache").write_text("a file")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    beside = Beside(tmp_path / "data")
+def test_a_cache_that_cannot_be_written(home: Path) -> None:
+    (home / "cache").write_text("a file")
+    beside = Beside(home / "data")
     fill(beside.partition)
     inodes = set()
     for _ in range(2):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,13 +67,6 @@ class Beside:
         """What who opens it now is shown, all of it or from an offset on."""
         path = self.path.replace(".follow/", "")
         return self.tree.read(path if start is None else f"{path}@{start}")
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    return tmp_path
 
 
 @pytest.fixture(params=[False, True], ids=["all", "below the high watermark"])

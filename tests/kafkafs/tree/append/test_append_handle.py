@@ -264,12 +264,10 @@ def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
         handle.release()
 
 
-def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with a_tree(tmp_path / "data") as tree:
+def test_a_read_only_mount_takes_nothing(home: Path) -> None:
+    with a_tree(home / "data") as tree:
         tree.mkdir("t")
-    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
+    with a_tree(home / "data", MountOptions(read_only=True)) as tree:
         handle = tree.open("t/0", APPEND)
         with pytest.raises(ReadOnlyLog):
             handle.write(0, b"x\n")

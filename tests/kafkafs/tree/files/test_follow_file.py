@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -41,10 +40,8 @@ class Broker:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broker:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    broker = Broker(tmp_path / "data")
+def broker(home: Path) -> Broker:
+    broker = Broker(home / "data")
     broker.write(5)
     return broker
 

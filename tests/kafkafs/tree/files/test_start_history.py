@@ -82,10 +82,8 @@ def test_a_file_that_nobody_has_open_holds_nothing(tree: Tree) -> None:
     assert len(tree.notices.attributes) <= 1
 
 
-def test_beside_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    broker = BrokerDirectory(tmp_path / "data")
+def test_beside_a_broker(home: Path) -> None:
+    broker = BrokerDirectory(home / "data")
     partition = broker.partition()
     for number in range(4):
         partition.append(b"a%d" % number)
@@ -121,11 +119,9 @@ def test_beside_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerPartition:
+def beside(home: Path) -> BrokerPartition:
     """A partition whose broker writes it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    partition = BrokerDirectory(tmp_path / "data").partition()
+    partition = BrokerDirectory(home / "data").partition()
     for number in range(3):
         partition.append(b"a%d" % number)
         partition.append(b"b%d" % number, b"c%d" % number)
@@ -194,10 +190,8 @@ def test_a_cut_that_nobody_has_seen_before_the_end(beside: BrokerPartition, name
         tree.stop()
 
 
-def test_a_log_of_kafka_0_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    directory = tmp_path / "data" / "t-0"
+def test_a_log_of_kafka_0_7(home: Path) -> None:
+    directory = home / "data" / "t-0"
     directory.mkdir(parents=True)
     ids, texts, at = [], [], 0
     for file, mtime in enumerate((1_000_000, 2_000_000, 3_000_000)):
@@ -211,7 +205,7 @@ def test_a_log_of_kafka_0_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         path = directory / f"{base:020d}.kafka"
         path.write_bytes(data)
         os.utime(path, (mtime, mtime))
-    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
+    with a_tree(home / "data", MountOptions(read_only=True)) as tree:
         for number in (0, 1, 29, 30, 31, 59, 60, 89):
             assert text(tree, f"0@{ids[number]}") == b"".join(texts[number:])
             # Offsets are bytes there: the next record has the next id.
