@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,6 @@ from storage.compaction.repack import repack as repack_one
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
 from storage.errors import CorruptRecord, SegmentGone
-from storage.files import Files
 from storage.log.append import append_batches
 from storage.log.listener import LogListener
 from storage.log.log import Log
@@ -30,6 +28,7 @@ from storage.task import Task
 from storage.waiting import at_once
 from tests.broker_files import BadFile
 from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
+from tests.storage.follow.test_follow import FailingRead
 from tests.storage.logs import NOW_MS, NOW_NS
 from tests.storage.producers import Producer
 
@@ -499,18 +498,6 @@ def test_a_mount_beside_shows_the_rest_of_a_transaction(
     assert beside.found() == beside.inodes
 
 
-class FailingReads(Files):
-    """Lets one read of a log fail: the one after the next `left`."""
-
-    left = -1
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        self.left -= 1
-        if self.left == -1:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return super().preadv(fd, buffer, position)
-
-
 @pytest.mark.parametrize(("failing", "is_committed"), [(n, n % 2 == 0) for n in range(-1, 8)])
 def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
     beside: Beside, *, failing: int, is_committed: bool
@@ -519,7 +506,7 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
     of the first look fails.
     """
     log, producer = beside.writer.log(), Producer(7, transactional=True)
-    files = FailingReads()
+    files = FailingRead()
     beside.tree.stop()
     beside.tree = Tree(beside.data, FOLLOWING, files)
     beside.inodes = beside.found()
@@ -583,7 +570,7 @@ def test_a_mount_beside_gives_up_a_change_that_a_read_error_prevents(
 ) -> None:
     """A cleaned segment has the begin of a transaction, which nobody has read."""
     log, producer = beside.writer.log(), Producer(7, transactional=True)
-    files = FailingReads()
+    files = FailingRead()
     beside.tree.stop()
     beside.tree = Tree(beside.data, FOLLOWING, files)
     handle = beside.tree.open("t/.follow/0")
@@ -831,7 +818,7 @@ def test_a_mount_beside_looks_at_a_truncation_again_after_a_read_error(
 ) -> None:
     """A transaction is open."""
     log, producer = beside.writer.log(), Producer(7, transactional=True)
-    files = FailingReads()
+    files = FailingRead()
     beside.tree.stop()
     beside.tree = Tree(beside.data, FOLLOWING, files)
     append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
