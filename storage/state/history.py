@@ -684,7 +684,11 @@ class History:
         with contextlib.suppress(OSError):
             recorded = self._read()
         if not recorded.facts:
-            return History(self._files, directory, writable=False)._read()
+            recorded = History(self._files, directory, writable=False)._read()
+            if recorded.facts and not recorded.bases:
+                # The positions of this one begin now, those of the writer when somebody reads them.
+                recorded.facts["follow"] = [f"{new_nonce():016x}"]
+            return recorded
         known = recorded.repacked
         recorded.repacked = {**known, **writers_history(self._files, directory).repacked}
         repacked = recorded.repacked.keys() - known.keys()

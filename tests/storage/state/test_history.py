@@ -265,6 +265,34 @@ def test_one_that_is_kept_aside_begins_as_the_writers(tmp_path: Path) -> None:
     assert nonce(data) == first
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_one_that_is_kept_aside_has_the_positions_of_the_writer_if_these_have_begun(
+    tmp_path: Path, is_read: bool
+) -> None:
+    """Else each of the two begins with the log start that it finds when it is read."""
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    data.mkdir()
+    aside.mkdir()
+    fill(data)
+    with LogManager.open(str(data)) as manager:
+        log = manager.log("t", 0)
+        if is_read:
+            log.history.set_base("values", log.segments[0].base_offset, 0)
+        log.save_history()
+        writers = log.history.follow_nonce
+
+    def opened() -> int:
+        with LogManager.open(str(data), read_only=True) as manager:
+            log = manager.log("t", 0)
+            log.history_directory = str(aside)
+            return log.history.follow_nonce
+
+    first = opened()
+    assert (first == writers) == is_read
+    assert opened() == first
+    assert follow_nonce(data) == writers
+
+
 def test_a_file_that_is_none_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fill(tmp_path)
     nonce(tmp_path)
