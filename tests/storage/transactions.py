@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage import Appended, Log, LogManager, Record, encode
+from storage import Appended, Log, LogListener, LogManager, Record, encode
 from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
+from storage.segment.reader import SegmentReader
+from storage.segment.segment import Segment
 from storage.state.producer_state import MAX_SEQUENCE
 from tests.storage.logs import NOW_MS, NOW_NS
 
@@ -36,6 +38,22 @@ def produced(
 def marker(producer_id: int, kind: int, *, epoch: int = 0, coordinator_epoch: int = 0) -> bytearray:
     """What ends a transaction."""
     return encode_marker(kind, producer_id, epoch, coordinator_epoch, 0, NOW_MS, 0)
+
+
+class Watcher(LogListener[Log]):
+    """What a log told, and what was stable then."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        assert SegmentReader(segment).read(position, len(data)) == bytes(data)
+        self.events.append(("appended", log.last_stable_offset))
+
+    def stabilized(self, log: Log) -> None:
+        self.events.append(("stabilized", log.last_stable_offset))
 
 
 class Client:

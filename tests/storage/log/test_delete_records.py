@@ -15,7 +15,6 @@ from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
-    PolicyViolation,
     ReadOnlyLog,
 )
 from storage.task import Task
@@ -85,16 +84,6 @@ def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[byte
         assert values(log) == [*left, b"next"]
 
 
-def test_what_no_longer_holds_a_record_goes_with_the_next_retention(tmp_path: Path) -> None:
-    """The active segment, too: a full disk may hold nothing else."""
-    with opened(tmp_path) as manager:
-        log = segmented(manager, count=1, **FOREVER)
-        for offset, left in ((1, [0]), (HIGH_WATERMARK, [2])):
-            delete_records(manager, log, offset, Task())
-            run(manager, NOW_MS)
-            assert bases(log) == left
-
-
 def test_a_time_below_the_log_start_leads_to_what_is_left(tmp_path: Path) -> None:
     """Also while segments that hold nothing else wait for the next retention."""
     with opened(tmp_path) as manager:
@@ -115,31 +104,6 @@ def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
                 delete_records(manager, log, offset, Task())
             assert (raised.value.offset, raised.value.log_start) == (offset, 5)
         assert log.log_start_offset == 5
-
-
-def test_delete_records_of_an_empty_log(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        assert delete_records(manager, log, HIGH_WATERMARK, Task()) == 0
-        assert delete_records(manager, log, 0, Task()) == 0
-        with pytest.raises(OffsetOutOfRange):
-            delete_records(manager, log, 1, Task())
-
-
-@pytest.mark.parametrize(
-    ("policy", "allowed"),
-    [("delete", True), ("compact", False), ("compact,delete", True), ("", True)],
-)
-def test_what_is_only_compacted_is_not_deleted(tmp_path: Path, policy: str, allowed: bool) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager)
-        manager.change_topic_settings("t", {"cleanup.policy": policy})
-        if allowed:
-            assert delete_records(manager, log, 3, Task()) == 3
-        else:
-            with pytest.raises(PolicyViolation):
-                delete_records(manager, log, 3, Task())
-            assert log.log_start_offset == 0
 
 
 def test_delete_records_of_a_log_that_takes_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -90,21 +89,6 @@ def test_the_first_transaction_that_is_aborted_stays_so(tmp_path: Path, seed: in
         assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
 
 
-def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        append(log, b"a")
-        plan = log.durability.start_flush()
-        plan.run()
-        led = batch([b"b"])
-        assign_offsets(led, 1, 5)
-        append_as_follower(log, led, NOW_NS)
-        plan.finish()
-        log.flush()
-        path = tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT
-        assert checkpoint_file.read_epochs(manager.files, str(path)) == [(0, 0), (5, 1)]
-
-
 def test_epochs_of_an_older_flush_do_not_replace_those_of_a_later_one(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
@@ -136,30 +120,6 @@ def test_a_partition_that_was_created_later_survives_with_what_was_flushed(
     disk.materialise(seed)
     with opened(tmp_path) as again:
         assert values(again.log("t", 1)) == [b"a"]
-
-
-class WithoutDeletions(SimulatedDisk):
-    """A disk that refuses to write down how to undelete a topic."""
-
-    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        if path.endswith(paths.DELETION):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        super().replace_atomically(path, data, sync=sync)
-
-
-@pytest.mark.parametrize("kind", [SimulatedDisk, WithoutDeletions])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_topic_that_was_deleted_does_not_come_back(
-    tmp_path: Path, seed: int, kind: type[SimulatedDisk]
-) -> None:
-    """No checkpoint has ever named it."""
-    disk = kind(str(tmp_path))
-    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
-    manager.create_topic("t", 2)
-    manager.delete_topic("t")
-    disk.materialise(seed)
-    with opened(tmp_path) as again:
-        assert "t" not in again.topics
 
 
 def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:

@@ -168,17 +168,6 @@ def test_batches_of_older_formats(tmp_path: Path) -> None:
     judged_again(tmp_path, judge)
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-def test_a_batch_without_an_epoch_drops_those_of_earlier_ones(tmp_path: Path, magic: int) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        append_as_follower(log, at(batch([b"v2"]), 0, 5), NOW_NS)
-        append_as_follower(log, oracle.put_message(oracle.Message(1, b"k", b"v"), magic), NOW_NS)
-        assert log.epochs.entries == []
-        append_as_follower(log, at(batch([b"v2"]), 2, 3), NOW_NS)
-        assert log.epochs.entries == [(3, 2)]
-
-
 def test_a_control_batch_without_its_marker_ends_nothing(tmp_path: Path) -> None:
     """A cleaner has left it of an earlier transaction. (`ProducerStateManager` skips it, too.)"""
 

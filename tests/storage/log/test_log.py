@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager, Record, encode, paths
+from storage import LogManager, paths
 from storage.errors import (
-    InvalidRecord,
     LogClosed,
     ReadOnlyLog,
-    RecordTooLarge,
     SegmentGone,
 )
 from storage.files import Files
@@ -25,6 +23,7 @@ from storage.segment.segment import Segment
 from storage.segment.writer import SegmentWriter
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
+from tests.crash.failing_disk import FailingDisk
 from tests.storage.logs import (
     NOW_MS,
     NOW_NS,
@@ -35,52 +34,8 @@ from tests.storage.logs import (
     remove_head,
     values,
 )
+from tests.storage.transactions import new_log
 from tests.waits import HANG_S
-
-
-def new_log(manager: LogManager, **overrides: object) -> Log:
-    topic = manager.create_topic("t", 1)
-    for name, value in overrides.items():
-        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
-    return topic.partitions[0]
-
-
-def test_offsets_are_dense_over_batches_and_segments(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, internal_segment_bytes=300)
-        firsts = [append(log, b"a%d" % n, b"b%d" % n) for n in range(20)]
-        assert firsts == list(range(0, 40, 2))
-        assert len(log.segments) > 5
-        assert [record.offset for record in log.records()] == list(range(40))
-        assert values(log)[:4] == [b"a0", b"b0", b"a1", b"b1"]
-        assert log.log_end_offset == 40
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
-        assert [record.offset for record in log.records()] == list(range(40))
-        assert append(log, b"next") == 40
-
-
-def test_every_field_of_a_record_comes_back(tmp_path: Path) -> None:
-    records = [
-        Record(0, NOW_MS, 0, b"key", b"value", (("h", b"x"), ("n", None), ("h", b""))),
-        Record(1, NOW_MS - 10, 0, b"", None),
-        Record(2, -1, 0, None, b""),
-    ]
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        append(log, b"before")
-        log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
-        assert [record._replace(offset=record.offset - 1) for record in log.records(1)] == records
-
-
-def test_an_empty_segment_does_not_roll(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        assert not log.roll(NOW_MS)
-        append(log, b"a")
-        assert log.roll(NOW_MS)
-        assert not log.roll(NOW_MS)
-        assert [segment.base_offset for segment in log.segments] == [0, 1]
 
 
 def test_rolls_before_the_size_is_exceeded(tmp_path: Path) -> None:
@@ -155,27 +110,6 @@ def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
         )
 
 
-def test_too_large_a_record_appends_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, max_message_bytes=200)
-        append(log, b"a")
-        two = batch([b"b"]) + batch([b"x" * 200])
-        with pytest.raises(RecordTooLarge) as caught:
-            log.append(two, now_ns=NOW_NS)
-        assert caught.value.limit == 200
-        assert values(log) == [b"a"]
-        assert append(log, b"c") == 1
-
-
-def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, cleanup_policy="compact")
-        with pytest.raises(InvalidRecord, match="requires a key"):
-            append(log, b"a")
-        log.append(bytearray(encode([Record(0, NOW_MS, 0, b"k", b"v")])), now_ns=NOW_NS)
-        assert values(log) == [b"v"]
-
-
 def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
@@ -231,54 +165,22 @@ def test_flush_messages(tmp_path: Path) -> None:
         assert log.durability.flush_due
 
 
-class Refusing(Files):
-    """A disk on which the n-th call of one kind fails."""
-
-    def __init__(self) -> None:
-        self.kind = ""
-        self.countdown = 0
-        self.error = errno.ENOSPC
-
-    def arm(self, kind: str, countdown: int, error: int = errno.ENOSPC) -> None:
-        self.kind, self.countdown, self.error = kind, countdown, error
-
-    def _step(self, kind: str) -> None:
-        if kind == self.kind:
-            self.countdown -= 1
-            if self.countdown == 0:
-                raise OSError(self.error, os.strerror(self.error))
-
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        self._step("open")
-        return super().open(path, flags, mode)
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        if self.kind == "pwrite" and self.countdown == 1:
-            super().pwrite(fd, memoryview(data)[: len(data) // 2], position)
-        self._step("pwrite")
-        super().pwrite(fd, data, position)
-
-    def ftruncate(self, fd: int, size: int) -> None:
-        self._step("ftruncate")
-        super().ftruncate(fd, size)
-
-    def fdatasync(self, fd: int) -> None:
-        self._step("fdatasync")
-        super().fdatasync(fd)
-
-
-@pytest.mark.parametrize("kind", ["open", "pwrite", "ftruncate"])
-@pytest.mark.parametrize("countdown", range(1, 9))
-def test_a_refused_append_leaves_nothing(tmp_path: Path, kind: str, countdown: int) -> None:
-    files = Refusing()
-    with opened(tmp_path, files) as manager:
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("at", range(1, 13))
+def test_a_refused_append_leaves_nothing(tmp_path: Path, error: int, at: int) -> None:
+    """One operation fails, or the disk is full for some time."""
+    disk = FailingDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
         log = new_log(manager, internal_segment_bytes=300, index_interval_bytes=0)
         expected: list[bytes | None] = []
         for n in range(3):
             append(log, b"%d" % n)
             expected.append(b"%d" % n)
-        files.arm(kind, countdown)
+        disk.fail_from_now(error, at)
         for n in range(3, 12):
+            if n == 8:
+                assert disk.failed
+                disk.fail_from_now(0, 0)
             value = b"%d" % n
             with contextlib.suppress(OSError):
                 append(log, value)
@@ -320,11 +222,11 @@ def test_a_flush_that_fails_but_in_its_log_is_tried_again(
 
 
 def test_after_a_failed_fsync_nothing_is_taken_until_it_is_on_the_disk(tmp_path: Path) -> None:
-    files = Refusing()
-    manager = LogManager.open(str(tmp_path), files=files)
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk)
     log = new_log(manager)
     append(log, b"a")
-    files.arm("fdatasync", 1, errno.EIO)
+    disk.fail_next("fdatasync", errno.EIO)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         log.flush()
     assert log.durability.recovery_point == 0
@@ -342,21 +244,6 @@ def test_after_a_failed_fsync_nothing_is_taken_until_it_is_on_the_disk(tmp_path:
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [b"a"]
         append(manager.log("t", 0), b"b")
-
-
-def test_an_index_that_cannot_be_written_takes_the_append_back(tmp_path: Path) -> None:
-    files = Refusing()
-    with opened(tmp_path, files) as manager:
-        log = new_log(manager, index_interval_bytes=0)
-        append(log, b"a")
-        for countdown in (2, 3):  # the offset entry, the time entry
-            files.arm("pwrite", countdown)
-            with pytest.raises(OSError, match="No space"):
-                append(log, b"b", timestamp_ms=NOW_MS + countdown)
-            assert values(log) == [b"a"]
-            assert entries_of(log.active.offset_index) == []
-            assert entries_of(log.active.time_index) == []
-        assert append(log, b"c") == 1
 
 
 def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:

@@ -19,13 +19,7 @@ from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened
-
-
-def new_log(manager: LogManager, **overrides: object) -> Log:
-    topic = manager.create_topic("t", 1)
-    for name, value in overrides.items():
-        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
-    return topic.partitions[0]
+from tests.storage.transactions import new_log
 
 
 def test_read_returns_whole_segment_bytes_from_the_batch_of_the_offset(tmp_path: Path) -> None:

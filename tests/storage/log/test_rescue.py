@@ -209,28 +209,6 @@ def test_only_what_cannot_be_read_is_lost(tmp_path: Path, caplog: pytest.LogCapt
     manager.close()
 
 
-def test_a_kill_right_after_a_rescue_with_losses_hides_nothing(tmp_path: Path) -> None:
-    """By the checkpoint from before the start would end the log at the damage, and cut the rest."""
-    disk = SimulatedDisk(str(tmp_path))
-    manager, log = a_log(tmp_path, disk)
-    fail(log, disk)
-    path = log.segments[1].log_path
-    size = os.stat(path).st_size
-    with open(path, "r+b") as file:
-        file.seek(size // 2 - 5)
-        file.write(b"?????")
-    manager.rescue(log, Task())
-    assert append(log, b"e") == 4
-    disk.kill()
-    with LogManager.open(str(tmp_path), clock_ms=clock) as again:
-        log = again.log("t", 0)
-        assert again.cuts == []
-        assert log.log_end_offset == 5
-        assert values(log, 3) == [b"d", b"e"]
-        with pytest.raises(CorruptRecord, match="offsets 2 to 2"):
-            values(log)
-
-
 @pytest.mark.parametrize("lost", [0, 2, 3])
 def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, lost: int) -> None:
     """The checkpoint is that from before, and what is lost lies behind it."""

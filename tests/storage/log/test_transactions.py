@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogListener, LogManager
+from storage import LogManager
 from storage.errors import (
     CorruptRecord,
     InvalidTxnState,
@@ -18,30 +18,14 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
-from storage.log.append import abort_transaction, append_batches
+from storage.log.append import abort_transaction
 from storage.manager import EXPIRATION_CHECK_MS
 from storage.record.control import ABORT, COMMIT
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, values
-from tests.storage.transactions import Client, marker, new_log, produced, put
-
-
-class Watcher(LogListener[Log]):
-    """What a log told, and what was stable then."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, int]] = []
-
-    def appended(
-        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
-    ) -> None:
-        assert SegmentReader(segment).read(position, len(data)) == bytes(data)
-        self.events.append(("appended", log.last_stable_offset))
-
-    def stabilized(self, log: Log) -> None:
-        self.events.append(("stabilized", log.last_stable_offset))
+from tests.storage.transactions import Client, Watcher, marker, new_log, produced, put
 
 
 def test_an_open_transaction_holds_back_what_follows(tmp_path: Path) -> None:
@@ -85,31 +69,6 @@ def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
         assert log.reader.offset_for_timestamp(NOW_MS + 9) == (NOW_MS + 9, 2)
 
 
-def test_aborted_records_are_hidden(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        first, second = Client(log, 7), Client(log, 8)
-        first.send(b"a0")
-        second.send(b"b0")
-        first.send(b"a1", b"a2")
-        append(log, b"plain")
-        first.abort()
-        assert log.last_stable_offset == 1
-        second.commit()
-        first.send(b"a3")
-        first.commit()
-        assert values(log) == [b"b0", b"plain", b"a3"]
-        assert len(list(log.records(isolation="read_uncommitted"))) == 6
-        assert log.transactions.aborted() == [TxnEntry(7, 0, 5, 1)]
-        hidden = [offset for offset in range(10) if log.transactions.is_aborted(7, offset)]
-        assert hidden == [0, 1, 2, 3, 4, 5]
-        assert not any(log.transactions.is_aborted(8, offset) for offset in range(10))
-    with opened(tmp_path) as manager:
-        assert values(manager.log("t", 0)) == [b"b0", b"plain", b"a3"]
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert values(manager.log("t", 0)) == [b"b0", b"plain", b"a3"]
-
-
 def test_aborted_records_stay_known_until_their_files_are_gone(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
@@ -150,36 +109,6 @@ def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
         assert watcher.events[7:] == [("appended", 7), ("stabilized", 7)]
 
 
-def test_a_transaction_over_several_segments(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        first, second = Client(log, 7), Client(log, 8)
-        append(log, b"0")
-        first.send(b"1")
-        log.roll(NOW_MS)
-        second.send(b"2")
-        log.roll(NOW_MS)
-        append(log, b"3")
-        sizes = [(s.stable_size, s.size > s.stable_size) for s in log.segments]
-        assert [size > 0 for size, _ in sizes] == [True, False, False]
-        assert all(more for _, more in sizes)
-        first.abort()
-        assert [s.size == s.stable_size for s in log.segments] == [True, False, False]
-        second.abort()
-        assert [s.size == s.stable_size for s in log.segments] == [True, True, True]
-        assert [s.aborted for s in log.segments] == [
-            (),
-            (),
-            (TxnEntry(7, 1, 4, 2), TxnEntry(8, 2, 5, 6)),
-        ]
-        assert sorted(os.path.basename(p) for p in tmp_path.rglob("*.txnindex")) == [
-            f"{3:020d}.txnindex"
-        ]
-        assert values(log) == [b"0", b"3"]
-    with opened(tmp_path) as manager:
-        assert values(manager.log("t", 0)) == [b"0", b"3"]
-
-
 def test_no_segment_becomes_stable_before_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,25 +130,6 @@ def test_no_segment_becomes_stable_before_an_earlier_one(
         producer.commit()
         assert stable[-1] == [True] * 3
         assert all(each == sorted(each, reverse=True) for each in stable), stable
-
-
-@pytest.mark.parametrize("end", ["close", "abandon"])
-def test_an_open_transaction_outlives_a_restart(tmp_path: Path, end: str) -> None:
-    manager = LogManager.open(str(tmp_path))
-    log = new_log(manager)
-    Client(log, 7).send(b"a")
-    log.roll(NOW_MS)
-    append_batches(Client(log, 7).log, produced([b"b"], 7, 1, transactional=True), now_ns=NOW_NS)
-    append(log, b"c")
-    getattr(manager, end)()
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.log("t", 0)
-        assert log.last_stable_offset == 0
-        assert [s.stable_size for s in log.segments] == [0, 0]
-        assert put(log, produced([b"b"], 7, 1, transactional=True))[0].duplicate
-        assert abort_transaction(log, 7, NOW_NS) == 3
-        assert values(log) == [b"c"]
-        assert log.transactions.aborted() == [TxnEntry(7, 0, 3, 4)]
 
 
 def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
@@ -248,31 +158,6 @@ def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
         assert log.transactions.aborted() == [TxnEntry(7, 2, 3, 4)]
     with LogManager.open(str(tmp_path), read_only=True) as manager, pytest.raises(ReadOnlyLog):
         abort_transaction(manager.log("t", 0), 7, NOW_NS)
-
-
-def test_an_abort_that_ends_no_transaction_aborts_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        put(log, produced([b"a"], 7, 0), marker(7, ABORT), marker(8, COMMIT))
-        assert values(log) == [b"a"]
-        assert log.log_end_offset == 3
-        assert log.transactions.aborted() == []
-
-
-def test_the_head_of_an_open_transaction_may_be_deleted(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, file_delete_delay_ms=0)
-        Client(log, 7).send(b"a")
-        log.roll(NOW_MS)
-        append(log, b"b")
-        remove_head(log, 1, NOW_MS)
-        assert log.last_stable_offset == log.log_start_offset == 1
-        assert values(log) == []
-        abort_transaction(log, 7, NOW_NS)
-        assert values(log) == [b"b"]
-        remove = manager.sweep(NOW_MS)
-        assert remove is not None
-        remove()
 
 
 def test_expired_producers_are_forgotten_and_open_transactions_are_not(tmp_path: Path) -> None:

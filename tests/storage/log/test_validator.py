@@ -19,6 +19,7 @@ from storage.record.control import COMMIT, Marker
 from storage.record.header import (
     APPEND_TIME_BIT,
     ATTRIBUTES_POSITION,
+    CONTROL_BIT,
     LOG_APPEND_TIME,
     TRANSACTIONAL_BIT,
     parse_header,
@@ -35,7 +36,7 @@ RECORDS = [
 ]
 ENCODED = bytes(encode(RECORDS))
 # Of the fields that are forged here: where they lie in a batch.
-LAST_OFFSET_DELTA, PRODUCER_ID = 23, 43
+LAST_OFFSET_DELTA, PRODUCER_ID, RECORDS_COUNT = 23, 43, 57
 KINDS = [kind for kind in CODECS if kind != "none"]
 
 
@@ -211,6 +212,10 @@ def test_a_flipped_bit() -> None:
         (forged(PRODUCER_ID, ">q", 7), "has no epoch"),
         (forged(ATTRIBUTES_POSITION, ">h", TRANSACTIONAL_BIT), "no producer id"),
         (bytes(encode([RECORDS[1], RECORDS[0]._replace(offset=1)])), "are not ascending"),
+        (forged(RECORDS_COUNT, ">i", 6), "record count 6"),
+        (forged(ATTRIBUTES_POSITION, ">h", 1), "gzip"),
+        (forged(ATTRIBUTES_POSITION, ">h", CONTROL_BIT), "control batch has no type"),
+        (ENCODED[:16] + b"\3" + ENCODED[17:], "magic 3"),
     ],
 )
 def test_a_batch_that_breaks_a_rule(data: bytes, reason: str) -> None:
