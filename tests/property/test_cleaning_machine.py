@@ -41,7 +41,7 @@ from tests.in_memory import PLACE
 from tests.log_check import check
 from tests.observed import batches_of, observe, rules_of
 from tests.retention_model import doomed
-from tests.storage.logs import NOW_MS, write_settings
+from tests.storage.logs import NOW_MS, sweep, write_settings
 from tests.storage.old_logs import write_legacy
 
 T = TypeVar("T")
@@ -342,9 +342,7 @@ class CleaningMachine(RuleBasedStateMachine):
             self.moved(start)
 
     def remove_what_is_due(self) -> None:
-        remove = self.manager.sweep(self.now_ms)
-        if remove is not None:
-            remove()
+        sweep(self.manager, self.now_ms)
 
     @rule()
     def sweep(self) -> None:

@@ -23,7 +23,7 @@ from storage.segment.reader import SegmentReader
 from storage.state.producer_state import BATCHES_KEPT, MAX_SEQUENCE
 from tests.in_memory import PLACE
 from tests.log_check import check
-from tests.storage.logs import NOW_MS, append, remove_head
+from tests.storage.logs import NOW_MS, append, remove_head, sweep
 from tests.storage.transactions import marker, produced
 
 values = st.one_of(st.none(), st.binary(max_size=60), st.binary(min_size=300, max_size=600))
@@ -185,9 +185,7 @@ class LogMachine(RuleBasedStateMachine):
         if count:
             remove_head(self.log, count, self.now_ms)
             self.start = self.log.segments[0].base_offset
-            remove = self.manager.sweep(self.now_ms)
-            if remove is not None:
-                remove()
+            sweep(self.manager, self.now_ms)
 
     @rule()
     def age(self) -> None:

@@ -21,7 +21,7 @@ from storage.record.plain import recompress
 from storage.task import Task
 from tests.in_memory import PLACE
 from tests.storage.compaction.cleaned import Clock
-from tests.storage.logs import write_settings
+from tests.storage.logs import sweep, write_settings
 from tests.storage.old_logs import write_legacy
 from tests.storage.splitting import (
     COMMITTED,
@@ -102,9 +102,7 @@ class History:
     def later(self) -> None:
         """What was replaced or deleted is removed."""
         self.clock.now_ms += 100_000
-        remove = self.manager.sweep(self.clock.now_ms)
-        if remove is not None:
-            remove()
+        sweep(self.manager, self.clock.now_ms)
 
     def step(self, data: st.DataObject, kinds: list[str]) -> None:
         kind = data.draw(st.sampled_from(kinds))

@@ -26,7 +26,7 @@ from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.in_memory import PLACE
 from tests.log_check import check
-from tests.storage.logs import NOW_MS, NOW_NS, write_settings
+from tests.storage.logs import NOW_MS, NOW_NS, sweep, write_settings
 from tests.storage.transactions import Client
 
 #: Of these the second is compacted.
@@ -144,9 +144,7 @@ class StopsMachine(RuleBasedStateMachine):
         elif deed == "clean":
             LogCleaner(self.manager).clean(self.log("c"), Task())
         else:
-            remove = self.manager.sweep(NOW_MS + 1)
-            if remove is not None:
-                remove()
+            sweep(self.manager, NOW_MS + 1)
 
     # -- stops ---------------------------------------------------------------------------------
 

@@ -68,6 +68,14 @@ def remove_head(log: Log, count: int, now_ms: int) -> None:
     log.rename_to_deleted(log.remove_head(count, now_ms))
 
 
+def sweep(manager: LogManager, now_ms: int) -> bool:
+    """Remove the deleted files whose delay is over; return whether there were any."""
+    remove = manager.sweep(now_ms)
+    if remove is not None:
+        remove()
+    return remove is not None
+
+
 def values(log: Log, offset: int | None = None) -> list[bytes | None]:
     """What the log holds."""
     return [record.value for record in log.records(offset)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import pytest
 from storage import Log, LogManager
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.errors import InvalidRecord, TaskCancelled
-from storage.files import Files
+from storage.errors import InvalidRecord
 from storage.log.append import append_batches
 from storage.record.compression import CODECS
-from storage.record.control import ABORT, COMMIT
+from storage.record.control import ABORT
 from storage.segment.reader import SegmentReader
 from storage.settings.config import LONG_MAX
 from storage.task import Task
@@ -24,7 +22,7 @@ from storage.verify.verify_log import verify_logs
 from tests import oracle
 from tests.log_check import check
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.logs import NOW_MS, NOW_NS, opened
+from tests.storage.logs import NOW_MS, NOW_NS, opened, sweep
 from tests.storage.old_logs import messages, wrapper
 from tests.storage.producers import Producer
 from tests.storage.transactions import marker
@@ -142,21 +140,6 @@ def test_an_emptied_log_keeps_its_end(tmp_path: Path) -> None:
         assert log.log_end_offset == 2
 
 
-def test_the_last_batch_of_a_round_is_dropped_where_the_log_goes_on(tmp_path: Path) -> None:
-    clock = Clock()
-    with compacted(tmp_path, clock=clock) as (manager, log):
-        put(log, (b"a", b"1"))
-        put(log, (b"b", None))
-        roll(log)
-        put(log, (b"c", b"1"))
-        clean(manager, log)
-        clock.now_ms += DAY_MS
-        clean(manager, log)
-        assert [(base, count) for base, _, _, count in batches(log)] == [(0, 1), (2, 1)]
-    with compacted(tmp_path) as (manager, log):
-        assert log.log_end_offset == 3
-
-
 def test_a_record_above_the_limit_stops_the_round(tmp_path: Path) -> None:
     """`max.decompressed.message.bytes` concerns compressed batches only."""
     with compacted(tmp_path) as (manager, log):
@@ -196,17 +179,6 @@ def test_a_full_map_ends_the_round(tmp_path: Path) -> None:
         assert [offset for offset, *_ in contents(log)] == [0, 2, 4, 6, 8, 10, 11]
 
 
-def test_records_without_a_key_and_of_before_the_map_are_dropped(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        manager.change_topic_settings("t", {"cleanup.policy": "delete"})
-        put(log, (None, b"1"), (b"a", b"2"))
-        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
-        roll(log)
-        cleaned = clean(manager, log)
-        assert cleaned.records_invalid == 1
-        assert contents(log) == [(1, b"a", b"2")]
-
-
 def test_transactions(tmp_path: Path) -> None:
     clock = Clock()
     with compacted(tmp_path, clock=clock) as (manager, log):
@@ -237,24 +209,6 @@ def test_transactions(tmp_path: Path) -> None:
         assert log.producers.by_id.get(2).last_sequence == 0  # type: ignore[union-attr]
 
 
-def test_an_open_transaction_holds_back_its_segment_and_all_behind(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", b"2"))
-        roll(log)
-        producer = Producer(1, transactional=True)
-        append_batches(log, producer.batch(b"3"), now_ns=NOW_NS)
-        put(log, (b"a", b"4"))
-        roll(log)
-        put(log, (b"a", b"5"))
-        roll(log)
-        assert clean(manager, log).end_offset == 2
-        assert [record[0] for record in contents(log)] == [1]  # committed
-        append_batches(log, marker(1, COMMIT), now_ns=NOW_NS)
-        roll(log)
-        assert clean(manager, log).end_offset == 6
-        assert [record[0] for record in contents(log)] == [2, 4]
-
-
 def test_an_aborted_transaction_s_keys_take_nothing_s_place(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         put(log, (b"key", b"stays"))
@@ -264,16 +218,6 @@ def test_an_aborted_transaction_s_keys_take_nothing_s_place(tmp_path: Path) -> N
         append_batches(log, marker(1, ABORT), now_ns=NOW_NS)
         clean(manager, log)
         assert contents(log) == [(0, b"key", b"stays")]
-
-
-def test_young_records_are_left_alone(tmp_path: Path) -> None:
-    with compacted(tmp_path, log_cleaner_min_compaction_lag_ms=1000) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", b"2"), timestamp_ms=NOW_MS - 1000)
-        roll(log)
-        put(log, (b"a", b"3"), timestamp_ms=NOW_MS - 999)
-        roll(log)
-        assert clean(manager, log).end_offset == 2
-        assert [record[0] for record in contents(log)] == [1, 2]
 
 
 def test_times_and_sizes_of_what_is_written(tmp_path: Path) -> None:
@@ -309,70 +253,6 @@ def test_a_segment_that_is_emptied_stays(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         assert [record[0] for record in contents(log)] == [1, 2]
         assert log.log_start_offset == 0
-
-
-def test_cancelled_at_any_step_leaves_all_as_it_was(tmp_path: Path) -> None:
-    class Stopped(Task):
-        """Is cancelled at its step number `at`; `steps` it has taken."""
-
-        def __init__(self, at: int) -> None:
-            super().__init__()
-            self._at = at
-            self.steps = 0
-
-        def check(self) -> None:
-            self.steps += 1
-            if self.steps == self._at:
-                self.cancel()
-            super().check()
-
-    with compacted(tmp_path) as (manager, log):
-        for number in range(3):
-            put(log, (b"a", b"%d" % number))
-            roll(log)
-        manager.checkpoint()
-        before, files = contents(log), sorted(os.listdir(log.directory))
-        at = 0
-        while True:
-            at += 1
-            task = Stopped(at)
-            try:
-                LogCleaner(manager).clean(log, task)
-            except TaskCancelled:
-                assert contents(log) == before
-                assert sorted(os.listdir(log.directory)) == files
-                assert not log.cleaning
-                assert not any(segment.leases for segment in log.segments)
-                continue
-            break
-        assert at > 6
-        assert [record[0] for record in contents(log)] == [2]
-
-
-def test_a_full_disk_leaves_all_as_it_was(tmp_path: Path) -> None:
-    class Full(Files):
-        def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-            if os.readlink(f"/proc/self/fd/{fd}").endswith(".cleaned"):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            super().pwrite(fd, data, position)
-
-    with compacted(tmp_path, files=Full()) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", b"2"))
-        roll(log)
-        manager.checkpoint()
-        before = sorted(os.listdir(log.directory))
-        cleaner = LogCleaner(manager)
-        with pytest.raises(OSError, match="No space"):
-            cleaner.clean(log, Task())
-        assert sorted(os.listdir(log.directory)) == before
-        assert [record[0] for record in contents(log)] == [0, 1]
-        assert "No space" in cleaner.uncleanable[log]
-        assert cleaner.filthiest(NOW_MS) is log
-        assert cleaner.filthiest(NOW_MS, {log}) is None
-        assert log in cleaner.uncleanable
-        manager.change_topic_settings("t", {"min.cleanable.dirty.ratio": "1"})
-        assert cleaner.filthiest(NOW_MS) is None
-        assert not cleaner.uncleanable, "nobody tries again"
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -416,17 +296,6 @@ def test_cleaning_ends_before_damage(
         assert [value for _, key, value in contents(log) if key == b"a"] == [b"4"]
 
 
-def test_a_batch_larger_than_what_is_read_at_a_time(tmp_path: Path) -> None:
-    with compacted(tmp_path, message_max_bytes=10 << 20) as (manager, log):
-        large = os.urandom(3 << 20)
-        put(log, (b"a", b"1"))
-        put(log, (b"a", large), (b"b", large))
-        put(log, (b"b", b"2"))
-        roll(log)
-        clean(manager, log)
-        assert contents(log) == [(1, b"a", large), (3, b"b", b"2")]
-
-
 def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         put(log, (b"a", b"1"), (b"a", b"2"))
@@ -438,40 +307,9 @@ def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
         assert old.deleted
         assert SegmentReader(old).read(0, size) == before
         assert names(log, ".log.deleted") == ["00000000000000000000.log.deleted"]
-        remove = manager.sweep(NOW_MS + 60_000)
-        assert remove is not None
-        remove()
+        assert sweep(manager, NOW_MS + 60_000)
         assert names(log, ".deleted") == []
         assert [record[0] for record in contents(log)] == [1]
-
-
-def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
-    class Deletes(Task):
-        def begin(self, phase: str, total: int) -> None:
-            if phase == "replacing":
-                manager.delete_topic("t")
-            super().begin(phase, total)
-
-    with compacted(tmp_path) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", b"2"))
-        roll(log)
-        cleaner = LogCleaner(manager)
-        with pytest.raises(TaskCancelled):
-            cleaner.clean(log, Deletes())
-        assert not cleaner.uncleanable
-        assert manager.checkpoints.cleaned == {}
-
-
-def test_a_topic_made_anew_has_not_been_cleaned(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", b"2"))
-        roll(log)
-        clean(manager, log)
-        manager.delete_topic("t")
-        manager.create_topic("t", 1)
-        assert LogCleaner(manager).first_dirty(manager.log("t", 0)) is None
-    with compacted(tmp_path) as (manager, log):
-        assert LogCleaner(manager).first_dirty(log) is None
 
 
 def test_a_marker_outlives_what_it_ended(tmp_path: Path) -> None:

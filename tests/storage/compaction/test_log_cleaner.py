@@ -55,7 +55,6 @@ def test_a_log_without_a_sealed_segment_has_nothing_to_clean(tmp_path: Path) -> 
         assert cleaner.clean(log, Task()) is None
         assert cleaner.first_dirty(log) is None
         assert not log.cleaning
-        assert not log.cleaning
 
 
 def test_a_preview_tells_what_cleaning_does_and_changes_nothing(tmp_path: Path) -> None:
@@ -147,6 +146,12 @@ def test_what_failed_is_told_and_stays_dirty(tmp_path: Path) -> None:
     assert failed is log
     assert reason.startswith("[Errno 5] Input/output error")
     assert [value for *_, value in contents(log)] == [b"0", b"1", b"2"]
+    assert cleaner.filthiest(NOW_MS) is log
+    assert cleaner.filthiest(NOW_MS, {log}) is None
+    assert log in cleaner.uncleanable
+    manager.change_topic_settings("t", {"min.cleanable.dirty.ratio": "1"})
+    assert cleaner.filthiest(NOW_MS) is None
+    assert not cleaner.uncleanable, "nobody tries again"
     disk.kill()
     with compacted(tmp_path) as (manager, log):
         cleaned = clean(manager, log)

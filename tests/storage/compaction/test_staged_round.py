@@ -13,7 +13,7 @@ import pytest
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.staged_round import preview
-from storage.errors import InvalidRecord, StorageError
+from storage.errors import StorageError
 from storage.files import Files
 from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -23,7 +23,7 @@ from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, compacted, contents, put, roll
-from tests.storage.compaction.staging import clean_staged, planned, staged, staged_request
+from tests.storage.compaction.staging import clean_staged, planned, staged
 from tests.storage.logs import opened
 from tests.storage.old_logs import write_legacy
 
@@ -249,30 +249,6 @@ def test_nothing_is_changed_where_it_is_only_counted(tmp_path: Path) -> None:
         counted = preview(planned(manager, log), manager.files, Task())
         assert sorted(os.listdir(log.directory)) == before
         assert (counted.records_read, counted.records_kept) == (3, 2)
-
-
-def test_a_full_map_ends_the_round_within_a_segment(tmp_path: Path) -> None:
-    with compacted(tmp_path, **small_map(keys=4)) as (manager, log):
-        for number in range(10):
-            put(log, (b"%d" % (number % 7), b"v"))
-        roll(log)
-        request = staged_request(manager, log)
-        assert (request.clean_up_to, request.end_offset) == (4, 10)
-        cleaned = LogCleaner(manager).swap_in(request, Task())
-        assert (cleaned.map_full, cleaned.end_offset) == (True, 4)
-        assert LogCleaner(manager).first_dirty(log) == 4
-        while cleaned.map_full:
-            cleaned = clean_staged(manager, log)
-        assert [offset for offset, *_ in contents(log)] == list(range(3, 10))
-
-
-def test_a_record_above_the_limit_stops_the_round(tmp_path: Path) -> None:
-    with compacted(tmp_path, max_decompressed_message_bytes=100) as (manager, log):
-        put(log, (b"a", bytes(200)))
-        put(log, (b"a", bytes(200)), codec=4)
-        roll(log)
-        with pytest.raises(InvalidRecord, match=r"exceeds max\.decompressed\.message\.bytes=100"):
-            clean_staged(manager, log)
 
 
 @pytest.mark.parametrize("number", range(4))

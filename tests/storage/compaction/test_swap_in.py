@@ -19,7 +19,6 @@ from storage.settings.setting_files import TOPIC_FILE
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.compaction.staging import staged, staged_request
-from tests.storage.compaction.test_publishing import FullDisk
 from tests.storage.logs import NOW_MS, NOW_NS
 from tests.storage.producers import Producer
 from tests.storage.segmented import Turns
@@ -82,6 +81,14 @@ def refused(
     assert not log.cleaning
 
 
+def clean_up_to(offset: int) -> Callable[[LogManager, Log], object]:
+    return lambda manager, log: manager.checkpoints.cleaned.update({("t", 0): offset})
+
+
+def change_setting(name: str, value: str) -> Callable[[LogManager, Log], object]:
+    return lambda manager, log: manager.change_topic_settings("t", {name: value})
+
+
 def test_it_is_as_after_a_cleaning_of_our_own(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
@@ -116,13 +123,27 @@ def test_nothing_takes_the_place_of_what_stays_as_it_is(tmp_path: Path) -> None:
         swap(manager, request)
 
 
-def test_it_was_cleaned_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (clean, "its segments have changed"),
+        # The round that was staged had a map of more than is dirty.
+        (clean_up_to(4), "it is compacted up to offset 4, but was up to 0"),
+        (change_setting("min.compaction.lag.ms", "1000"), "can be compacted only up to offset 0"),
+        (change_setting("cleanup.policy", "delete"), "does not include compact"),
+    ],
+)
+def test_it_has_changed_meanwhile(
+    tmp_path: Path, change: Callable[[LogManager, Log], object], reason: str
+) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
+        manager.checkpoint()
         request = asked(manager, log)
-        clean(manager, log)
+        change(manager, log)
         before = {name: data for name, data in listing(log).items() if "staged" not in name}
-        refused(manager, log, request, "its segments have changed", before=before)
+        refused(manager, log, request, reason, before=before)
+        manager.checkpoints.cleaned.clear()
 
 
 def test_tombstones_have_been_removed_meanwhile(tmp_path: Path) -> None:
@@ -137,44 +158,6 @@ def test_tombstones_have_been_removed_meanwhile(tmp_path: Path) -> None:
         clean(manager, log)
         before = {name: data for name, data in listing(log).items() if "staged" not in name}
         refused(manager, log, request, "its segments have changed", before=before)
-
-
-def test_it_is_clean_by_now(tmp_path: Path) -> None:
-    """The same segments, but another first dirty offset: the round that was staged had a map of
-    more than is dirty.
-    """
-    with compacted(tmp_path) as (manager, log):
-        manager.checkpoint()
-        before = listing(log)
-        fill(log)
-        manager.checkpoint()
-        before = listing(log)
-        request = asked(manager, log)
-        manager.checkpoints.cleaned["t", 0] = 4
-        refused(
-            manager, log, request, "it is compacted up to offset 4, but was up to 0", before=before
-        )
-        del manager.checkpoints.cleaned["t", 0]
-
-
-def test_less_can_be_cleaned_now(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        fill(log)
-        manager.checkpoint()
-        before = listing(log)
-        request = asked(manager, log)
-        manager.change_topic_settings("t", {"min.compaction.lag.ms": "1000"})
-        refused(manager, log, request, "it can be compacted only up to offset 0", before=before)
-
-
-def test_it_is_not_compacted_any_more(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        fill(log)
-        manager.checkpoint()
-        before = listing(log)
-        request = asked(manager, log)
-        manager.change_topic_settings("t", {"cleanup.policy": "delete"})
-        refused(manager, log, request, "does not include compact", before=before)
 
 
 def test_a_cleaner_is_at_it(tmp_path: Path) -> None:
@@ -321,22 +304,6 @@ def test_an_interrupted_swap_is_finished_first(tmp_path: Path) -> None:
         assert not list(Path(log.directory).glob(f"*{paths.SWAP}"))
         assert swap(manager, asked(manager, log))
         assert [offset for offset, *_ in contents(log)] == [4, 7, 8]
-
-
-def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        fill(log)
-        manager.checkpoint()
-        before = listing(log)
-        request = asked(manager, log)
-        listener = FullDisk()
-        log.listeners.append(listener)
-        with pytest.raises(OSError, match="No space left"):
-            swap(manager, request)
-        log.listeners.remove(listener)
-        # But that the log was flushed.
-        assert listing(log).keys() == before.keys()
-        assert clean(manager, log).records_kept == 4
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3, 4])

@@ -233,21 +233,6 @@ def test_a_part_that_cannot_be_taken_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_what_there_is_room_for_is_taken_again(tmp_path: Path) -> None:
-    """Else each part that is given up is lost to whoever fills the disk next."""
-    files = SmallDisk(COUNT)
-    reserve = Reserve(files, str(tmp_path))
-    assert reserve.keep(SIZE)
-    for _ in range(3):
-        assert reserve.give_up()
-    files.blocks = 2  # somebody else took one
-    assert not reserve.restore()
-    assert len(names(tmp_path)) == COUNT - 1
-    assert not reserve.is_whole
-    files.blocks = 1
-    assert reserve.restore()
-
-
 def test_line_indexes_go_when_it_is_used_up(tmp_path: Path) -> None:
     """They are made again from the log when somebody asks."""
     files = SmallDisk(COUNT)
@@ -285,55 +270,6 @@ def test_a_checkpoint_takes_it_again(tmp_path: Path) -> None:
         assert manager.reserve.is_whole
 
 
-class Refusing(Files):
-    """Refuses to rename to what ends so, and to replace files of that name."""
-
-    def __init__(self) -> None:
-        self.endings: tuple[str, ...] = ()
-
-    def rename(self, source: str, target: str) -> None:
-        self._refuse(source)
-        super().rename(source, target)
-
-    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        self._refuse(path)
-        super().replace_atomically(path, data, sync=sync)
-
-    def _refuse(self, path: str) -> None:
-        if path.endswith(self.endings):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-
-def test_a_topic_whose_deletion_is_refused_is_as_it_was(tmp_path: Path) -> None:
-    files = Refusing()
-    with opened(tmp_path, files) as manager:
-        logs = manager.create_topic("t", 3).partitions
-        append(logs[2], b"x")
-        before = names(tmp_path)
-        files.endings = ("t-2",)  # the last one that is renamed
-        with pytest.raises(OSError, match="No space"):
-            manager.delete_topic("t")
-        files.endings = ()
-        assert names(tmp_path) == before
-        append(manager.log("t", 2), b"y")
-        assert values(manager.log("t", 2)) == [b"x", b"y"]
-
-
-def test_a_topic_that_is_deleted_is_gone_whatever_cannot_be_written_down(tmp_path: Path) -> None:
-    files = Refusing()
-    with opened(tmp_path, files) as manager:
-        append(manager.create_topic("t", 1).partitions[0], b"x")
-        manager.change_topic_settings("t", {"retention.ms": "5"})
-        manager.checkpoint()
-        files.endings = ("-checkpoint", ".properties")
-        manager.delete_topic("t")
-        assert "t" not in manager.topics
-        files.endings = ()
-        log = manager.create_topic("t", 1).partitions[0]
-        assert log.log_end_offset == 0
-        assert log.config.retention_ms != 5
-
-
 # -- a disk that is found full -------------------------------------------------------------------
 
 
@@ -363,15 +299,6 @@ def test_the_error_of_a_full_disk_names_files_to_delete(left_full: tuple[Path, S
     files.inodes = 100
     with open_at(path, files) as manager:
         assert check(manager) == []
-
-
-def test_what_was_deleted_goes_first(left_full: tuple[Path, SmallDisk]) -> None:
-    path, files = left_full
-    doomed = path / "old-0" / "00000000000000000000.log.deleted"
-    doomed.write_bytes(bytes(2 << 20))
-    with open_at(path, files) as manager:
-        assert not doomed.exists()
-        assert manager.log("old", 0).log_start_offset == 0
 
 
 def test_what_was_deleted_goes_before_a_reserve(left_full: tuple[Path, SmallDisk]) -> None:

@@ -21,7 +21,7 @@ from storage.log.append import append_batches
 from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_epochs, write_epochs
 from storage.task import Task
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values, write_settings
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, sweep, values, write_settings
 from tests.storage.segmented import (
     DAY_MS,
     Turns,
@@ -73,17 +73,13 @@ def test_files_are_renamed_and_go_when_their_delay_is_over(tmp_path: Path) -> No
         assert f"{2:020}.snapshot" in names(log)
         first.lease()
         for moment in (now + 499, now + 500, now + 501):
-            remove = manager.sweep(moment)
-            if remove is not None:
-                remove()
+            sweep(manager, moment)
             left = {int(name.split(".")[0]) for name in names(log, ".deleted")}
             # One that is being read stays until it no longer is.
             assert left == ({0, 2, 4} if moment < now + 500 else {0})
         assert next(SegmentReader(first).batches())[1].base_offset == 0
         first.release()
-        remove = manager.sweep(now + 502)
-        assert remove is not None
-        remove()
+        assert sweep(manager, now + 502)
         assert names(log, ".deleted") == []
         assert names(log, ".snapshot") == [f"{6:020}.snapshot"]
 
@@ -359,9 +355,7 @@ def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
         done = run(manager, NOW_MS, Task(Turns(turn, lambda: manager.delete_topic("t"))))
         assert done.notes == []
         assert manager.topics == {}
-        remove = manager.sweep(2 * NOW_MS)
-        assert remove is not None
-        remove()
+        assert sweep(manager, 2 * NOW_MS)
         assert log_starts(manager) == {}
         assert [name for name in os.listdir(tmp_path) if name.startswith("t-0")] == []
 
@@ -391,15 +385,7 @@ def test_what_is_appended_while_it_is_being_planned_stays(tmp_path: Path) -> Non
         assert values(log) == [b"a1", b"b1", b"fresh"]
 
 
-def test_settings_that_change_while_it_is_being_planned_count(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager, retention_ms="5")
-        keep = Turns(0, lambda: manager.change_topic_settings("t", {"retention.ms": "-1"}))
-        assert run(manager, NOW_MS + 9 * DAY_MS, Task(keep)).segments == 0
-        assert bases(log) == [0, 2, 4, 6]
-
-
-@pytest.mark.parametrize("turn", range(1, 6))
+@pytest.mark.parametrize("turn", range(6))
 def test_settings_that_change_before_it_is_deleted_count_too(tmp_path: Path, turn: int) -> None:
     with crashing(tmp_path) as manager:
         log = segmented(manager, retention_bytes="1")
@@ -480,20 +466,3 @@ def test_the_articles_policy_by_the_files_time(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         done = run(manager, NOW_MS + 4 * DAY_MS)
         assert (done.segments, bases(manager.log("t", 0))) == (2, [4, 6])
-
-
-def test_several_settings_are_judged_together(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        both = {"max.compaction.lag.ms": "10", "min.compaction.lag.ms": "5"}
-        manager.change_topic_settings("t", dict(both))
-        assert (log.config.min_compaction_lag_ms, log.config.max_compaction_lag_ms) == (5, 10)
-        wrong = {"retention.ms": "7", "min.compaction.lag.ms": "11"}
-        with pytest.raises(InvalidConfig):
-            manager.change_topic_settings("t", dict(wrong))
-        assert manager.settings.overrides("t") == both
-        manager.change_topic_settings("t", {"max.compaction.lag.ms": None, "retention.ms": "1"})
-        assert manager.settings.overrides("t") == {
-            "min.compaction.lag.ms": "5",
-            "retention.ms": "1",
-        }

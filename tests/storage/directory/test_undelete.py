@@ -17,7 +17,7 @@ from storage.state.checkpoint_file import (
     read_offsets,
     write_partition_metadata,
 )
-from tests.storage.logs import NOW_MS, append, opened, remove_head, values
+from tests.storage.logs import NOW_MS, append, opened, remove_head, sweep, values
 from tests.storage.transactions import Client
 
 DELAY_MS = 60_000
@@ -53,11 +53,6 @@ def check_whole(manager: LogManager, name: str = "orders") -> None:
     assert not manager.deleted.topics
 
 
-def check_whole_and_more(manager: LogManager, name: str) -> None:
-    assert values(manager.log(name, 1))[-1] == b"more"
-    assert len(list(manager.logs())) == 3
-
-
 def left(data: Path) -> list[str]:
     return [
         str(each) for each in data.rglob("*") if "-delete" in str(each) or "deletion" in each.name
@@ -81,11 +76,10 @@ def test_by_the_process_that_has_deleted_it(tmp_path: Path, name: str) -> None:
         check_whole(manager, name)
         assert not left(tmp_path)
         append(manager.log(name, 1), b"more")
-        remove = manager.sweep(NOW_MS)
-        assert remove is not None
-        remove()
+        assert sweep(manager, NOW_MS)
         assert not any(segment.is_open for log in logs for segment in log.segments)
-        check_whole_and_more(manager, name)
+        assert values(manager.log(name, 1))[-1] == b"more"
+        assert len(list(manager.logs())) == 3
     with opened(tmp_path) as manager:
         assert values(manager.log(name, 1))[-1] == b"more"
 
@@ -137,9 +131,7 @@ def test_not_once_its_time_is_over(tmp_path: Path, restarts: bool) -> None:
     now[0] += DELAY_MS
     with pytest.raises(UnknownTopicOrPartition, match=r"removed after file\.delete\.delay\.ms"):
         manager.undelete_topic("orders")
-    remove = manager.sweep(now[0])
-    assert remove is not None
-    remove()
+    assert sweep(manager, now[0])
     assert not left(tmp_path)
     with pytest.raises(UnknownTopicOrPartition):
         manager.undelete_topic("orders")
@@ -152,9 +144,7 @@ def test_a_clock_that_was_put_back_keeps_it_no_longer(tmp_path: Path) -> None:
         manager.delete_topic("orders")
     year_ago = NOW_MS - 365 * 86_400_000
     with opened(tmp_path, clock_ms=lambda: year_ago) as manager:
-        remove = manager.sweep(year_ago + DELAY_MS)
-        assert remove is not None
-        remove()
+        assert sweep(manager, year_ago + DELAY_MS)
         assert not left(tmp_path)
 
 
@@ -180,12 +170,8 @@ def test_where_one_of_its_name_is_there(tmp_path: Path) -> None:
             manager.undelete_topic("orders", old)
         manager.delete_topic("orders")
         manager.undelete_topic("orders", old)
-        check_whole_but_new(manager)
-
-
-def check_whole_but_new(manager: LogManager) -> None:
-    assert values(manager.log("orders", 1)) == [b"1 0", b"1 1", b"1 2", b"1 3"]
-    assert [each.topic for each in manager.deleted.topics] == ["orders"]
+        assert values(manager.log("orders", 1)) == [b"1 0", b"1 1", b"1 2", b"1 3"]
+        assert [each.topic for each in manager.deleted.topics] == ["orders"]
 
 
 def test_what_was_never_deleted(tmp_path: Path) -> None:
@@ -389,9 +375,7 @@ def test_a_file_that_tells_no_deletion(tmp_path: Path, content: bytes) -> None:
     first.write_bytes(content)
     with opened(tmp_path) as manager:
         assert not manager.deleted.topics
-        remove = manager.sweep(NOW_MS)
-        assert remove is not None
-        remove()
+        assert sweep(manager, NOW_MS)
         assert not left(tmp_path)
         assert values(manager.log("kept", 0)) == [b"kept"]
 

@@ -12,7 +12,7 @@ from storage.errors import LogClosed, ReadOnlyLog
 from storage.log.append import append_as_follower
 from storage.state.gaps_file import FILE_NAME, Gap
 from tests.storage.log.test_follower import at
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_head, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_head, sweep, values
 
 FIRST = Gap("deleted", 2, 9, NOW_MS)
 SECOND = Gap("missing", 12, 19, NOW_MS + 1)
@@ -75,9 +75,7 @@ def test_a_deleted_topic_keeps_them_until_it_is_removed(tmp_path: Path) -> None:
         assert manager.log("t", 0).gaps == (FIRST, SECOND)
         manager.delete_topic("t")
     with opened(tmp_path, clock_ms=lambda: NOW_MS + 10**10) as manager:
-        remove = manager.sweep(NOW_MS + 10**10)
-        assert remove is not None
-        remove()
+        assert sweep(manager, NOW_MS + 10**10)
         assert not list(tmp_path.rglob(FILE_NAME))
 
 

@@ -341,7 +341,10 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
     settings = load(tmp_path, t="")
     settings.change_topic("t", {"max.compaction.lag.ms": "10"})
     with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms=11 is above"):
-        settings.change_topic("t", {"min.compaction.lag.ms": "11"})
+        settings.change_topic("t", {"retention.ms": "7", "min.compaction.lag.ms": "11"})
+    assert settings.overrides("t") == {"max.compaction.lag.ms": "10"}
+    settings.change_topic("t", {"max.compaction.lag.ms": None, "min.compaction.lag.ms": "11"})
+    assert settings.overrides("t") == {"min.compaction.lag.ms": "11"}
     both = "min.compaction.lag.ms=9\nmax.compaction.lag.ms=8\n"
     with pytest.raises(InvalidConfig, match="topic t"):
         load(tmp_path, t=both).log_config("t")
