@@ -14,8 +14,12 @@ def doomed(
     retention_ms: int,
     retention_bytes: int,
     now_ms: int,
+    high_watermark: int | None = None,
 ) -> int:
-    """How many segments go, from the oldest on; all of them: a new one is begun before."""
+    """How many segments go, from the oldest on; all of them: a new one is begun before.
+
+    ``high_watermark``: the log end without one.
+    """
     segments = log.segments
     gone = 0
 
@@ -25,6 +29,9 @@ def doomed(
             segment = segments[gone]
             following = segments[gone + 1] if gone + 1 < len(segments) else None
             if (following is None and not segment.size) or not goes(segment, following):
+                return
+            end = following.base_offset if following is not None else log.log_end
+            if high_watermark is not None and high_watermark < end:
                 return
             gone += 1
 

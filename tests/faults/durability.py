@@ -162,7 +162,7 @@ FAULTS = [
         "        if entries == self.entries:\n            self.is_unflushed = False",
         "        if entries:\n            self.is_unflushed = False",
         "A leader epoch is missing from its checkpoint until the next one begins.",
-        (FLUSH,),
+        ("tests/storage/log/test_epochs.py",),
     ),
     Fault(
         "flush-snapshots-written-meanwhile-count-as-synced",

@@ -20,6 +20,7 @@ RESCUE = "tests/storage/log/test_rescue.py"
 APPEND = "tests/storage/log/test_append.py"
 APPEND_QUEUE = "tests/storage/log/test_append_queue.py"
 SLOW = "tests/mount/contract/test_slow_disk.py"
+EPOCHS = "tests/storage/log/test_epochs.py"
 FOLLOWER = "tests/storage/log/test_follower.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 NEW = "tests/mount/contract/test_new_partitions.py"
@@ -821,7 +822,7 @@ FAULTS = [
         "                entries.clear()\n",
         "                pass\n",
         "A follower truncates to an offset that its leader does not have.",
-        (FOLLOWER,),
+        (EPOCHS,),
     ),
     Fault(
         "restore-takes-offsets-that-go-back",

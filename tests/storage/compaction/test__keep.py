@@ -21,7 +21,6 @@ from tests.storage.compaction.keep_twin import (
     KEYS,
     LARGE,
     NEW_HORIZON,
-    NOW,
     TRANSACTIONAL,
     Figures,
     Twin,
@@ -36,8 +35,6 @@ from tests.storage.compaction.keep_twin import (
 from tests.storage.record.test_batch import (
     ABORT_MARKER,
     EMPTY_BATCH,
-    THREE_RECORDS,
-    V0_ENTRY,
     V1_ENTRY,
     T,
 )
@@ -104,26 +101,6 @@ def plain_of(batch: bytes) -> bytearray:
     return made
 
 
-def test_a_full_map_takes_not_even_a_key_that_it_has() -> None:
-    """Kafka looks at the map's size before each record with a key."""
-    log = encode([Record(n, T, 0, b"same" if n else b"first", b"v") for n in range(4)])
-    log += encode([Record(n, T, 0, None, b"v") for n in range(4, 9)])
-    for usable, latest, full in ((1, 0, True), (2, 1, True), (3, 8, False)):
-        made = OffsetMap((usable + 1) * 24, 1.0)
-        assert map_batches(made, log, 0, len(log), 0) == (0 if full else len(log), full)
-        assert made.latest_offset == latest
-        assert made.get(b"same") == (3 if latest == 8 else latest or -1)
-
-
-def test_the_vector_of_three_records() -> None:
-    made = OffsetMap(LARGE)
-    log = THREE_RECORDS + EMPTY_BATCH + ABORT_MARKER
-    assert map_batches(made, log, 0, len(log), 0) == (95 + 61, False)
-    assert (made.get(b"k1"), made.get(b"k2"), len(made)) == (0, 2, 2)
-    # An empty batch takes offsets too.
-    assert made.latest_offset == 109
-
-
 # -- what stays ----------------------------------------------------------------------------------
 
 
@@ -152,25 +129,6 @@ def test_what_stays_is_what_the_twin_keeps(log: bytes, data: st.DataObject) -> N
     assert out == expected
     assert entries == entries_of(expected)
     assert figures(keeper) == twin.figures
-
-
-@given(log=logs(), data=st.data())
-def test_readers_find_the_records_that_stay_as_they_were(log: bytes, data: st.DataObject) -> None:
-    """By the project's own decoder: offset, timestamp and its type, key, value, headers."""
-    twin = data.draw(maps(log))
-    keeper = keeper_of(Twin(twin))
-    assert keeper.keep_batches(log, 0, len(log)) == len(log)
-    out, entries = taken(keeper)
-    found = [record for position, *_ in entries for record in decode(out, position)]
-    expected = []
-    for batch in oracle.walk(log):
-        horizon = parse_header(log, batch.position).delete_horizon
-        for record in decode(log, batch.position):
-            dead = record.value is None and horizon is not None and horizon <= NOW
-            newest = record.key is not None and record.offset >= twin.offsets.get(record.key, -1)
-            if record.offset > twin.latest_offset or (newest and not dead):
-                expected.append(record)
-    assert found == expected
 
 
 @given(log=logs(), data=st.data())
@@ -209,21 +167,6 @@ def test_what_stays_of_one_batch(data: st.DataObject, attributes: int, legacy: b
         assert len(decode(made)) == kept
 
 
-@pytest.mark.parametrize("entry", [V0_ENTRY, V1_ENTRY])
-@pytest.mark.parametrize("dropped", [False, True])
-def test_old_formats_become_v2(entry: bytes, dropped: bool) -> None:
-    keeper = keeper_of(Twin(TwinMap(LARGE, {b"k": 6 if dropped else 5}, 10)))
-    made, _ = plain(entry, 0, len(entry))
-    read, kept, batch = keeper.keep_one(made, legacy=True)
-    assert (read, kept) == (1, 0 if dropped else 1)
-    if dropped:
-        assert batch is None
-    else:
-        assert batch is not None
-        assert decode(batch) == decode(entry)
-        assert (parse_header(batch).base_offset, parse_header(batch).last_offset) == (5, 5)
-
-
 def test_old_messages_begin_where_the_first_that_stays_does() -> None:
     """And end with the last; their timestamps are often the same, which changes no record."""
     log = b"".join(
@@ -237,30 +180,6 @@ def test_old_messages_begin_where_the_first_that_stays_does() -> None:
     assert decode(batch) == [Record(8, T, 0, b"c", b"v"), Record(90, T, 0, b"a", b"v")]
     header = parse_header(batch)
     assert (header.base_offset, header.last_offset) == (8, 90)
-
-
-def test_a_deleted_key_goes_in_two_rounds() -> None:
-    """First the batch gets a delete horizon, at which the tombstone goes (KIP-534)."""
-    twin = TwinMap(LARGE, {b"k1": 0, b"k2": 2}, 2)
-    first = keeper_of(Twin(twin))
-    assert first.keep_batches(THREE_RECORDS, 0, 95) == 95
-    marked, entries = taken(first)
-    header = parse_header(marked)
-    assert (header.delete_horizon, header.base_offset, header.last_offset) == (NEW_HORIZON, 0, 2)
-    records = decode(THREE_RECORDS)
-    # The record without a key is gone at once.
-    assert decode(marked) == [records[0], records[2]]
-    assert figures(first) == Figures(3, 2, 1, 1)
-    assert entries == [(0, len(marked), 2, T)]
-    for now, left in ((NEW_HORIZON - 1, marked), (NEW_HORIZON, None), (NEW_HORIZON + 1, None)):
-        later = keeper_of(Twin(twin, now_ms=now, horizon_ms=now + 1000))
-        assert later.keep_batches(marked, 0, len(marked)) == len(marked)
-        found, _ = taken(later)
-        if left is not None:
-            assert found == left
-        else:
-            assert decode(found) == [records[0]]
-            assert parse_header(found).delete_horizon == NEW_HORIZON
 
 
 @pytest.mark.parametrize(("now", "stays"), [(T - 1, True), (T, False)])

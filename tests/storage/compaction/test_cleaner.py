@@ -296,6 +296,18 @@ def test_cleaning_ends_before_damage(
         assert [value for _, key, value in contents(log) if key == b"a"] == [b"4"]
 
 
+@pytest.mark.parametrize("codec", [0, ZSTD])
+def test_a_batch_larger_than_what_is_read_at_a_time(tmp_path: Path, codec: int) -> None:
+    with compacted(tmp_path, message_max_bytes=10 << 20) as (manager, log):
+        large = os.urandom(3 << 20)
+        put(log, (b"a", b"1"))
+        put(log, (b"a", large), (b"b", large), codec=codec)
+        put(log, (b"b", b"2"))
+        roll(log)
+        clean(manager, log)
+        assert contents(log) == [(1, b"a", large), (3, b"b", b"2")]
+
+
 def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         put(log, (b"a", b"1"), (b"a", b"2"))

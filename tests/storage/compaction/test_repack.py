@@ -35,6 +35,7 @@ from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.state.history import read
 from storage.task import Task
+from tests.crash.failing_disk import FailingDisk
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
 
 HEADERS = (("a", b"1"), ("b", None))
@@ -239,28 +240,17 @@ def test_what_is_no_gain_stays(tmp_path: Path) -> None:
         assert due(log) == []
 
 
-class Full(Files):
-    """A disk without room for new logs."""
-
-    is_full = False
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().pwrite(fd, data, position)
-
-
 def test_without_room_the_segment_stays(tmp_path: Path) -> None:
-    files = Full()
-    with opened(tmp_path, files) as manager:
+    disk = FailingDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
         log = new_log(manager)
         fill(log)
         log.flush()
         old, before = log.segments, values(log)
-        files.is_full = True
+        disk.fail_from_now(errno.ENOSPC, 1)
         with pytest.raises(OSError, match="No space"):
             repacked(log)
-        files.is_full = False
+        disk.fail_from_now(0, 0)
         assert (log.segments, values(log), log.cleaning) == (old, before, False)
         assert not [name for name in os.listdir(log.directory) if ".cleaned" in name]
         assert len(repacked(log)) == 1

@@ -103,22 +103,6 @@ def test_after_a_restart(tmp_path: Path, name: str, ended: str) -> None:
         assert manager.log(name, 0).log_start_offset == 1
 
 
-def test_again_and_again(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        make(manager)
-        for _ in range(3):
-            manager.delete_topic("orders")
-            manager.undelete_topic("orders")
-        check_whole(manager)
-        manager.delete_topic("orders")
-    with opened(tmp_path) as manager:
-        for _ in range(3):
-            manager.undelete_topic("orders")
-            check_whole(manager)
-            manager.delete_topic("orders")
-        manager.undelete_topic("orders")
-
-
 @pytest.mark.parametrize("restarts", [False, True])
 def test_not_once_its_time_is_over(tmp_path: Path, restarts: bool) -> None:
     now = [NOW_MS]

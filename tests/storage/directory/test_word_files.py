@@ -242,19 +242,6 @@ def test_no_room_is_taken_from_the_reserve(tmp_path: Path) -> None:
         files.room = Room()
 
 
-def test_a_stop_while_a_file_is_built_leaves_nothing(tmp_path: Path) -> None:
-    class Stopping(Task):
-        def advance(self, size: int) -> None:
-            self.cancel()
-            super().advance(size)
-
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        with pytest.raises(TaskCancelled):
-            WordFiles().build_missing(log, Stopping())
-        assert left_in(log.directory) == []
-
-
 def test_a_directory_of_the_owner_that_vanishes_is_an_error(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)

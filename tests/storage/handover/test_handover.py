@@ -390,6 +390,8 @@ def test_settings_are_those_that_decide_and_those_that_are_set(tmp_path: Path) -
         "segment.ms": "7000",
         "cleanup.policy": "compact,delete",
         "kafkafs.retention.policy": "kafka",
+        # The topic becomes tiered only after its handover.
+        "remote.storage.enable": "true",
     }
     settings.change_topic("t", values)
     assert broker_settings(settings, "t") == {
@@ -493,9 +495,3 @@ def test_a_topic_that_is_tiered_at_the_broker_is_refused(places: Places) -> None
     with pytest.raises(HandoverRefused, match="plain is a tiered topic at the broker"):
         hand(places, "plain")
     assert {each.topic for each in hand(places, "sent").handed} == {"sent"}
-
-
-def test_a_topic_becomes_tiered_only_after_its_handover(places: Places) -> None:
-    write_topic_settings(places[0], "plain", {"remote.storage.enable": "true"})
-    settings = Settings(Files(), str(places[0]))
-    assert "remote.storage.enable" not in broker_settings(settings, "plain")

@@ -29,25 +29,6 @@ from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
 from tests.storage.transactions import Client, Watcher, marker, new_log, produced, put
 
 
-def test_a_duplicate_is_acknowledged_and_not_written(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        batches = [produced([b"%d" % n, b"x"], 7, 2 * n) for n in range(7)]
-        for n, each in enumerate(batches):
-            assert put(log, each) == [Appended(2 * n, 2 * n + 1, False)]
-        size = log.size
-        for n in range(2, 7):
-            assert put(log, batches[n]) == [Appended(2 * n, 2 * n + 1, True)]
-        with pytest.raises(OutOfOrderSequence):
-            put(log, batches[1])  # only five are remembered
-        assert log.size == size
-        assert put(log, batches[6], produced([b"new"], 7, 14)) == [
-            Appended(12, 13, True),
-            Appended(14, 14, False),
-        ]
-        assert values(log)[-2:] == [b"x", b"new"]
-
-
 def test_a_duplicate_within_one_request(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
@@ -255,23 +236,6 @@ def test_compression_type(tmp_path: Path) -> None:
         assert len(watcher.events) == 2
 
 
-def test_log_append_time(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, message_timestamp_type="LogAppendTime", compression_type="zstd")
-        later = (NOW_MS + 5) * 1_000_000
-        log.append(batch([b"a"], NOW_MS - 999), now_ns=later)
-        append_batches(log, produced([b"b"], 7, 0, timestamp_ms=5), now_ns=later + 1_000_000)
-        append_batches(log, marker(7, COMMIT), now_ns=later + 2_000_000)
-        assert [(r.timestamp, r.timestamp_type) for r in log.records()] == [
-            (NOW_MS + 5, 1),
-            (NOW_MS + 6, 1),
-        ]
-        headers = [header for _, header in SegmentReader(log.active).batches()]
-        assert [header.attributes for header in headers] == [0xC, 0xC, 0x30]
-        assert headers[1].base_timestamp == 5
-        assert log.reader.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 6, 1)
-
-
 @pytest.mark.parametrize("ready", [False, True])
 def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
     with opened(tmp_path) as manager:
@@ -347,23 +311,3 @@ def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: in
         log.roll(NOW_MS)
         assert values(log) == [b"1"]
         assert log.log_end_offset == gap + 1
-
-
-def test_a_leader_epoch_that_begins_where_the_last_one_did(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        log.append(batch([b"1"]), now_ns=NOW_NS)
-        log.raise_log_start(1)
-        assert log.epochs.entries == [(0, 1)]
-        data = batch([b"2"])
-        data[:8] = (1).to_bytes(8, "big")
-        data[12:16] = (5).to_bytes(4, "big")
-        append_as_follower(log, data, NOW_NS)
-        assert log.epochs.entries == [(5, 1)]
-        log.flush()
-    path = tmp_path / "t-0" / "leader-epoch-checkpoint"
-    path.write_text("0\n1\n0 1\n")
-    (tmp_path / ".kafka_cleanshutdown").unlink()
-    with opened(tmp_path) as manager:
-        assert manager.log("t", 0).epochs.entries == [(5, 1)]
-        assert path.read_text() == "0\n1\n5 1\n"

@@ -32,13 +32,17 @@ Ts = TypeVarTuple("Ts")
 class ATurn(Turn):
     """This thread has it; what goes on beside is what a test wants."""
 
-    def __init__(self, *logs: Log, beside: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, log: Log, beside: Callable[[], object] = lambda: None) -> None:
         self.thread = get_ident()
         self.calls: list[str] = []
         self._beside = beside
-        for log in logs:
-            log.append_queue.enter()
-            log.append_queue.turn = self
+        self._queue = log.append_queue
+        self._queue.enter()
+        self._queue.turn = self
+
+    def end(self) -> None:
+        self._queue.leave()
+        self._queue.turn = None
 
     def off_log_thread(self, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
         self.calls.append(function.__name__)
@@ -86,16 +90,6 @@ def test_a_log_is_slow_after_one_append_until_several_were_fast(tmp_path: Path) 
         append(log, b"slow")
         assert is_slow(log)
         manager.end_turns()
-        append(log, b"slow")
-        assert not is_slow(log)
-
-
-def test_a_program_that_takes_no_turns_has_no_slow_logs(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        manager.take_turns(clock := Clock())
-        manager.end_turns()
-        clock.took_ns = SLOW_NS + 1
-        log = manager.create_topic("t").partitions[0]
         append(log, b"slow")
         assert not is_slow(log)
 
@@ -150,8 +144,7 @@ def test_only_a_log_whose_turn_it_is_waits_aside(tmp_path: Path) -> None:
         assert turn.calls == ["append"]
         slow.roll(0)
         assert turn.calls == ["append", "seal", "_begin_segment"]
-        slow.append_queue.leave()
-        slow.append_queue.turn = None
+        turn.end()
         assert values(slow) == values(fast) == [b"one"]
 
 
@@ -174,14 +167,13 @@ def test_files_stay_open_and_prepared_aside(tmp_path: Path) -> None:
         log.flush()
         index = log.active.file_path(paths.INDEX)
         prepared = os.stat(index).st_size
-        ATurn(log)
+        turn = ATurn(log)
         files.meanwhile = lambda: [log.age_descriptors() for _ in range(3)]
         append(log, b"two")
         files.meanwhile = None
         assert log.active.is_open
         assert os.stat(index).st_size == prepared > 0
-        log.append_queue.leave()
-        log.append_queue.turn = None
+        turn.end()
         assert values(log) == [b"one", b"two"]
 
 
@@ -196,12 +188,11 @@ def test_a_log_that_is_deleted_aside_gets_no_segment(tmp_path: Path) -> None:
                 deleted.append(True)
                 manager.delete_topic("t")
 
-        ATurn(log, beside=delete)
+        turn = ATurn(log, beside=delete)
         with pytest.raises((LogClosed, FileNotFoundError)):
             log.roll(0)
         assert len(log.segments) == 1
-        log.append_queue.leave()
-        log.append_queue.turn = None
+        turn.end()
 
 
 def test_producers_are_forgotten_aside(tmp_path: Path) -> None:
@@ -210,8 +201,7 @@ def test_producers_are_forgotten_aside(tmp_path: Path) -> None:
         log = manager.create_topic("t").partitions[0]
         Client(log, 7).send(b"one", transactional=False)
         encode = log.producers.encode()
-        ATurn(log, beside=lambda: log.producers.expire(1 << 62, 0))
+        turn = ATurn(log, beside=lambda: log.producers.expire(1 << 62, 0))
         log.roll(0)
         assert Path(log.snapshots.path(1)).read_bytes() == encode
-        log.append_queue.leave()
-        log.append_queue.turn = None
+        turn.end()

@@ -15,6 +15,7 @@ from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
+    PolicyViolation,
     ReadOnlyLog,
 )
 from storage.task import Task
@@ -104,6 +105,17 @@ def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
                 delete_records(manager, log, offset, Task())
             assert (raised.value.offset, raised.value.log_start) == (offset, 5)
         assert log.log_start_offset == 5
+
+
+def test_what_is_only_compacted_is_not_deleted(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager)
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
+        with pytest.raises(PolicyViolation):
+            delete_records(manager, log, 3, Task())
+        assert log.log_start_offset == 0
+        manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
+        assert delete_records(manager, log, 3, Task()) == 3
 
 
 def test_delete_records_of_a_log_that_takes_nothing(tmp_path: Path) -> None:

@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, paths
+from storage import LogManager
 from storage.errors import (
     LogClosed,
     ReadOnlyLog,
     SegmentGone,
 )
 from storage.files import Files
-from storage.record.batch import decode
 from storage.segment.reader import SegmentReader
-from storage.segment.segment import Segment
-from storage.segment.writer import SegmentWriter
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
@@ -64,15 +61,6 @@ def test_rolls_when_time_has_passed_since_the_first_record(tmp_path: Path) -> No
         assert len(log.segments) == 1, "waited must exceed segment.ms"
         append(log, b"c", timestamp_ms=NOW_MS + 1001)
         assert [segment.base_offset for segment in log.segments] == [0, 2]
-
-
-def test_rolls_when_an_index_is_full(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, segment_index_bytes=36, index_interval_bytes=0)
-        for n in range(20):
-            append(log, b"%d" % n, timestamp_ms=NOW_MS + n)
-        assert len(log.segments) > 3
-        assert values(log) == [b"%d" % n for n in range(20)]
 
 
 def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
@@ -244,34 +232,6 @@ def test_after_a_failed_fsync_nothing_is_taken_until_it_is_on_the_disk(tmp_path:
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [b"a"]
         append(manager.log("t", 0), b"b")
-
-
-def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:
-    """A cleaned segment takes the place of another, and is deleted before that one's files go."""
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        append(log, b"first")
-        first = log.active
-        log.roll(NOW_MS)
-        append(log, b"last")
-        first.leave(paths.DELETED)
-        writer = SegmentWriter.begin(
-            Segment.create(log.files, log.directory, 0, log.config, now_ms=NOW_MS)
-        )
-        second = writer.segment
-        data = batch([b"2nd"])
-        writer.append(data, [(0, len(data), 0, NOW_MS)], NOW_MS * 1_000_000)
-        writer.seal()
-        second.leave(paths.DELETED)
-        log.segments = log.segments[1:]
-        log.log_start_offset = 1
-        for segment, value in ((first, b"first"), (second, b"2nd")):
-            segment.close_descriptors()
-            assert decode(SegmentReader(segment).read(0, segment.size), 0)[0].value == value
-            log.retired.append((0, segment))
-        for path in log.release_retired(1):
-            os.unlink(path)
-        assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
 
 
 def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> None:

@@ -131,22 +131,6 @@ def test_lookup_by_time_is_kafka_s(
         assert log.reader.offset_for_timestamp(NOW_MS + 1000) is None
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=40), st.integers(0, 400))
-def test_every_offset_is_found(
-    tmp_path_factory: pytest.TempPathFactory, counts: list[int], interval: int
-) -> None:
-    with opened(tmp_path_factory.mktemp("d")) as manager:
-        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=1500)
-        for count in counts:
-            append(log, *[b"v" * 10] * count)
-        for offset in range(sum(counts)):
-            header = parse_header(log.read(offset, 1))
-            assert header.base_offset <= offset <= header.last_offset
-        assert [record.offset for record in log.records(sum(counts) // 2)] == list(
-            range(sum(counts) // 2, sum(counts))
-        )
-
-
 # -- batch by batch -------------------------------------------------------------------------------
 
 

@@ -216,22 +216,6 @@ def test_salvage_takes_no_older_bytes_of_the_other_history(tmp_path: Path) -> No
         assert kept > {f"{name}.diverged" for name in names}
 
 
-def test_open_transactions_at_the_new_end(tmp_path: Path) -> None:
-    """A transaction is open again if its marker was removed."""
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        client = Client(log, 7)
-        client.send(b"one")
-        append(log, b"plain")
-        client.abort()
-        append(log, b"more")
-        assert values(log) == [b"plain", b"more"]
-        manager.truncate(log, 2)
-        assert (log.last_stable_offset, log.transactions.aborted()) == (0, [])
-        client.commit()
-        assert values(log) == [b"one", b"plain"]
-
-
 @pytest.mark.parametrize(
     ("operation", "suffix"), [("pwrite", ".diverged"), ("rename", ".log"), ("ftruncate", ".log")]
 )

@@ -1,4 +1,4 @@
-"""Which segments go: tables of facts, a plain twin of Kafka's loop, policies of others."""
+"""Which segments go: tables of facts, the model of Kafka's loop, policies of others."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from storage.retention.retention import (
     oldest_while,
 )
 from storage.settings.config import LONG_MAX, LogConfig
+from tests.compaction_model import ModelLog, ModelSegment
+from tests.retention_model import doomed
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -278,46 +280,6 @@ def test_records_of_restore_points_stay(
         )
 
 
-def twin(log: LogFacts, config: LogConfig, now_ms: int) -> int:
-    """How many go: ``UnifiedLog.deleteOldSegments`` step by step, a roll included."""
-    segments = list(log.segments)
-    gone = 0
-
-    def delete(predicate) -> None:  # type: ignore[no-untyped-def]
-        nonlocal gone
-        count = 0
-        for number, segment in enumerate(segments):
-            following = segments[number + 1] if number + 1 < len(segments) else None
-            bound = following.base_offset if following is not None else log.segments[-1].next_offset
-            if not (log.high_watermark >= bound and predicate(segment, following)):
-                break
-            if following is None and segment.size == 0:
-                break
-            count += 1
-        if count and count == len(segments):
-            end = log.segments[-1].next_offset
-            segments.append(SegmentFacts(end, end, 0, now_ms, now_ms, True))
-        del segments[:count]
-        gone += count
-
-    delete(lambda _, after: after is not None and after.base_offset <= log.log_start_offset)
-    if "delete" in config.cleanup_policy:
-        total = sum(segment.size for segment in segments)
-        if config.retention_bytes >= 0 and total >= config.retention_bytes:
-            left = [total - config.retention_bytes]
-
-            def too_large(segment: SegmentFacts, _: object) -> bool:
-                if left[0] - segment.size >= 0:
-                    left[0] -= segment.size
-                    return True
-                return False
-
-            delete(too_large)
-        if config.retention_ms >= 0:
-            delete(lambda segment, _: now_ms - segment.largest_timestamp_ms > config.retention_ms)
-    return gone
-
-
 @st.composite
 def logs(draw: st.DrawFn) -> LogFacts:
     count = draw(st.integers(1, 7))
@@ -346,7 +308,20 @@ configs = st.builds(
 
 @given(logs(), configs)
 def test_as_kafkas_loop(log: LogFacts, config: LogConfig) -> None:
-    assert len(going(log, config)) == twin(log, config, NOW_MS)
+    segments = [
+        ModelSegment(each.base_offset, (), each.size, 0, 0, each.largest_timestamp_ms, 0)
+        for each in log.segments
+    ]
+    end = log.segments[-1].next_offset
+    model = ModelLog(tuple(segments), log.log_start_offset, end, end, {})
+    assert len(going(log, config)) == doomed(
+        model,
+        policy=config.cleanup_policy,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        now_ms=NOW_MS,
+        high_watermark=log.high_watermark,
+    )
 
 
 # -- policies by name ----------------------------------------------------------------------------
