@@ -267,19 +267,6 @@ class Small(Files):
         return os.statvfs_result(found)
 
 
-def test_appends_keep_the_room_that_they_need(tmp_path: Path) -> None:
-    files = Small()
-    with opened(tmp_path, files) as manager:
-        log = new_log(manager)
-        append(log, *[os.urandom(1000) for _ in range(30)])
-        fill(log)
-        files.free = log.segments[0].size
-        with pytest.raises(OSError, match="No space"):
-            repacked(log)
-        files.free = 1 << 30
-        assert len(repacked(log)) == 1
-
-
 def test_a_segment_without_room_does_not_stop_smaller_ones(tmp_path: Path) -> None:
     files = Small()
     with opened(tmp_path, files) as manager:

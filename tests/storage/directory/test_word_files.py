@@ -379,22 +379,6 @@ def prepared(data: Path, change: str) -> None:
         new_log(manager, 2, kafkafs_repack="zstd", cleanup_policy=policy)
 
 
-@pytest.mark.parametrize(
-    ("change", "left"), [("delete", [4]), ("repack", []), ("compact", []), ("delete_topic", [0, 4])]
-)
-def test_the_files_go_with_their_segments(tmp_path: Path, change: str, left: list[int]) -> None:
-    prepared(tmp_path / "data", change)
-    owner = Owner(tmp_path / "data")
-    built(owner.log)
-    CHANGES[change](owner)
-    assert [n for n in left_in(owner.log.directory) if n.endswith(".words")] == names_of(*left)
-    remove_now(owner.log)
-    if change == "delete_topic":
-        left = []
-    assert left_in(owner.log.directory) == names_of(*left)
-    owner.manager.close()
-
-
 def at_each_operation(
     tmp_path: Path,
     change: str,

@@ -45,10 +45,9 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
     """All of its records had been flushed by then: what is new is where its files end."""
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
-    log = manager.create_topic("t", 1).partitions[0]
-    manager.change_topic_settings("t", {"index.interval.bytes": "100"})
-    manager.change_topic_settings("t", {"internal.segment.bytes": "5000"})
-    manager.change_topic_settings("t", {"preallocate": "true"})
+    log = new_log(
+        manager, index_interval_bytes=100, internal_segment_bytes=5000, preallocate="true"
+    )
     append(log, b"0", timestamp_ms=NOW_MS)
     log.roll(NOW_MS)
     for number in range(1, 6):

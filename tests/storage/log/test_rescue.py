@@ -28,7 +28,7 @@ from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.log_check import check_log
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, sizes_of, values, write_settings
-from tests.storage.transactions import produced
+from tests.storage.transactions import new_log, produced
 from tests.waits import HANG_S
 
 
@@ -80,9 +80,7 @@ def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
     """All of its records had been flushed by then, but not where its files end."""
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
-    log = manager.create_topic("t", 1).partitions[0]
-    manager.change_topic_settings("t", {"internal.segment.bytes": "5000"})
-    manager.change_topic_settings("t", {"preallocate": "true"})
+    log = new_log(manager, internal_segment_bytes=5000, preallocate="true")
     append(log, b"a", timestamp_ms=NOW_MS)
     log.roll(NOW_MS)
     append(log, b"b", timestamp_ms=NOW_MS + 1)
