@@ -109,6 +109,24 @@ def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
         assert watcher.events[7:] == [("appended", 7), ("stabilized", 7)]
 
 
+def test_transactions_over_several_segments(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        first, second = Client(log, 7), Client(log, 8)
+        append(log, b"0")
+        first.send(b"1")
+        log.roll(NOW_MS)
+        second.send(b"2")
+        log.roll(NOW_MS)
+        append(log, b"3")
+        assert [s.stable_size > 0 for s in log.segments] == [True, False, False]
+        assert all(s.size > s.stable_size for s in log.segments)
+        first.abort()
+        assert [s.size == s.stable_size for s in log.segments] == [True, False, False]
+        second.abort()
+        assert all(s.size == s.stable_size for s in log.segments)
+
+
 def test_no_segment_becomes_stable_before_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
