@@ -26,7 +26,10 @@ from hypothesis.stateful import (
 
 from storage import Log, LogManager, Record, encode
 from storage.compaction._offset_map import OffsetMap
+from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.staged_round import clean as clean_into_files
+from storage.compaction.staged_round import plan
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.errors import InvalidRecord, OffsetOutOfRange, PolicyViolation, TaskCancelled
 from storage.log.append import append_batches
@@ -217,6 +220,20 @@ class CleaningMachine(RuleBasedStateMachine):
     def clean(self) -> None:
         self.clean_by(Task())
 
+    @rule()
+    def clean_staged(self) -> None:
+        """Another process than the owner does it."""
+        self.clean_by(Task(), self.swap_in)
+
+    def swap_in(self, log: Log, task: Task) -> Cleaned | None:
+        cleaner = LogCleaner(self.manager)
+        broker = self.manager.settings.broker
+        found = plan(log, cleaner.plan(log, self.now_ms), broker, self.now_ms)
+        if found is None:
+            return None
+        _, request = clean_into_files(found, self.disk, task, job="compact.test", attempt=0)
+        return cleaner.swap_in(request, task)
+
     @rule(
         others=st.lists(
             st.sampled_from(
@@ -249,7 +266,8 @@ class CleaningMachine(RuleBasedStateMachine):
             delete_records(self.manager, self.log, self.start + 1, Task())
             self.moved(self.start + 1)
 
-    def clean_by(self, task: Task) -> None:
+    def clean_by(self, task: Task, by: Callable[[Log, Task], Cleaned | None] | None = None) -> None:
+        """``by``: the cleaner of the owner, without one."""
         log = self.log
         cleaner = LogCleaner(self.manager)
         facts, rules = observe(log), rules_of(log.config)
@@ -269,7 +287,7 @@ class CleaningMachine(RuleBasedStateMachine):
         outcome = clean(facts, where, rules, self.now_ms, usable)
         before = len(self.content)
         try:
-            done = cleaner.clean(log, task)
+            done = (by or cleaner.clean)(log, task)
         except TaskCancelled:
             assert log.closed
             return

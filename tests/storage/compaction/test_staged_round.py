@@ -3,93 +3,27 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage import Log, Record, encode
+from storage import Log
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.staged_round import preview
 from storage.errors import StorageError
 from storage.files import Files
-from storage.log.append import append_batches
-from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.header import TRANSACTIONAL_BIT
-from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
+from tests.crash.cleaned_log import LATER_MS, Life
 from tests.storage.compaction.cleaned import Clock, compacted, contents, put, roll
 from tests.storage.compaction.staging import clean_staged, planned, staged
-from tests.storage.logs import opened
+from tests.storage.logs import NOW_MS, Unsynced, opened, write_settings
 from tests.storage.old_logs import write_legacy
 
-RETENTION_MS = 1000
 KINDS = (".log", ".index", ".timeindex", ".txnindex")
-
-
-class Writer:
-    """Appends at random: keys of all kinds, tombstones, codecs, producers, transactions."""
-
-    def __init__(self, seed: int, clock: Clock, keys: int) -> None:
-        self.draw = random.Random(seed)
-        self.clock = clock
-        self.keys = keys
-        self.sequences = dict.fromkeys(range(8), 0)
-        self.open: set[int] = set()
-
-    def pairs(self) -> list[tuple[bytes | None, bytes | None]]:
-        draw = self.draw
-        return [
-            (
-                b"key %d" % draw.randrange(self.keys),
-                None if draw.random() < 0.15 else b"x" * draw.randrange(30),
-            )
-            for _ in range(draw.randrange(1, 7))
-        ]
-
-    def write(self, log: Log) -> None:
-        draw = self.draw
-        what = draw.random()
-        now_ms = self.clock.now_ms
-        if what < 0.12:
-            log.roll(now_ms)
-            return
-        if what < 0.3 and self.open:
-            producer = draw.choice(sorted(self.open))
-            self.open.discard(producer)
-            kind = draw.choice((ABORT, COMMIT))
-            batch = bytearray(encode_marker(kind, producer, 0, 0, 0, now_ms, 0))
-        else:
-            producer = draw.choice([-1, -1, *range(8)])
-            transactional = producer >= 3
-            if transactional:
-                self.open.add(producer)
-            pairs = self.pairs()
-            records = [Record(n, now_ms + n, 0, k, v) for n, (k, v) in enumerate(pairs)]
-            made = encode(
-                records,
-                attributes=TRANSACTIONAL_BIT if transactional else 0,
-                producer_id=producer,
-                producer_epoch=0 if producer >= 0 else -1,
-                base_sequence=self.sequences.get(producer, -1),
-            )
-            if producer >= 0:
-                self.sequences[producer] += len(pairs)
-            batch = bytearray(recompress(made, draw.choice((0, 0, 0, 1, 2, 3, 4))))
-        append_batches(log, batch, now_ns=now_ms * 1_000_000)
-
-    def end_all(self, log: Log) -> None:
-        """End some of the open transactions, so that not all of the log waits for one."""
-        for producer in sorted(self.open):
-            if self.draw.random() < 0.8:
-                kind = self.draw.choice((ABORT, COMMIT))
-                marker = encode_marker(kind, producer, 0, 0, 0, self.clock.now_ms, 0)
-                append_batches(log, bytearray(marker), now_ns=self.clock.now_ms * 1_000_000)
-                self.open.discard(producer)
 
 
 def files_of(log: Log) -> dict[str, bytes]:
@@ -145,8 +79,7 @@ def compare(data: Path, clock: Clock) -> None:
     with opened(copy, clock_ms=clock) as manager:
         log = manager.log("t", 0)
         expected = LogCleaner(manager).clean_all(log, Task())
-        if not expected:
-            return  # a transaction that is open holds back all of it
+        assert expected
         files, facts = files_of(log), facts_of(log)
         read = contents(log)
     with opened(data, clock_ms=clock) as manager:
@@ -167,61 +100,18 @@ def cleaned_facts(cleaned: object) -> list[object]:
     return [getattr(cleaned, name) for name in cleaned.__slots__ if name != "elapsed_ms"]  # type: ignore[attr-defined]
 
 
-LOGS = pytest.mark.parametrize(
-    ("keys", "mapped", "segment_bytes"),
-    [
-        (3, None, 600),
-        (3, 2, 1500),
-        (30, None, 1500),
-        (30, 8, 600),
-        (300, None, 600),
-        (300, 60, 1500),
-    ],
-)
-"""The number of keys, how many of them a map holds, and the size of a segment."""
-
-
-@LOGS
-def test_random_logs(tmp_path: Path, keys: int, mapped: int | None, segment_bytes: int) -> None:
-    """Cleaned several times, with all that a producer may do in between."""
-    clean_at_random(tmp_path, keys, mapped, segment_bytes, turns=3, count=50)
-
-
-@pytest.mark.soak
-@LOGS
-def test_long_random_logs(
-    tmp_path: Path, keys: int, mapped: int | None, segment_bytes: int
-) -> None:
-    clean_at_random(tmp_path, keys, mapped, segment_bytes, turns=4, count=100)
-
-
-def clean_at_random(
-    tmp_path: Path, keys: int, mapped: int | None, segment_bytes: int, turns: int, count: int
-) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    clock = Clock()
-    writer = Writer(keys, clock, keys)
-    settings: dict[str, Any] = {"log_index_size_max_bytes": 240, "log_index_interval_bytes": 150}
+@pytest.mark.parametrize("mapped", [None, 2])
+def test_a_log_of_all_kinds_of_batches(tmp_path: Path, mapped: int | None) -> None:
+    """``mapped``: how many keys a map holds; there are more."""
+    life = Life(tmp_path / "data")
+    life.build()
+    life.begin(Unsynced())
+    life.manager.close()
     if mapped is not None:
-        settings |= small_map(mapped)
-    with compacted(data, clock=clock, **settings) as (manager, log):
-        for name, value in (
-            ("internal.segment.bytes", str(segment_bytes)),
-            ("delete.retention.ms", str(RETENTION_MS)),
-            ("file.delete.delay.ms", "0"),
-        ):
-            manager.change_topic_settings("t", {name: value})
-    for turn in range(turns):
-        with opened(data, clock_ms=clock) as manager:
-            log = manager.log("t", 0)
-            for _ in range(count):
-                writer.write(log)
-            writer.end_all(log)
-            log.roll(clock.now_ms)
-            put(log, (b"tail", b"%d" % turn))
-        clock.now_ms += RETENTION_MS * (turn % 2) + 10
-        compare(data, clock)
+        write_settings(life.data, log_index_size_max_bytes=240, **small_map(mapped))
+    clock = Clock()
+    for clock.now_ms in (NOW_MS, LATER_MS):
+        compare(life.data, clock)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
