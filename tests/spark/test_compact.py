@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from pathlib import Path
@@ -14,16 +15,18 @@ from kafkafs.spark.jobs.compact import Compaction
 from kafkafs.spark.jobs.selection import Selection
 from kafkafs.spark.location import owner_client
 from kafkafs.spark.location.owner_client import OwnerNotReached
-from storage import LogManager
+from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
+from storage.log.append import append_batches
 from storage.task import Task
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, check_data, mounted
 from tests.mount.programs import Running
-from tests.storage.compaction.cleaned import Clock
-from tests.storage.compaction.test_staged_round import Writer, files_of, small_map
+from tests.storage.compaction.cleaned import Clock, put
+from tests.storage.compaction.test_staged_round import files_of, small_map
 from tests.storage.logs import opened, write_settings
+from tests.storage.producers import Producer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,15 +49,28 @@ def write(data: Path, clock: Clock, **settings: object) -> None:
         for topic in ("t", "other"):
             for partition in range(2):
                 log = manager.log(topic, partition)
-                writer = Writer(7 + partition, clock, keys=20)
                 for turn in range(2):
-                    for _ in range(100):
-                        writer.write(log)
-                    writer.end_all(log)
+                    write_batches(log, clock.now_ms, random.Random(10 * partition + turn))
                     log.roll(clock.now_ms)
                     if turn == partition and topic == "t":
                         LogCleaner(manager).clean(log, Task())
     clock.now_ms += 2000
+
+
+def write_batches(log: Log, now_ms: int, draw: random.Random) -> None:
+    """Batches of 20 keys and of all codecs, tombstones, and transactions of both ends."""
+    producer = Producer(draw.randrange(100), transactional=True, now_ms=now_ms)
+    for number in range(100):
+        pairs = [
+            (b"key %d" % draw.randrange(20), draw.choice((None, b"x" * draw.randrange(30))))
+            for _ in range(draw.randrange(1, 7))
+        ]
+        put(log, *pairs, timestamp_ms=now_ms, codec=draw.randrange(5))
+        if number % 20 == 5:
+            append_batches(log, producer.batch(b"sent"), now_ns=now_ms * 1_000_000)
+        elif number % 20 == 15:
+            end = draw.choice((producer.commit, producer.abort))
+            append_batches(log, end(), now_ns=now_ms * 1_000_000)
 
 
 def state(data: Path) -> dict[str, bytes]:
