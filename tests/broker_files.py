@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -227,6 +228,16 @@ class BrokerPartition:
         write_offsets(self.data, paths.LOG_STARTS, {(self.topic, self.number): offset})
         self.step()
 
+    def at_step(self, number: int, act: Callable[[], object]) -> None:
+        """Call ``act`` after the ``number``-th change from now on."""
+        changes = itertools.count(1)
+
+        def step() -> None:
+            if next(changes) == number:
+                act()
+
+        self.step = step
+
     def clean(
         self,
         count: int,
@@ -402,3 +413,13 @@ class Between(Files):
     def listing(self, path: str) -> list[tuple[str, Kind]]:
         self._asked()
         return super().listing(path)
+
+
+def before_each_operation(at_least: int) -> Iterator[tuple[int, Between]]:
+    """Yield numbers and disks on which somebody acts, until one on which nobody has acted."""
+    for number in itertools.count():
+        files = Between(number)
+        yield number, files
+        if not files.has_acted:
+            break
+    assert number > at_least

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,7 +29,13 @@ from storage.record.control import COMMIT
 from storage.record.header import parse_header
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
-from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition, UnreadableFile
+from tests.broker_files import (
+    NOW_MS,
+    BrokerDirectory,
+    BrokerPartition,
+    UnreadableFile,
+    before_each_operation,
+)
 from tests.crash.disk import SimulatedDisk
 from tests.log_check import check_log
 from tests.storage.logs import append, opened, remove_head, values
@@ -124,11 +131,26 @@ class Follow:
         assert not self.follower.look()
 
 
+NewFollow = Callable[..., Follow]
+
+
 @pytest.fixture
-def follow(tmp_path: Path) -> Iterator[Follow]:
-    follow = Follow(tmp_path / "data")
-    yield follow
-    follow.manager.close()
+def new_follow(tmp_path: Path) -> Iterator[NewFollow]:
+    """Return a function that begins to follow another directory, and closes the one before."""
+    with contextlib.ExitStack() as stack:
+
+        def new(files: Files | None = None) -> Follow:
+            stack.close()
+            follow = Follow(Path(tempfile.mkdtemp(dir=tmp_path)) / "data", files)
+            stack.callback(follow.manager.close)
+            return follow
+
+        yield new
+
+
+@pytest.fixture
+def follow(new_follow: NewFollow) -> Follow:
+    return new_follow()
 
 
 # -- the end -------------------------------------------------------------------------------------
@@ -138,6 +160,7 @@ def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
     with opened(tmp_path) as writer:
         writer.create_topic("t", 1)
         writer.change_topic_settings("t", {"internal.segment.bytes": "600"})
+        writer.change_topic_settings("t", {"index.interval.bytes": "100"})
         log = writer.log("t", 0)
         append(log, b"0")
         with LogManager.open(str(tmp_path), read_only=True) as reader:
@@ -150,6 +173,10 @@ def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
                 assert values(seen) == [b"%d" % i for i in range(n + 1)]
                 assert not follower.look()
             assert len(seen.segments) == len(log.segments)
+            # The indexes that the writer extends are used.
+            counts = [segment.offset_index.count for segment in log.segments]
+            assert [segment.offset_index.count for segment in seen.segments] == counts
+            assert max(counts) > 2
             assert check_log(seen) == []
             remove_head(log, 3, 0)
             assert follower.look()
@@ -295,21 +322,6 @@ def test_damage_in_a_sealed_segment_is_named(follow: Follow) -> None:
     assert values(follow.log) == [b"zero"]
 
 
-def test_indexes_that_the_writer_extends_are_used(tmp_path: Path) -> None:
-    with opened(tmp_path) as writer:
-        writer.create_topic("t", 1)
-        log = writer.log("t", 0)
-        append(log, b"0")
-        with LogManager.open(str(tmp_path), read_only=True) as reader:
-            seen = reader.log("t", 0)
-            follower = LogFollower(seen, lambda: NEVER_FRESH)
-            assert seen.active.offset_index.count == 0
-            for _ in range(20):
-                append(log, b"x" * 1000)
-            follower.look()
-            assert seen.active.offset_index.count == log.active.offset_index.count > 2
-
-
 # -- what a look costs ---------------------------------------------------------------------------
 
 
@@ -339,28 +351,26 @@ class Counting(Files):
         return super().pread(fd, size, position)
 
 
-def test_two_stats_where_nothing_has_changed(tmp_path: Path) -> None:
+def test_two_stats_where_nothing_has_changed(new_follow: NewFollow) -> None:
     files = Counting()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     follow.partition.append(b"one")
     follow.look()
     files.asked.clear()
     assert follow.look() == []
     assert files.asked == ["stat", "stat"]
-    follow.manager.close()
 
 
-def test_a_time_of_change_that_is_young_is_not_relied_on(tmp_path: Path) -> None:
+def test_a_time_of_change_that_is_young_is_not_relied_on(new_follow: NewFollow) -> None:
     """Another change may come at the same moment: of a kernel's clock that ticks slowly."""
     files = Counting()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     changed = follow.partition.active.stat().st_mtime_ns
     follower = LogFollower(follow.log, lambda: changed)
     follower.look()
     files.asked.clear()
     follower.look()
     assert {"scan", "pread"} <= set(files.asked)
-    follow.manager.close()
 
 
 # -- the past ------------------------------------------------------------------------------------
@@ -476,16 +486,7 @@ def test_a_killed_broker_was_about_to_replace_what_is_not_seen_to_be_below_the_h
     partition.append(b"last")
     follower.look()
     assert tail.values == []
-    steps = 0
-
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-        if steps == look_at:
-            follower.look()
-            partition.step = lambda: None
-
-    partition.step = step
+    partition.at_step(look_at, follower.look)
     partition.clean(8, lambda offset, value: value.startswith(b"a") or offset == 20)
     partition.remove_deleted()
     follower.look()
@@ -516,7 +517,7 @@ def test_what_came_and_went_unseen(follow: Follow, kept: bytes, told: list[str])
 
 
 def test_a_cleaned_segment_is_deleted_before_anything_that_a_look_asks_of_the_disk(
-    tmp_path: Path,
+    new_follow: NewFollow,
 ) -> None:
     """The follower has read the first of two segments that became one, and not the second."""
 
@@ -524,27 +525,22 @@ def test_a_cleaned_segment_is_deleted_before_anything_that_a_look_asks_of_the_di
         partition.delete_head(2)
         partition.remove_deleted()
 
-    number, has_acted = 0, True
-    while has_acted:
-        files = Between(number)
-        follow = Follow(tmp_path / f"{number}", files)
-        with contextlib.closing(follow.manager):
-            # The deletion may leave the directory's mtime as it was.
-            follow.follower = LogFollower(follow.log, lambda: 0)
-            fill(follow.partition)
-            follow.partition.clean(1, lambda offset, value: value.startswith(b"b"))
-            follow.partition.clean(2, lambda offset, value: value.startswith(b"b"), first=1)
-            for path in follow.partition.directory.glob(f"{7:020d}*{paths.DELETED}"):
-                path.unlink()
-            follow.partition.append(b"more")
-            files.begin(partial(delete, follow.partition))
+    for _, files in before_each_operation(10):
+        follow = new_follow(files)
+        # The deletion may leave the directory's mtime as it was.
+        follow.follower = LogFollower(follow.log, lambda: 0)
+        fill(follow.partition)
+        follow.partition.clean(1, lambda offset, value: value.startswith(b"b"))
+        follow.partition.clean(2, lambda offset, value: value.startswith(b"b"), first=1)
+        for path in follow.partition.directory.glob(f"{7:020d}*{paths.DELETED}"):
+            path.unlink()
+        follow.partition.append(b"more")
+        files.begin(partial(delete, follow.partition))
+        follow.look()
+        files.end()
+        if files.has_acted:
             follow.look()
-            files.end()
-            if files.has_acted:
-                follow.look()
-                follow.check()
-        number, has_acted = number + 1, files.has_acted
-    assert number > 10
+            follow.check()
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -568,27 +564,28 @@ def test_what_was_read_is_intact_when_its_name_leads_to_a_cleaned_file(
     follow.check()
 
 
-def test_a_cleaned_segment_is_loaded_once_while_it_waits_for_hidden_records(tmp_path: Path) -> None:
+def test_a_cleaned_segment_is_loaded_once_while_it_waits_for_hidden_records(
+    new_follow: NewFollow,
+) -> None:
     files = Counting()
-    follow = Follow(tmp_path / "data", files)
-    with contextlib.closing(follow.manager):
-        partition, producer = follow.partition, Producer(7, transactional=True)
-        partition.put(producer.batch(b"a", b"b"), b"a", b"b")
-        partition.roll()
-        follow.look()
-        limit = partition.next_offset
-        follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: limit)
-        partition.put(producer.marker(COMMIT))
-        partition.clean(1, lambda offset, value: True)
-        old = follow.log.segments[0]
-        for expected in (True, False, False):
-            files.asked.clear()
-            follower.look()
-            assert follow.log.segments[0] is old
-            assert ("open" in files.asked) == expected
-        limit = partition.next_offset
+    follow = new_follow(files)
+    partition, producer = follow.partition, Producer(7, transactional=True)
+    partition.put(producer.batch(b"a", b"b"), b"a", b"b")
+    partition.roll()
+    follow.look()
+    limit = partition.next_offset
+    follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: limit)
+    partition.put(producer.marker(COMMIT))
+    partition.clean(1, lambda offset, value: True)
+    old = follow.log.segments[0]
+    for expected in (True, False, False):
+        files.asked.clear()
         follower.look()
-        follow.check()
+        assert follow.log.segments[0] is old
+        assert ("open" in files.asked) == expected
+    limit = partition.next_offset
+    follower.look()
+    follow.check()
 
 
 def test_the_active_segment_has_its_name_again(follow: Follow) -> None:
@@ -671,9 +668,9 @@ class Unlisted(Files):
         return super().scan(path)
 
 
-def test_appends_are_read_while_the_directory_cannot_be_listed(tmp_path: Path) -> None:
+def test_appends_are_read_while_the_directory_cannot_be_listed(new_follow: NewFollow) -> None:
     files = Unlisted()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     follow.look()
     (follow.partition.directory / "other").touch()
     files.is_full = True
@@ -686,7 +683,6 @@ def test_appends_are_read_while_the_directory_cannot_be_listed(tmp_path: Path) -
     files.is_full = False
     assert follow.look() == []
     follow.check()
-    follow.manager.close()
 
 
 def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
@@ -724,21 +720,16 @@ def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
             segment.open_log()
         else:
             segment.close_descriptors()
-    steps = 0
     seen: list[Any] = []
 
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-        if steps == stopped:
-            for path in partition.directory.glob("*.deleted"):
-                path.unlink()
-            follow.look()
-            seen.append(values(follow.log))
+    def remove() -> None:
+        for path in partition.directory.glob("*.deleted"):
+            path.unlink()
+        follow.look()
+        seen.append(values(follow.log))
 
-    partition.step = step
+    partition.at_step(stopped, remove)
     partition.clean(3, lambda offset, value: value.startswith(b"b"))
-    assert steps == 6
     assert seen == [partition.values]
     kept = follow.log.segments[0]
     assert follow.look() == []
@@ -755,17 +746,8 @@ def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow
     data = [SegmentReader(segment).read(0, segment.size) for segment in old]
     for segment in follow.log.segments:
         segment.close_descriptors()
-    steps = 0
-
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 2:
-            follow.look()
-
-    partition.step = step
+    partition.at_step(2, follow.look)
     partition.clean(3, lambda offset, value: value.startswith(b"b"))
-    partition.step = lambda: None
     partition.remove_deleted()
     follow.look()
     assert [SegmentReader(segment).read(0, segment.size) for segment in old] == data
@@ -926,7 +908,7 @@ def test_a_transaction_of_which_nothing_was_left_to_read(follow: Follow) -> None
 @pytest.mark.parametrize("is_bad", [False, True])
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_search_for_gaps_leaves_no_file_open(
-    tmp_path: Path, is_deleted: bool, is_bad: bool
+    new_follow: NewFollow, is_deleted: bool, is_bad: bool
 ) -> None:
     """Otherwise the writer could not free the space of a segment that it deletes later.
 
@@ -934,7 +916,7 @@ def test_a_search_for_gaps_leaves_no_file_open(
     """
     files = UnreadableFile()
     files.number = errno.ENOMEM
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     partition, log = follow.partition, follow.log
     producer = Producer(1, transactional=True)
     aborted = partition.put(producer.batch(b"aborted"))
@@ -963,7 +945,6 @@ def test_a_search_for_gaps_leaves_no_file_open(
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             assert not descriptor.readlink().is_relative_to(partition.directory)
-    follow.manager.close()
 
 
 class Headers(Files):
@@ -978,10 +959,10 @@ class Headers(Files):
         return super().pread(fd, size, position)
 
 
-def test_a_search_for_gaps_begins_at_the_end(tmp_path: Path) -> None:
+def test_a_search_for_gaps_begins_at_the_end(new_follow: NewFollow) -> None:
     """Most segments of a cleaned log have gaps: one of them is searched."""
     files = Headers()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     partition = follow.partition
     producer = Producer(1, transactional=True)
     taken = {partition.put(producer.batch(b"aborted"))}
@@ -1002,13 +983,12 @@ def test_a_search_for_gaps_begins_at_the_end(tmp_path: Path) -> None:
     # One for the search, besides those that load a segment.
     assert reads == [reads[0], reads[0], reads[0] + 1]
     follow.check()
-    follow.manager.close()
 
 
-def test_what_is_before_a_segment_that_cannot_be_searched_for_gaps(tmp_path: Path) -> None:
+def test_what_is_before_a_segment_that_cannot_be_searched_for_gaps(new_follow: NewFollow) -> None:
     """It can be read although the disk cannot read a later segment."""
     files = UnreadableFile()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     partition = follow.partition
     producer = Producer(1, transactional=True)
     partition.put(producer.batch(b"inside"), b"inside")
@@ -1027,7 +1007,6 @@ def test_what_is_before_a_segment_that_cannot_be_searched_for_gaps(tmp_path: Pat
     files.inode = -1
     follow.look()
     follow.check()
-    follow.manager.close()
 
 
 def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
@@ -1072,9 +1051,9 @@ class Reusing(Files):
 
 @pytest.mark.parametrize("base", [0, 13])
 @pytest.mark.parametrize("looks", [False, True])
-def test_an_inode_number_that_is_given_again(tmp_path: Path, looks: bool, base: int) -> None:
+def test_an_inode_number_that_is_given_again(new_follow: NewFollow, looks: bool, base: int) -> None:
     """It is another file all the same: not one that was cut, and none to read in its place."""
-    follow = Follow(tmp_path / "data", Reusing(base))
+    follow = new_follow(Reusing(base))
     partition = follow.partition
     fill(partition)
     partition.append(b"last")
@@ -1096,7 +1075,6 @@ def test_an_inode_number_that_is_given_again(tmp_path: Path, looks: bool, base: 
                 SegmentReader(segment).read(0, segment.size)
     assert "truncated" not in follow.look()
     follow.check()
-    follow.manager.close()
 
 
 # -- a log that is cut ---------------------------------------------------------------------------
@@ -1158,10 +1136,10 @@ class FailingRead(Files):
 
 @pytest.mark.parametrize("failing", range(-1, 10))
 def test_a_cut_below_the_high_watermark_is_told_after_a_read_error(
-    tmp_path: Path, failing: int
+    new_follow: NewFollow, failing: int
 ) -> None:
     files = FailingRead()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     partition = follow.partition
     for value in (b"one", b"two"):
         partition.append(value)
@@ -1179,7 +1157,6 @@ def test_a_cut_below_the_high_watermark_is_told_after_a_read_error(
     assert values(follow.log) == [b"zero", b"other", b"more"]
     assert follow.told.segments == list(follow.log.segments)
     assert follow.log.counters.truncations == 1
-    follow.manager.close()
 
 
 @pytest.mark.parametrize("offset", [4, 5, 7, 8])
@@ -1223,7 +1200,7 @@ def test_a_cut_of_everything(follow: Follow) -> None:
 
 
 def test_a_cut_log_whose_files_leave_before_anything_that_a_look_asks_of_the_disk(
-    tmp_path: Path,
+    new_follow: NewFollow,
 ) -> None:
     """The writer drops everything, and has not made the first file of the new log."""
 
@@ -1231,28 +1208,23 @@ def test_a_cut_log_whose_files_leave_before_anything_that_a_look_asks_of_the_dis
         for path in partition.directory.glob(f"*{paths.LOG}"):
             path.rename(f"{path}{paths.DELETED}")
 
-    number, has_acted = 0, True
-    while has_acted:
-        files = Between(number)
-        follow = Follow(tmp_path / f"{number}", files)
-        with contextlib.closing(follow.manager):
-            fill(follow.partition)
-            follow.partition.append(b"kept")
-            offset = follow.partition.next_offset
-            follow.partition.append(b"cut")
-            follow.look()
-            follow.partition.truncate(offset)
-            files.begin(partial(drop, follow.partition))
-            follow.look()
-            files.end()
-            bases = [segment.base_offset for segment in follow.log.segments]
-            assert bases == follow.partition.bases, number
-            follow.partition.start_over(1000)
-            follow.partition.append(b"thousand")
-            follow.look()
-            follow.check()
-        number, has_acted = number + 1, files.has_acted
-    assert number > 10
+    for number, files in before_each_operation(10):
+        follow = new_follow(files)
+        fill(follow.partition)
+        follow.partition.append(b"kept")
+        offset = follow.partition.next_offset
+        follow.partition.append(b"cut")
+        follow.look()
+        follow.partition.truncate(offset)
+        files.begin(partial(drop, follow.partition))
+        follow.look()
+        files.end()
+        bases = [segment.base_offset for segment in follow.log.segments]
+        assert bases == follow.partition.bases, number
+        follow.partition.start_over(1000)
+        follow.partition.append(b"thousand")
+        follow.look()
+        follow.check()
 
 
 def test_a_log_that_starts_over_further_back(follow: Follow) -> None:
@@ -1281,9 +1253,9 @@ def test_many_looks_are_remembered_sparsely(follow: Follow) -> None:
 # -- races ---------------------------------------------------------------------------------------
 
 
-def test_files_that_are_renamed_between_two_looks_at_them(tmp_path: Path) -> None:
+def test_files_that_are_renamed_between_two_looks_at_them(new_follow: NewFollow) -> None:
     files = Counting()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     fill(follow.partition)
     follow.look()
     stats = 0
@@ -1300,38 +1272,30 @@ def test_files_that_are_renamed_between_two_looks_at_them(tmp_path: Path) -> Non
     files.on_stat = rename
     follow.look()
     follow.check()
-    follow.manager.close()
 
 
 @pytest.mark.parametrize(("before", "segments"), [(0, 1), (0, 4), (1, 2), (2, 1), (2, 4)])
 def test_a_cleaner_comes_before_anything_that_a_look_asks_of_the_disk(
-    tmp_path: Path, before: int, segments: int
+    new_follow: NewFollow, before: int, segments: int
 ) -> None:
     """Nothing is shown twice, and nothing is missed. `before`: what another has cleaned already."""
-    number = 0
-    while True:
-        files = Between(number)
-        follow = Follow(tmp_path / str(number), files)
+    for _, files in before_each_operation(10):
+        follow = new_follow(files)
         clean = partial(follow.partition.clean, segments)
-        with contextlib.closing(follow.manager):
-            fill(follow.partition, 6)
-            follow.look()
-            if before:
-                follow.partition.clean(before, lambda offset, value: not value.startswith(b"a"))
-            follow.partition.append(b"last")
-            follow.partition.roll()
-            files.begin(lambda: clean(lambda offset, value: value.startswith((b"b", b"last"))))  # noqa: B023
-            follow.look()
-            files.end()
-            offsets = [record.offset for record in follow.log.records()]
-            assert offsets == sorted(set(offsets))
-            assert {offset for offset, _ in follow.partition.records} <= {*offsets}
-            follow.look()
-            follow.check()
-        if not files.has_acted:
-            break
-        number += 1
-    assert number > 10
+        fill(follow.partition, 6)
+        follow.look()
+        if before:
+            follow.partition.clean(before, lambda offset, value: not value.startswith(b"a"))
+        follow.partition.append(b"last")
+        follow.partition.roll()
+        files.begin(lambda: clean(lambda offset, value: value.startswith((b"b", b"last"))))  # noqa: B023
+        follow.look()
+        files.end()
+        offsets = [record.offset for record in follow.log.records()]
+        assert offsets == sorted(set(offsets))
+        assert {offset for offset, _ in follow.partition.records} <= {*offsets}
+        follow.look()
+        follow.check()
 
 
 class Torn(Files):
@@ -1339,7 +1303,7 @@ class Torn(Files):
 
     def __init__(self) -> None:
         super().__init__()
-        self.between: Callable[[], None] | None = None
+        self.between: Callable[[], object] | None = None
 
     def listing(self, path: str) -> list[tuple[str, Kind]]:
         before = super().listing(path)
@@ -1355,39 +1319,31 @@ class Torn(Files):
 
 
 @pytest.mark.parametrize("first", [0, 2])
-def test_a_swap_ends_while_a_large_directory_is_listed(tmp_path: Path, first: int) -> None:
+def test_a_swap_ends_while_a_large_directory_is_listed(new_follow: NewFollow, first: int) -> None:
     """Neither the old nor the new name is in the list: nothing is missed."""
     files = Torn()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     partition = follow.partition
-    with contextlib.closing(follow.manager):
-        for number in range(1000):
-            (partition.directory / f"other.{number}").touch()
-        fill(partition, 6)
+    for number in range(1000):
+        (partition.directory / f"other.{number}").touch()
+    fill(partition, 6)
+    follow.look()
+    seen: list[Any] = []
+    final = partition.log(partition.bases[first])
+    swapped = Path(f"{final}{paths.SWAP}")
+
+    def look() -> None:
+        files.between = lambda: swapped.rename(final)
         follow.look()
-        steps = 0
-        seen: list[Any] = []
+        seen.append(values(follow.log))
+        final.rename(swapped)
 
-        def step() -> None:
-            nonlocal steps
-            steps += 1
-            if steps == 4:
-                # What is replaced is put aside, and it has no name but `.swap` yet.
-                def end() -> None:
-                    final = partition.log(partition.bases[first])
-                    Path(f"{final}{paths.SWAP}").rename(final)
-
-                files.between = end
-                follow.look()
-                seen.append(values(follow.log))
-                final = partition.log(partition.bases[first])
-                final.rename(f"{final}{paths.SWAP}")
-
-        partition.step = step
-        partition.clean(2, lambda offset, value: value.startswith(b"b"), first)
-        assert seen == [partition.values]
-        follow.look()
-        follow.check()
+    # What is replaced is put aside, and it has no name but `.swap` yet.
+    partition.at_step(4, look)
+    partition.clean(2, lambda offset, value: value.startswith(b"b"), first)
+    assert seen == [partition.values]
+    follow.look()
+    follow.check()
 
 
 @pytest.mark.parametrize(
@@ -1395,7 +1351,7 @@ def test_a_swap_ends_while_a_large_directory_is_listed(tmp_path: Path, first: in
     [(0, False, False), (0, True, True), (4, False, True), (4, True, False)],
 )
 def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_disk(
-    tmp_path: Path, first: int, is_seen: bool, removed: bool
+    new_follow: NewFollow, first: int, is_seen: bool, removed: bool
 ) -> None:
     """It was rolled before that, and is cleaned with all before it or alone. Nothing is cut, and
     what comes is told once: or what is left of it takes its place, where what was put aside is
@@ -1411,46 +1367,41 @@ def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_d
         if removed:
             partition.remove_deleted()
 
-    number = 0
-    while True:
-        files = Between(number)
-        follow = Follow(tmp_path / str(number), files)
-        with contextlib.closing(follow.manager):
-            fill(follow.partition)
-            follow.partition.append(b"seen")
-            if is_seen:
-                follow.look()
-            for segment in follow.log.segments:
-                # So that only its names tell.
-                segment.close_descriptors()
-            follow.partition.append(b"more")
-            # The names are looked at, though there is no other log.
-            (follow.partition.directory / "other").touch()
-            tail = Tail(follow.log)
-            files.begin(lambda: clean(follow.partition))  # noqa: B023
-            told = follow.look()
-            files.end()
-            if not files.has_acted:
-                break
-            told += follow.look()
-            assert "truncated" not in told
-            assert tail.values[-1] == b"new"
-            is_all = tail.values[-3:] == [b"more", b"unseen", b"new"]
-            is_taken = removed or first > 0
-            assert is_all or (is_taken and "rolled swapping swapped appended" in " ".join(told))
-            follow.check()
-        number += 1
-    assert number > 10
+    for _, files in before_each_operation(10):
+        follow = new_follow(files)
+        fill(follow.partition)
+        follow.partition.append(b"seen")
+        if is_seen:
+            follow.look()
+        for segment in follow.log.segments:
+            # So that only its names tell.
+            segment.close_descriptors()
+        follow.partition.append(b"more")
+        # The names are looked at, though there is no other log.
+        (follow.partition.directory / "other").touch()
+        tail = Tail(follow.log)
+        files.begin(lambda: clean(follow.partition))  # noqa: B023
+        told = follow.look()
+        files.end()
+        if not files.has_acted:
+            continue
+        told += follow.look()
+        assert "truncated" not in told
+        assert tail.values[-1] == b"new"
+        is_all = tail.values[-3:] == [b"more", b"unseen", b"new"]
+        is_taken = removed or first > 0
+        assert is_all or (is_taken and "rolled swapping swapped appended" in " ".join(told))
+        follow.check()
 
 
 @pytest.mark.parametrize("removed", [False, True])
 @pytest.mark.parametrize("first", [0, 4])
 def test_the_active_segment_is_cleaned_between_the_look_at_names_and_at_it(
-    tmp_path: Path, first: int, removed: bool
+    new_follow: NewFollow, first: int, removed: bool
 ) -> None:
     """It is not the file that was read any more: nothing is cut."""
     files = Counting()
-    follow = Follow(tmp_path / "data", files)
+    follow = new_follow(files)
     partition = follow.partition
     fill(partition)
     partition.append(b"seen")
@@ -1476,7 +1427,6 @@ def test_the_active_segment_is_cleaned_between_the_look_at_names_and_at_it(
     assert told.count("appended") == 1
     follow.look()
     follow.check()
-    follow.manager.close()
 
 
 def test_a_directory_that_is_gone(follow: Follow) -> None:

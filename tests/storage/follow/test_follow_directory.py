@@ -7,19 +7,24 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import LogManager
 from storage.errors import SegmentGone, StorageError
-from storage.files import Files, Kind
+from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.record.control import COMMIT
-from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
+from tests.broker_files import (
+    NOW_MS,
+    BrokerDirectory,
+    BrokerPartition,
+    before_each_operation,
+)
 from tests.storage.logs import append, values
 from tests.storage.producers import Producer
 from tests.storage.transactions import Client
@@ -212,39 +217,13 @@ def test_a_renamed_directory_can_be_read_for_a_while(followed: Followed, name: s
     assert values(followed.manager.log("t", 0)) == [b"new"]
 
 
-class Interrupted(Files):
-    """Calls `interrupt` before the operation number `at` that looks at files or opens one."""
-
-    def __init__(self, interrupt: Callable[[], None]) -> None:
-        super().__init__()
-        self.interrupt = interrupt
-        self.at = -1
-
-    def _count(self) -> None:
-        self.at -= 1
-        if self.at == 0:
-            self.interrupt()
-
-    def file_stat(self, path: str) -> os.stat_result:
-        self._count()
-        return super().file_stat(path)
-
-    def listing(self, path: str) -> list[tuple[str, Kind]]:
-        self._count()
-        return super().listing(path)
-
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        self._count()
-        return super().open(path, flags, mode)
-
-
 @pytest.mark.parametrize("change", ["nothing", "append", "roll"])
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_log_gets_no_records_of_another_topic(tmp_path: Path, is_open: bool, change: str) -> None:
     """The directory is replaced before any operation of a look. The next look for partitions
     notices that.
     """
-    for at in range(1, 100):
+    for at, files in before_each_operation(5):
         followed = Followed(tmp_path / f"{at}")
         old = followed.broker.partition()
         for value in (b"a", b"b"):
@@ -260,7 +239,6 @@ def test_a_log_gets_no_records_of_another_topic(tmp_path: Path, is_open: bool, c
                 new.roll()
             new.append(b"3")
 
-        files = Interrupted(replace)
         follower = followed.open(files)
         log = followed.manager.log("t", 0)
         assert values(log) == [b"a", b"b", b"c"]
@@ -271,13 +249,12 @@ def test_a_log_gets_no_records_of_another_topic(tmp_path: Path, is_open: bool, c
             old.append(b"d")
         elif change == "roll":
             old.roll()
-        files.at = at
+        files.begin(replace)
         with contextlib.suppress(StorageError, OSError):
             follower.look(log)
-        is_replaced = files.at <= 0
-        files.at = -1
-        if not is_replaced:
-            break
+        files.end()
+        if not files.has_acted:
+            continue
         for _ in range(2):
             with contextlib.suppress(StorageError, OSError):
                 follower.look(log)
@@ -290,12 +267,11 @@ def test_a_log_gets_no_records_of_another_topic(tmp_path: Path, is_open: bool, c
             follower.look_for_partitions()
         assert values(followed.manager.log("t", 0)) == [b"1", b"2", b"1", b"2", b"3"]
         followed.manager.close()
-    assert at > 5
 
 
 def test_a_log_gets_no_producers_of_another_topic(tmp_path: Path) -> None:
     """The directory is replaced while the follower reads the snapshot at its new first segment."""
-    for at in range(1, 100):
+    for at, files in before_each_operation(5):
         followed = Followed(tmp_path / f"{at}")
         old, mine = followed.broker.partition(), Producer(1, transactional=True)
         old.put(mine.batch(b"open"), b"open")
@@ -307,7 +283,6 @@ def test_a_log_gets_no_producers_of_another_topic(tmp_path: Path) -> None:
                 new.put(other.batch(b"other"), b"other")
                 new.roll()
 
-        files = Interrupted(replace)
         follower = followed.open(files)
         log = followed.manager.log("t", 0)
         old.put(mine.commit())
@@ -317,18 +292,14 @@ def test_a_log_gets_no_producers_of_another_topic(tmp_path: Path) -> None:
         log.active.close_descriptors()
         old.delete_head(2)
         old.remove_deleted()
-        files.at = at
+        files.begin(replace)
         with contextlib.suppress(StorageError, OSError):
             follower.look(log)
-        is_replaced = files.at <= 0
-        files.at = -1
+        files.end()
         with contextlib.suppress(StorageError, OSError):
             follower.look(log)
         assert {each.producer_id for each in log.producers} <= {1}, at
         followed.manager.close()
-        if not is_replaced:
-            break
-    assert at > 5
 
 
 def test_a_partition_is_replaced_while_the_disk_cannot_be_read(tmp_path: Path) -> None:
@@ -337,36 +308,31 @@ def test_a_partition_is_replaced_while_the_disk_cannot_be_read(tmp_path: Path) -
     def fail() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    for at in range(1, 100):
+    for at, files in before_each_operation(5):
         followed = Followed(tmp_path / f"{at}")
         old = followed.broker.partition()
         old.append(b"old")
-        files = Interrupted(fail)
         follower = followed.open(files)
         log = followed.manager.log("t", 0)
         log.active.close_descriptors()
         followed.broker.delete(old)
         followed.broker.partition().append(b"new")
-        files.at = at
+        files.begin(fail)
         with contextlib.suppress(OSError):
             follower.look_for_partitions()
-        has_failed = files.at <= 0
-        files.at = -1
+        files.end()
         follower.look_for_partitions()
         assert values(log) == [b"old"], at
         (new,) = followed.manager.logs()
         assert values(new) == [b"new"], at
         assert not followed.manager.topics.faulty
         followed.manager.close()
-        if not has_failed:
-            break
-    assert at > 5
 
 
 def test_a_directory_is_replaced_while_it_is_opened(tmp_path: Path) -> None:
     """No log has the id of one and records of the other."""
     ids = "AAAAAAAAAAAAAAAAAAAAAQ", "BBBBBBBBBBBBBBBBBBBBBQ"
-    for at in range(1, 100):
+    for at, files in before_each_operation(5):
         followed = Followed(tmp_path / f"{at}")
         old = followed.broker.partition("t", 0, ids[0])
         old.append(b"a", b"b")
@@ -380,13 +346,11 @@ def test_a_directory_is_replaced_while_it_is_opened(tmp_path: Path) -> None:
             new.roll()
             new.append(b"2", b"3")
 
-        files = Interrupted(replace)
-        files.at = at
+        files.begin(replace)
         follower = followed.open(files)
-        is_replaced = files.at <= 0
-        files.at = -1
-        if not is_replaced:
-            break
+        files.end()
+        if not files.has_acted:
+            continue
         for _ in range(2):
             for log in list(followed.manager.logs()):
                 with contextlib.suppress(StorageError, OSError):
@@ -397,7 +361,6 @@ def test_a_directory_is_replaced_while_it_is_opened(tmp_path: Path) -> None:
             follower.look_for_partitions()
         assert values(followed.manager.log("t", 0)) == [b"1", b"2", b"3"], at
         followed.manager.close()
-    assert at > 5
 
 
 def test_one_of_the_same_name_waits_until_the_last_of_the_old_is_gone(followed: Followed) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from storage import LogManager, paths
 from storage.follow.follow_directory import DirectoryFollower
-from tests.broker_files import Between, BrokerDirectory, BrokerPartition
+from tests.broker_files import Between, BrokerDirectory, BrokerPartition, before_each_operation
 from tests.storage.logs import values
 from tests.storage.producers import Producer
 
@@ -71,13 +71,11 @@ def test_it_is_rewritten_while_it_is_opened(
     until: int | None,
 ) -> None:
     """``until``: the high watermark that was written down before."""
-    number = 0
-    while True:
+    for number, files in before_each_operation(20):
         broker = BrokerDirectory(tmp_path / str(number))
         partition = _filled(broker)
         if until is not None:
             broker.write_high_watermark(partition, until)
-        files = Between(number)
         files.begin(lambda: change(partition))  # noqa: B023
         with LogManager.open(
             str(broker.data), read_only=True, files=files, keeps_faulty=True
@@ -98,10 +96,6 @@ def test_it_is_rewritten_while_it_is_opened(
                 assert shown == partition.values[: len(shown)]
             assert not any(segment.damages for segment in log.segments)
         assert not caplog.records
-        if not files.has_acted:
-            break
-        number += 1
-    assert number > 20
 
 
 @pytest.mark.parametrize("looked", [False, True])
