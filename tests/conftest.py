@@ -46,6 +46,10 @@ SPARK_SESSION = "spark: SparkSession"
 """A file with a test that has such an argument asks for the Spark session."""
 
 
+#: The gate judges every so many stops of a crash test.
+GATE_STOPS = 9
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak-hours", type=float, help="how long all judges of tests/soak run together"
@@ -54,7 +58,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--growths", type=int, default=0, help="how often files grow under the page cache's judge"
     )
     parser.addoption(
-        "--stops", type=int, default=9, metavar="N", help="crash tests judge every Nth stop"
+        "--stops",
+        type=int,
+        default=GATE_STOPS,
+        metavar="N",
+        help="crash tests judge every Nth stop",
     )
 
 

@@ -8,17 +8,18 @@ one depends on the test and on `--hypothesis-seed`, so that each run of the soak
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import GATE_STOPS
 from tests.crash import moments
 from tests.in_memory import tmp_path
 
 __all__ = ["tmp_path"]
 
-#: The seeds before it are those of the gate.
+#: Of the power cuts that only the soak part makes. The seeds before it are those of the gate.
 FIRST_SEED = 4
+MORE_POWER_CUTS = 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,11 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def chosen_stops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     options = request.config.option
     start = zlib.crc32(f"{request.node.nodeid} {options.hypothesis_seed}".encode())
-    monkeypatch.setattr(moments, "choice", moments.Choice(options.stops, start))
-
-
-@pytest.fixture
-def random_seeds(request: pytest.FixtureRequest) -> Callable[[int], range]:
-    """Return a function that gives COUNT seeds of power cuts, derived from the seed of the run."""
-    first = FIRST_SEED + int(request.config.getoption("--hypothesis-seed") or 0)
-    return lambda count: range(first, first + count)
+    first = FIRST_SEED + int(options.hypothesis_seed or 0)
+    more = 0 if options.stops == GATE_STOPS else MORE_POWER_CUTS
+    choice = moments.Choice(options.stops, start, range(first, first + more))
+    monkeypatch.setattr(moments, "choice", choice)

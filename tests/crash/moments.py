@@ -25,10 +25,14 @@ State: TypeAlias = "dict[str, bytes | State]"
 
 
 class Choice(NamedTuple):
-    """Which stops are judged: each `every`-th; the first one is number `start` modulo `every`."""
+    """Which stops are judged: each `every`-th; the first one is number `start` modulo `every`.
+
+    `seeds`: those of more power cuts, where a test makes any.
+    """
 
     every: int = 1
     start: int = 0
+    seeds: range = range(0)
 
     def of(self, found: list[Found], one_of: int) -> list[Found]:
         every = min(self.every * one_of, max(len(found), 1))
@@ -142,7 +146,7 @@ class Stops:
     """Collects, during one run on its ``disk``, everything that may be found where it stops.
 
     ``expected`` tells at each operation what is known by then; ``seeds`` are those of the power
-    cuts, beside the death of the process.
+    cuts, beside the death of the process. ``more``: with those of `choice`, if there are any.
     """
 
     def __init__(
@@ -150,13 +154,15 @@ class Stops:
         data: Path,
         *,
         seeds: Iterable[int] = (),
+        more: bool = True,
         expected: Callable[[], tuple[object, ...]] = tuple,
         new_disk: Callable[[str, Callable[[str], None]], Moments] = Moments,
     ) -> None:
         self.disk = new_disk(str(data), self._visit)
         self.moments: list[str] = []
         self.found: list[Found] = []
-        self._seeds = (KEPT, *seeds)
+        cuts = tuple(seeds)
+        self._seeds = (KEPT, *cuts, *(choice.seeds if cuts and more else ()))
         self._expected = expected
         self._seen: set[tuple[object, ...]] = set()
 
@@ -241,7 +247,7 @@ def during_opening(
         return is_new
 
     def stopped(path: Path, found: Found) -> None:
-        stops = Stops(path, seeds=seeds)
+        stops = Stops(path, seeds=seeds, more=False)
         manager = LogManager.open(str(path), files=stops.disk, **options)  # type: ignore[arg-type]
         stops.disk.armed = False
         manager.abandon()

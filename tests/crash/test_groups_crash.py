@@ -7,10 +7,8 @@ left of its log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-
-import pytest
 
 from storage import LogManager
 from storage.groups.offset_records import Committed
@@ -96,10 +94,3 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
     stops = stops_of(tmp_path, seeds=(2, 3))
     again = during_opening(check, seeds=(0, 2), clock_ms=clock)
     stops.judge(again, tmp_path / "found", one_of=40)
-
-
-@pytest.mark.soak
-def test_many_power_cuts(tmp_path: Path, random_seeds: Callable[[int], range]) -> None:
-    stops = stops_of(tmp_path, seeds=random_seeds(8))
-    stops.found = stops.power_cuts
-    stops.judge(check, tmp_path / "found")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -150,12 +150,6 @@ def test_a_stop_at_every_operation(tmp_path: Path, link: bool) -> None:
 
 def test_a_stop_while_transactions_are_aborted(tmp_path: Path) -> None:
     judge(tmp_path, (0,), is_open=True, link=False)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("link", [False, True])
-def test_many_power_cuts(tmp_path: Path, link: bool, random_seeds: Callable[[int], range]) -> None:
-    judge(tmp_path, random_seeds(3), is_open=True, link=link)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])

@@ -11,7 +11,7 @@ transactions known, and nothing of an open or aborted transaction shown.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -209,13 +209,6 @@ def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[Life, Stops]:
 
 def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
     life, stops = stops_of(tmp_path, seeds=(0,))
-    stops.judge(functools.partial(check, life), tmp_path / "found")
-
-
-@pytest.mark.soak
-def test_power_cuts_of_many_kinds(tmp_path: Path, random_seeds: Callable[[int], range]) -> None:
-    life, stops = stops_of(tmp_path, seeds=random_seeds(4))
-    stops.found = stops.power_cuts
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 

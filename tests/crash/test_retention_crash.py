@@ -10,11 +10,9 @@ acknowledged nowhere else: what was deleted does not come back.  Behind that the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 from storage import Log, LogManager, Record, encode
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
@@ -223,15 +221,3 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
     whole = functools.partial(check, life)
     again = during_opening(whole, seeds=(0,), clock_ms=lambda: life.now_ms)
     stops.judge(again, tmp_path / "found", one_of=25)
-
-
-@pytest.mark.soak
-def test_many_power_cuts_and_openings_stopped_too(
-    tmp_path: Path, random_seeds: Callable[[int], range]
-) -> None:
-    life, stops = stops_of(tmp_path, seeds=random_seeds(4))
-    whole = functools.partial(check, life)
-    again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: life.now_ms)
-    stops.judge(again, tmp_path / "found", one_of=30)
-    stops.found = stops.power_cuts
-    stops.judge(whole, tmp_path / "found")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -190,16 +190,3 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, alone: bool) ->
     whole = functools.partial(check, life, alone)
     again = during_opening(whole, seeds=(0,), clock_ms=clock)
     stops.judge(again, tmp_path / "found", one_of=6 if alone else 12)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("alone", [False, True])
-def test_many_power_cuts_and_openings_stopped_too(
-    tmp_path: Path, alone: bool, random_seeds: Callable[[int], range]
-) -> None:
-    life, stops = stops_of(tmp_path, alone, seeds=random_seeds(5))
-    whole = functools.partial(check, life, alone)
-    again = during_opening(whole, seeds=(0, 2, 3), clock_ms=clock)
-    stops.judge(again, tmp_path / "found", one_of=20)
-    stops.found = stops.power_cuts
-    stops.judge(whole, tmp_path / "found")
