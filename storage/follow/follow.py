@@ -704,6 +704,8 @@ class LogFollower:
         for segment in left:
             # The first access reads the file, which may fail while nothing has changed.
             _ = segment.txn_index
+        for listener in log.listeners:
+            listener.truncating(log)
         log.take_segments(visible, (), log_start=start, log_end=end, producers=producers)
         self._has_unread = False
         log.counters.truncations += 1

@@ -112,8 +112,8 @@ class LogListener(Generic[L]):
         """The topic was deleted: the log takes no appends, and can be read for a while."""
 
     def truncating(self, log: L) -> None:
-        """The log is about to be truncated by this process: no other thread may use its files until
-        `truncated`.
+        """The log is about to be truncated. If this process does it, no other thread may use the
+        log's files until `truncated`.
         """
 
     def truncated(

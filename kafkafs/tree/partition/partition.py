@@ -640,7 +640,7 @@ class Partition:
         self._catch_up()
         self._end_ranges()
         for text in self.texts.values():
-            text.swapping()
+            text.note_bound()
         self._rewrite = self._written_down(old, new)
 
     def swapped(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -678,7 +678,7 @@ class Partition:
         self._hold(old)
         for text in self.texts.values():
             if self.log.read_only:
-                text.swapping()
+                text.note_bound()
             else:
                 for before, after in zip(old, new, strict=True):
                     text.check_repacked(before, after)
@@ -721,6 +721,11 @@ class Partition:
         self._end_ranges()
         rewrite = self._written_down((), (), is_done=True)
         self._carry_out(rewrite, lambda text: text.removing(0), is_done=True)
+
+    def truncating(self) -> None:
+        """Another process has truncated the log: its new segments are about to be taken."""
+        for text in self.texts.values():
+            text.note_bound()
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """The log was truncated, also by another process: the nonce and the positions restart."""

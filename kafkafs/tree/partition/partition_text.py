@@ -114,7 +114,7 @@ class PartitionText:
         # While no extent has a position: the timeline's end is the position of this offset.
         self._resume_offset: int | None = None
         self.end_unknown = False
-        # The bound before segments are swapped.
+        # The bound before segments are replaced.
         self._bound_before: int | None = None
         self.traffic = Traffic()
         self._current: Generation | None = None
@@ -589,8 +589,8 @@ class PartitionText:
             last = extents[-1].segment.base_offset
             self.log.history.set_when_known(self.view.name, last, starts[-1] + recorded)
 
-    def swapping(self) -> None:
-        """Segments are about to be swapped. Needs no lock."""
+    def note_bound(self) -> None:
+        """Segments are about to be replaced. Needs no lock."""
         self._bound_before = self.bound
 
     def extent_of(self, segment: Segment) -> Extent | None:
@@ -792,6 +792,9 @@ class PartitionText:
                     break
         replacing = next(segment for segment in segments if segment not in stay)
         cut = offset if kept else replacing.base_offset
+        if self._bound_before is not None:
+            # Records of open transactions, and those after them, were not shown yet.
+            cut = min(cut, self._bound_before)
         resume = self._resume_offset
         if positioned or (resume is not None and cut < resume):
             resume = cut

@@ -174,6 +174,9 @@ class Partitions(LogListener[Log]):
         if partition is not None:
             partition.wake()
 
+    def truncating(self, log: Log) -> None:
+        self.of(log).truncating()
+
     def truncated(
         self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
     ) -> None:

@@ -103,3 +103,27 @@ def test_a_marker_is_replaced(beside: Beside, kind: int, after: int, look: str) 
             shown += read(handle, len(shown), 1)
     assert before.startswith(shown)
     handle.release()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("path", ["t/0", "t/.follow/0"])
+def test_records_that_an_open_transaction_has_hidden(beside: Beside, path: str, look: str) -> None:
+    """A file that is open shows them when the transaction has ended."""
+    beside.put(3)
+    beside.put_transaction()
+    beside.check()
+    for _ in range(5):
+        beside.put(1)
+        beside.check()
+    handle = beside.tree.open(path)
+    shown = read(handle, 0, 1000)
+    assert shown.count(b"\n") == 3
+    beside.manager.truncate(beside.log, beside.log.log_end_offset - 2)
+    LOOKS[look](beside)
+    beside.put_marker(COMMIT)
+    beside.put(9, b"y")
+    beside.check()
+    while data := read(handle, len(shown), 1000):
+        shown += data
+    assert shown == beside.tree.read("t/0")
+    handle.release()
