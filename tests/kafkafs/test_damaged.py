@@ -161,7 +161,7 @@ def test_neighbours_and_places_far_from_each_other(tree: Tree) -> None:
 def test_a_view_that_is_measured_afterwards(
     tree: Tree, path: str, stand_in: bytes, at: int
 ) -> None:
-    """What is damaged counts as it was, or else as the line of an empty record."""
+    """A damaged record counts as it was, or else as the line of an empty record."""
     fill(tree)
     damage(tree, 200, at=at)
     keys = [b"k%d\t" % n if "kv" in path else b"" for n in range(COUNT)]

@@ -36,7 +36,7 @@ NODE: dict[str, Any] = {
 
 
 def decoded(schema: Any, data: bytes, **options: Any) -> str:
-    """The JSON of a value that has no bytes behind it."""
+    """The JSON of a value that has no bytes after it."""
     text, end = compiled(json.dumps(schema), **options).decode(data)
     assert end == len(data)
     return text.decode()
@@ -82,7 +82,7 @@ STRICTER = (
     "a boolean is neither 0 nor 1", "a length is negative", "a number has more than 64 bits",
     "a union has no such branch", "an enum has no such symbol", "an int has more than 32 bits",
 )  # fmt: skip
-"""What fastavro reads, and this decoder refuses."""
+"""Values that fastavro reads and this decoder refuses."""
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -53,7 +53,7 @@ def decoder(
 
 
 def shown(topic: Topic | None, data: bytes | None, key: bytes | None = None, **more: Any) -> Any:
-    """What a line of one record has behind its timestamp, without fields that are empty."""
+    """The fields after the timestamp in the line of one record, without those that are null."""
     headers = more.pop("headers", ())
     (line,) = decoder(topic, **more).feed(lines_of((key, data), headers=headers)).splitlines()
     found = json.loads(line)
@@ -298,7 +298,7 @@ def test_damaged_records_are_all_shown(value_only: bool) -> None:
 
 
 def _check(oracle: Oracle, data: bytes, value: Any, size: int) -> None:
-    """What is decoded is what fastavro reads, but for strings that are not UTF-8."""
+    """The decoded value is the one that fastavro reads, except for strings that are not UTF-8."""
     try:
         expected = oracle.read(data[5:])
     except UnicodeDecodeError:

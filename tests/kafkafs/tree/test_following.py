@@ -83,7 +83,7 @@ def changes(partition: BrokerPartition) -> list[Callable[[], None]]:
 
 
 def rest(handle: Handle, node: ViewFile, position: int, tree: Tree) -> bytes:
-    """What `tail -f` reads next: it asks for the size first."""
+    """The bytes that `tail -f` reads next: it asks for the size first."""
     size = tree.attributes(node).size
     return read(handle, position, size - position) if size > position else b""
 
@@ -622,7 +622,7 @@ UNTIL = Following(read_only=True, until="high-watermark")
 def test_transactions_below_the_high_watermark(
     home: Path, first: int, rolls: int, commit: bool
 ) -> None:
-    """What is decided behind it is not decided yet, and is when it moves on."""
+    """Transactions that end above it are undecided until it moves past them."""
     broker = BrokerDirectory(home / "data")
     ended = Ended(broker, rolls, commit=commit)
     broker.write_high_watermark(ended.partition, ended.ends[first][0])

@@ -1,4 +1,4 @@
-"""What strangers make the daemon hold in memory is bounded, whatever they append and read."""
+"""The memory that users can make the daemon hold is bounded, whatever they append and read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ZSTD = 4
 
 
 class Bytes:
-    """What Python has allocated since, and not freed: in the end, and at most."""
+    """The bytes that Python has allocated since, and not freed: in the end, and at most."""
 
     held = 0
     peak = 0
@@ -85,7 +85,7 @@ def test_readers_of_many_large_batches_hold_no_more_than_the_budget(
 def test_walking_over_large_batches_needs_room_for_one(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever measures, or looks a record up, lets go of one batch before the next."""
+    """Measuring and looking up a record free one batch before they read the next."""
     monkeypatch.setattr(plain_forms, "budget", MIB)
     monkeypatch.setattr(plain_forms, "patience_s", 0)
     for number in range(3):
@@ -100,7 +100,7 @@ def test_walking_over_large_batches_needs_room_for_one(
 def test_an_append_waits_until_there_is_room_to_check_it(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who checks batches takes as much memory as who reads them."""
+    """Checking batches takes as much memory as reading them."""
     monkeypatch.setattr(plain_forms, "budget", MIB)
     monkeypatch.setattr(plain_forms, "patience_s", 0)
     batch = bomb(5 * MIB)
@@ -194,7 +194,7 @@ def test_unfinished_lines_of_all_users_have_a_bound(small: Tree) -> None:
 
 
 def test_a_refused_line_is_dropped_and_the_next_is_a_record(small: Tree) -> None:
-    """What there was of the line gives its room back, and no part of it becomes a record."""
+    """The beginning of the line frees its room, and no part of it becomes a record."""
     held, handle = opened(small, 1000), opened(small, 1000)
     write(held, 0, b"a" * 600_000)
     write(handle, 0, b"b" * 300_000)
@@ -209,7 +209,7 @@ def test_a_refused_line_is_dropped_and_the_next_is_a_record(small: Tree) -> None
 
 
 def test_whole_lines_need_no_room(small: Tree) -> None:
-    """Who has used all of it may still append lines, but no write that also begins one."""
+    """A writer who has used all of it may append whole lines, but not begin one."""
     write(opened(small, 1000), 0, b"a" * (MIB // 2))
     write(opened(small, 1000), 0, b"a" * (MIB // 2))
     handle = opened(small, 1000)

@@ -64,7 +64,7 @@ class Beside:
             segment.close_descriptors()
 
     def by_name(self, start: int | None = None) -> bytes:
-        """What who opens it now is shown, all of it or from an offset on."""
+        """The text for a reader that opens the file now: all of it, or from an offset on."""
         path = self.path.replace(".follow/", "")
         return self.tree.read(path if start is None else f"{path}@{start}")
 
@@ -83,7 +83,7 @@ def fill(partition: BrokerPartition, name: str, batches: int) -> None:
 
 
 def readable_but_last(beside: Beside) -> None:
-    """What comes before the active segment is open, whatever becomes of its names."""
+    """The segments before the active one are open, even if their names change."""
     for segment in beside.tree.log().segments[:-1]:
         segment.open_log()
 
@@ -145,7 +145,7 @@ def test_a_tail_goes_on_with_what_is_left(
     beside.see()
     beside.read_on()
     assert beside.shown == shown + beside.by_name(first)
-    # What was told of it stays, but the bytes that nobody has any more.
+    # The reported size stays, without the bytes that no file has any more.
     with contextlib.suppress(SegmentGone):
         assert read(beside.handle, 0, len(shown)) == shown
 

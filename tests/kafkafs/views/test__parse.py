@@ -164,7 +164,7 @@ def test_wrong_calls(start: int, end: int) -> None:
 
 
 def test_input_that_changes_meanwhile() -> None:
-    # What comes out is anybody's guess, but it is batches, and no byte beyond the input is read.
+    # The values are undefined, but the result is batches, and no byte after the input is read.
     size = 1 << 20
     with mmap.mmap(-1, size) as shared:
         shared[:] = (b"x" * 99 + b"\n") * (size // 100) + b"\n" * (size % 100)

@@ -247,7 +247,7 @@ def test_what_is_utf8_is_so_to_the_last_bit() -> None:
 def test_a_line_is_the_same_whoever_reads_it(
     records: list[oracle.JsonFields], space: bytes
 ) -> None:
-    """What is as the view writes it does not reach the parser; with a space in it, it does."""
+    """A line in the view's own form does not reach the parser; with a space in it, it does."""
     lines = [line_of(each) for each in records]
     spaced = [line.replace(b"{", space, 1) for line in lines]
     expected = oracle.encode_json(

@@ -232,7 +232,7 @@ def test_progress_of_a_slow_opening_is_shown_on_a_terminal(place: Place) -> None
 
 
 def _read(terminal: int) -> bytes:
-    """What is on the terminal; empty when nobody has it open any more."""
+    """The output on the terminal; empty when no process has it open."""
     with contextlib.suppress(OSError):
         return os.read(terminal, 4096)
     return b""

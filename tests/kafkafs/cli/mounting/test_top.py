@@ -100,7 +100,7 @@ def here(tmp_path: Path) -> Iterator[Terminal]:
 def ends_with(terminal: Terminal, place: Place, status: int) -> None:
     """It has ended with this status, and the shell has its terminal back as it was."""
     base = place.data.parent
-    # What is typed before it has ended is lost with it.
+    # Keys typed before it has exited are lost.
     terminal.wait(lambda lines: (base / "status").exists() and bool((base / "status").read_text()))
     terminal.run("clear; stty -a > after; echo all done")
     terminal.wait(lambda lines: "all done" in lines)
@@ -225,7 +225,7 @@ def test_what_it_reads_itself_does_not_go_out(mounted: Place) -> None:
 
 @pytest.mark.programs
 def test_a_mount_that_only_looks_on(mounted: Place, tmp_path: Path) -> None:
-    """What another process appends goes in, too."""
+    """Records that another process appends are counted, too."""
     (tmp_path / "other").mkdir()
     done = kafkafs("mount", "-o", "ro", mounted.data, tmp_path / "other")
     assert done.returncode == 0, done.stderr
@@ -584,7 +584,7 @@ def test_stopped_and_continued(mounted: Place, here: Terminal) -> None:
 
 @pytest.mark.programs
 def test_every_size_of_a_terminal(mounted: Place, here: Terminal) -> None:
-    """It is drawn anew; a small one has less, and never ends it."""
+    """Top draws the screen again; a small one has fewer columns and rows."""
     begin(here, mounted, "-d", "0.2")
     here.wait(lambda lines: names(lines) == ["a", "b"])
     for width, height in ((40, 20), (200, 50), (20, 5), (3, 2), (1, 1), (120, 30)):

@@ -67,7 +67,7 @@ class Way:
     def call(
         self, command: str, place: str, *more: object, text: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """What reads no input is run in this process."""
+        """Commands without input run in this process."""
         words = [command, *self.words(place), *map(str, more)]
         if command == "append":
             return subprocess.run(

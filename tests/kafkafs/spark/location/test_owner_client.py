@@ -179,7 +179,7 @@ def test_a_runs_next_batch_opens_only_its_topics(data: str) -> None:
 
 
 def test_more_partitions_than_descriptors(data: str) -> None:
-    """Whoever may have few asks for more."""
+    """A process with a low limit raises it."""
     with LogManager.open(data) as manager:
         for number in range(2, 50):
             manager.create_partition("t", number)
@@ -323,7 +323,7 @@ def test_orphans_go_with_it(data: str) -> None:
     os.utime(Path(data, "t-0", orphan), (1, 1))
     kept = request(data, 9, b"young")
     asked = request(data, 1, b"b")
-    # However old it is: it is asked for.
+    # Its age does not count, because a request names it.
     os.utime(Path(data, "t-0", asked.files[0].name), (1, 1))
     assert ask(data, asked).records == 1
     assert left(data) == [kept.files[0].name]
@@ -452,7 +452,7 @@ def test_a_mount_of_another_user(data: str, tmp_path: Path) -> None:
 
 
 def as_nobody(call: Callable[[], str]) -> str:
-    """What it returns or raises in a child process of the user `nobody`."""
+    """The result or error of the call in a child process of the user `nobody`."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

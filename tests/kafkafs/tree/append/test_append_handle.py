@@ -1,4 +1,4 @@
-"""The append rules: lines, rests, refusals, and what the kernel is told."""
+"""The append rules: lines, rests, refusals, and the notices to the kernel."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_line_that_is_too_large(tree: Tree, handle: Handle) -> None:
 
 
 def test_the_clock_was_set_back(tree: Tree, handle: Handle) -> None:
-    """The time of modification rises all the same; records are judged by the clock."""
+    """The time of modification still rises; records are compared with the clock."""
     handle.write(0, b"a\n")
     before = tree.attributes(tree.file()).mtime_ns
     tree.clock.now_ns -= 2 * 3_600_000_000_000
@@ -303,7 +303,7 @@ def test_reading_while_appending_needs_both(tree: Tree, handle: Handle) -> None:
         tree.open("t/0").write(0, b"x\n")
 
 
-# -- what the kernel is told ---------------------------------------------------------------------
+# -- notices to the kernel -----------------------------------------------------------------------
 
 
 def test_no_size_is_kept_while_the_file_grows(tree: Tree, handle: Handle) -> None:
@@ -328,7 +328,7 @@ def test_no_size_is_kept_while_the_file_grows(tree: Tree, handle: Handle) -> Non
 def test_attributes_are_dropped_before_anybody_can_see_the_append(
     tree: Tree, handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an answer that is on its way could come to count after the new size was told."""
+    """Otherwise the kernel could take an older answer after the one with the new size."""
     other = tree.file("t/.kv/0")
     seen = []
 
@@ -509,7 +509,7 @@ def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
 
 @pytest.mark.parametrize("hours", [-24, 24])
 def test_the_time_of_a_log_file_stamps_nothing(tmp_path: Path, hours: int) -> None:
-    """Whoever has touched it: an append is of now, and is flushed when it is due."""
+    """An append has the time of now, and is flushed when it is due."""
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
         tree.append("t/0", b"before\n")

@@ -386,7 +386,7 @@ def test_what_takes_long_is_examined_in_a_worker_thread(
         in_thread(lambda: handle.examine(made[30:]))
         assert values(tree.log()) == []
         if not codec:
-            # What was found is of the settings of then.
+            # The examination was made with the settings at that time.
             tree.manager.change_topic_settings("t", {"compression.type": "lz4"})
     handle.write(30, made[30:])
     assert [header.codec for _, header in SegmentReader(tree.log().active).batches()] == [3]
@@ -442,7 +442,7 @@ def test_a_gap_passes_behind_a_marker_of_the_same_handle(tree: Tree, handle: Han
     assert values(tree.log()) == [b"0", b"3", b"2", b"3"]
 
 
-# -- what the kernel is told, and durability -----------------------------------------------------
+# -- notices to the kernel, and durability -------------------------------------------------------
 
 
 def test_every_inode_is_told(tree: Tree) -> None:

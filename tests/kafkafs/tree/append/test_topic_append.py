@@ -1,4 +1,4 @@
-"""Lines for a topic: where they go, all of a write or nothing, and what the partitions are told."""
+"""Lines for a topic: their partitions, all of a write or nothing, and the kernel's attributes."""
 
 from __future__ import annotations
 

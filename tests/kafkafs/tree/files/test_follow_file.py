@@ -292,13 +292,13 @@ def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None
         with pytest.raises(SegmentGone, match="truncated before these bytes"):
             read(handle, end - 1)
         assert "missed the next records: positions have restarted" in tree.events()
-        # The kernel is told that the name leads elsewhere by now.
+        # The tree tells the kernel that the name leads to another file now.
         assert tree.notices.names
         handle.release()
 
 
 def test_a_base_whose_segment_is_gone(broker: Broker) -> None:
-    """Positions are counted anew, also beside a file that is shown already."""
+    """Positions start at 0 again, even if another file is shown already."""
     with followed(broker) as tree:
         assert tree.read(tree.file("t/0")) == broker.text
         check(tree, broker, 0)

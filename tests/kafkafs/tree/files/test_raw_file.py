@@ -146,7 +146,7 @@ def test_what_is_open_has_attributes_when_its_name_leads_to_another_file(tree: T
 
 
 class SameNumber(Files):
-    """A disk that gives each log the number of the one before, as it may once that is gone."""
+    """A disk that gives each log the number of the one before, as it may after its removal."""
 
     def file_stat(self, path: str) -> os.stat_result:
         found = super().file_stat(path)
@@ -170,7 +170,7 @@ def test_another_file_with_the_same_number_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_pages_are_kept_once_it_is_sealed(tree: Tree) -> None:
-    """What the kernel has of a log that grew may end in zeros."""
+    """The kernel's last page of a log that grew may end in zeros."""
 
     def opened() -> tuple[bool, bool]:
         handle = tree.open(LOG)

@@ -168,7 +168,7 @@ def test_one_that_was_looked_up_before_the_past_changed(tree: Tree) -> None:
 
 
 def test_a_stand_in_is_not_remembered(tree: Tree) -> None:
-    """A file that a listing cannot show is asked for anew by the next lookup."""
+    """A file that a listing cannot show is found by the next lookup."""
     fill(tree)
     directory = tree.node("t/.snapshot").inode
     tree.fs.answered(directory, "0", 4711, Node(99))

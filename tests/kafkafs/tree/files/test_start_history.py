@@ -55,7 +55,7 @@ def test_retention_of_what_it_shows(tree: Tree, monkeypatch: pytest.MonkeyPatch)
     tree.remove_head(2)
     check(handle, lines(5, 40))
     check(of_range, lines(5, 18))
-    # What the name says is another history now.
+    # The name has another history now.
     assert start_file(tree, "0@5").inode != file.inode
     assert text(tree, "0@5") == lines(20, 40)
     assert text(tree, "0@5..18") == b""
@@ -162,7 +162,7 @@ def test_a_log_that_is_cut_twice(beside: BrokerPartition, name: str, measured: b
 
 
 def check_kept(handle: Handle, seen: bytes) -> None:
-    """What was seen is read as it was, or not at all."""
+    """Text that a reader has seen is read unchanged, or not at all."""
     position = 0
     while position < len(seen):
         text = b""
@@ -174,7 +174,7 @@ def check_kept(handle: Handle, seen: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["0", "0@1"])
 def test_a_cut_that_nobody_has_seen_before_the_end(beside: BrokerPartition, name: str) -> None:
-    """What is written down of the history at the end is what was shown."""
+    """The history that is saved at the end is the one that was shown."""
     beside.append(b"before")
     beside.append(b"seen")
     tree = Tree(beside.data, FOLLOWING)
@@ -326,11 +326,11 @@ STEPS = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=25))
-# What an open transaction held back goes before anybody has looked at it.
+# Text that an open transaction held back is deleted before a reader has seen it.
 @example(steps=[("begin",), ("append", 2), ("open", 1, None), ("roll",), ("end", False), *HEAD])
 @example(steps=[("begin",), ("open", 0, None), ("append", 1), ("roll",), ("end", True), *HEAD])
 def test_any_history(tmp_path: Path, steps: list[tuple[object, ...]]) -> None:
-    """Whoever has a file open sees one text, whatever becomes of the log, asked for or not."""
+    """An open file shows one text, whatever happens to the log."""
     number = next(_numbers)
     with a_tree(tmp_path / f"data{number}") as tree:
         tree.mkdir("t")

@@ -287,7 +287,7 @@ def test_forgotten_histories_are_let_go(tree: Tree) -> None:
 def test_two_threads_that_ask_at_once_hold_one_generation(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or else one of the two were told of every change for ever."""
+    """Otherwise the second one would follow every change, and never be freed."""
     append(tree.log(), b"one", b"two")
     tree.roll()
     file = tree.fs.inodes.remember(asked(tree.directory("t").lookup, "0"))

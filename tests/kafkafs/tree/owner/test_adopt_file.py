@@ -1,4 +1,4 @@
-"""`.kafkafs/adopt`: lines in any pieces, what is refused changes nothing, and what is told."""
+"""`.kafkafs/adopt`: its lines, refusals that change nothing, and the outcomes that it shows."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_all_lines_of_a_write_or_none(tree: Tree, bad: bytes, long: bool) -> Non
         with pytest.raises(InvalidRecord, match="line"):
             write(handle, 0, data)
         assert told(tree) == []
-        # What follows begins with a new line.
+        # The next write begins a new line.
     write(handle, 0, padding + good)
     assert states(tree) == [("one", "adopted")]
 

@@ -1,4 +1,4 @@
-"""What a partition's file shows of transactions: committed ones, from their end on."""
+"""A partition's file shows committed transactions, from their end on."""
 
 from __future__ import annotations
 
