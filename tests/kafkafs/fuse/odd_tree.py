@@ -8,7 +8,7 @@ prints ``mounted`` when it answers.  The root shows:
 ``sized``      a file whose attributes wait until they were made in a thread once
 ``bug``        every operation raises what nobody foresaw
 ``error-NAME`` reading raises the StorageError of that name (``error-28``: OSError of that number)
-``slow-N``     fsync takes half a second
+``together-N`` fsync waits until `SYNC_THREADS` of them run
 ``syncs``      how often its data was synced: ``fsync``, O_SYNC
 ``swap``       each write makes the name ``swap`` lead to a new inode
 ``thread``     shows the names of the threads in which its content was written
@@ -29,6 +29,7 @@ from typing import cast
 
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
+from kafkafs.fuse.operations import SYNC_THREADS
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
@@ -55,6 +56,7 @@ from storage.follow.directory_watches import DirectoryWatches
 from storage.log.flush import FlushPlan
 from storage.manager import LogManager
 from storage.waiting import before_waiting
+from tests.waits import HANG_S
 
 MANY = 5000
 
@@ -146,10 +148,12 @@ class RaisingHandle(Handle):
 class SyncedHandle(OddHandle):
     """Counts what was synced, and says so as its content."""
 
-    def __init__(self, data: bytearray, flags: int, slow_s: float = 0.0) -> None:
+    def __init__(
+        self, data: bytearray, flags: int, barrier: threading.Barrier | None = None
+    ) -> None:
         super().__init__(data)
         self.flags = flags
-        self.slow_s = slow_s
+        self.barrier = barrier
 
     def write(self, position: int, data: bytes) -> int:
         self.sync_due = self.flags & (os.O_SYNC | os.O_DSYNC) != 0
@@ -160,7 +164,8 @@ class SyncedHandle(OddHandle):
 
         def run() -> None:
             assert threading.current_thread() is not threading.main_thread()
-            time.sleep(self.slow_s)
+            if self.barrier is not None:
+                self.barrier.wait(HANG_S)
 
         def finish() -> None:
             assert threading.current_thread() is threading.main_thread()
@@ -284,6 +289,7 @@ class Root(Directory):
         super().__init__(ROOT_INODE)
         self.notices = notices
         self.events = events
+        self.barrier = threading.Barrier(SYNC_THREADS)
         self.files: dict[str, Node] = {
             "many": Many(),
             "file": (file := OddFile("file", lambda flags: WaitingHandle(file.data))),
@@ -308,8 +314,8 @@ class Root(Directory):
         if name == "log":
             text = bytearray(self.events.text().encode())
             return OddFile(f"log {text!r}", lambda flags: OddHandle(text))
-        if name.startswith("slow-"):
-            return OddFile(name, lambda flags: SyncedHandle(bytearray(), flags, 0.5))
+        if name.startswith("together-"):
+            return OddFile(name, lambda flags: SyncedHandle(bytearray(), flags, self.barrier))
         kind = name.removeprefix("error-")
         if kind != name:
             return OddFile(name, lambda flags: RaisingHandle(_error(kind)))
