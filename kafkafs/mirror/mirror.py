@@ -46,6 +46,8 @@ from storage.task import Task
 _LOOK_MS: Final = 10_000
 _SETTINGS_EACH: Final = 6
 _GROUPS_EACH: Final = 3
+# Of a partition in an answer: a small answer costs as much work in Python as a large one.
+_FETCH_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,12 @@ class Mirror:
         has_ids = NO_ID not in facts.status.ids.values()
         with (
             LogManager.open(self._path, mirrors=True, progress=progress) as self._manager,
-            Consumer(self._cluster, {}, retries=has_ids, **self._options.consumer) as consumer,
+            Consumer(
+                *(self._cluster, {}),
+                retries=has_ids,
+                partition_bytes=_FETCH_BYTES,
+                **self._options.consumer,
+            ) as consumer,
             closing(Lookups[Found](self._cluster)) as lookups,
             closing(Lookups[Asked](self._cluster)) as asking,
             closing(Compaction(self._manager)) as compaction,
