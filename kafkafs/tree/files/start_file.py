@@ -159,7 +159,7 @@ class StartFile(ViewFile):
             generation = self._generation = None
         if generation is not None:
             return generation
-        if self.start > self.text.bound:
+        if self.text.is_before(self.start):
             return None
         end = time.monotonic() + MEASURE_S if until is None else until
         while generation is None:
@@ -312,7 +312,7 @@ class StartFile(ViewFile):
     @property
     def is_measured(self) -> bool:
         known = self._last_ns if self._is_reached else self._generation
-        return known is not None or self.start > self.text.bound
+        return known is not None or self.text.is_before(self.start)
 
     def _measure_ahead(self, until: float) -> None:
         generation = self.shown(until)

@@ -151,6 +151,13 @@ class PartitionText:
         """The offset up to which it shows the log."""
         return self.log.last_stable_offset if self.view.committed else self.log.log_end_offset
 
+    def is_before(self, offset: int) -> bool:
+        """Whether it ends before the record at `offset`, or may still get text before that: of
+        deleted records, if a transaction that has begun below the log start is open.
+        """
+        is_decided = not self.view.committed or self.log.is_start_decided
+        return offset > self.bound or not is_decided
+
     @property
     def is_damaged(self) -> bool:
         """Whether any segment has known damage."""

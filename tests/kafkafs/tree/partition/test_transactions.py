@@ -85,10 +85,12 @@ def test_committed_records_are_shown_and_aborted_ones_are_not(tmp_path: Path, co
 @pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("end", [ABORT, COMMIT])
 @pytest.mark.parametrize("start", range(6))
+@pytest.mark.parametrize("name", ["0", "0@{}", "0@-9", "0@start"])
 def test_records_are_deleted_into_an_open_transaction(
-    tmp_path: Path, start: int, end: int, is_known: bool
+    tmp_path: Path, name: str, start: int, end: int, is_known: bool
 ) -> None:
     """`is_known`: the kernel knows the file, which shows nothing yet; it stays the same file."""
+    path = f"t/{name.format(start)}"
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
         log = tree.log()
@@ -99,7 +101,7 @@ def test_records_are_deleted_into_an_open_transaction(
         append(log, b"four", b"five")
         assert tree.read("t/0") == b"zero\n"
         delete_records(tree.fs.mount.manager, log, start, Task())
-        file = tree.file() if is_known else None
+        file = tree.file(path) if is_known else None
         if file is not None:
             before = b"" if start else b"zero\n"
             assert tree.attributes(file).size == len(before)
@@ -111,11 +113,11 @@ def test_records_are_deleted_into_an_open_transaction(
             for offset, value in enumerate(values)
             if offset >= start and (end == COMMIT or offset not in (1, 2, 3))
         )
-        for each in (tree.file(), file or tree.file()):
+        for each in (tree.file(path), file or tree.file(path)):
             assert tree.attributes(each).size == len(shown)
             assert tree.read(each) == shown
     with a_tree(tmp_path / "data") as tree:
-        assert tree.read("t/0") == shown
+        assert tree.read(path) == shown
 
 
 @pytest.mark.parametrize("large", [False, True])
