@@ -11,7 +11,8 @@ salvage does not look:
 3. The end of the segment that stays is copied. The later segments are renamed, the last one first,
    and each name is synced: what is left is always the log up to some batch. If no record stays,
    the segments below the log start are renamed before, as retention does.
-4. The copied bytes are cut off. Files of text beside the segment are removed before.
+4. The copied bytes are cut off. Files of text beside the segment are removed before. If there are
+   no such bytes, the segment gets another mtime before step 3, which tells followers.
 5. If no record stays, the checkpoints get the lower log start.
 6. The end of the log is loaded again as at a start (`LogLoader`), which corrects its indexes,
    snapshots and producers. A flush writes the epochs that are left.
@@ -40,6 +41,8 @@ from storage.segment.cut import Cut, copy_tail, cut_end, mark_diverged
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 
+# The resolution of times is not better in all file systems.
+_TOUCH_NS = 1000
 _REASON = "the leader has other records from offset {} on"
 
 _log = logging.getLogger(__name__)
@@ -142,6 +145,10 @@ def _remove(log: Log, count: int, size: int, reason: str) -> list[Cut]:
             fd = stack.enter_context(files.held_open(path, os.O_RDWR))
             kept = copy_tail(files, fd, path, size, last.size, paths.DIVERGED)
             removed.append(Cut(path, size, last.size - size, reason, kept))
+        elif last is not None:
+            # A process that follows the log would take the others for deleted by retention.
+            with contextlib.suppress(PermissionError):  # only a file's owner may set its time
+                files.utime_ns(last.log_path, last.mtime_ns + _TOUCH_NS)
         for segment in _order_of_removal(log, count):
             path = segment.log_path
             if segment.size:

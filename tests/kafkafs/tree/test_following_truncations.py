@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.mirror import transactions
 from storage import Log, LogManager
 from storage.errors import SegmentGone
 from storage.log.append import append_as_follower
@@ -38,9 +39,10 @@ class Beside:
         self.tree.stop()
         self.tree = Tree(self.data, Following(read_only=True))
 
-    def put(self, count: int, value: bytes = b"x") -> None:
+    def put(self, count: int, value: bytes = b"x", skipped: int = 0) -> None:
+        """`skipped`: the offsets before each record that have none."""
         for _ in range(count):
-            end = self.log.log_end_offset
+            end = self.log.log_end_offset + skipped
             append_as_follower(self.log, at(batch([b"%d" % end + value * 50]), end, 0), NOW_NS)
 
     def put_transaction(self) -> None:
@@ -127,3 +129,19 @@ def test_records_that_an_open_transaction_has_hidden(beside: Beside, path: str, 
         shown += data
     assert shown == beside.tree.read("t/0")
     handle.release()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_marker_is_written_between_records(beside: Beside, count: int) -> None:
+    """… that a mount has read. With some counts, that is between two segments."""
+    log = beside.log
+    beside.put(3)
+    beside.put_transaction()
+    beside.put(count)
+    beside.put(1, skipped=5)
+    beside.mount()
+    beside.check()
+    lost = transactions.lost_markers(log, log.log_end_offset)
+    transactions.write_markers(beside.manager, log, lost, NOW_NS)
+    beside.put(12, b"y")
+    beside.check()
