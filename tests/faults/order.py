@@ -500,7 +500,7 @@ FAULTS = [
         "            files.rename(target, source)\n",
         "            pass\n",
         "rmdir says ENOSPC, and half of the topic goes at the next start.",
-        ("tests/storage/directory/test_reserve.py",),
+        (MANAGER,),
     ),
     Fault(
         "delete-topic-first-partition-last",

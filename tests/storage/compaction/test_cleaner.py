@@ -20,19 +20,14 @@ from storage.task import Task
 from storage.verify.verify import verify
 from storage.verify.verify_log import verify_logs
 from tests import oracle
-from tests.log_check import check
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.logs import NOW_MS, NOW_NS, opened, sweep
 from tests.storage.old_logs import messages, wrapper
 from tests.storage.producers import Producer
-from tests.storage.transactions import marker
+from tests.storage.segmented import names
 
 DAY_MS = 86_400_000
 ZSTD = 4
-
-
-def names(log: Log, suffix: str) -> list[str]:
-    return sorted(each for each in os.listdir(log.directory) if each.endswith(suffix))
 
 
 def batches(log: Log) -> list[tuple[int, int, int, int]]:
@@ -209,17 +204,6 @@ def test_transactions(tmp_path: Path) -> None:
         assert log.producers.by_id.get(2).last_sequence == 0  # type: ignore[union-attr]
 
 
-def test_an_aborted_transaction_s_keys_take_nothing_s_place(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        put(log, (b"key", b"stays"))
-        producer = Producer(1, transactional=True)
-        append_batches(log, producer.batch(b"aborted"), now_ns=NOW_NS)
-        roll(log)
-        append_batches(log, marker(1, ABORT), now_ns=NOW_NS)
-        clean(manager, log)
-        assert contents(log) == [(0, b"key", b"stays")]
-
-
 def test_times_and_sizes_of_what_is_written(tmp_path: Path) -> None:
     with compacted(tmp_path, log_index_interval_bytes=0) as (manager, log):
         for number in range(50):
@@ -234,25 +218,6 @@ def test_times_and_sizes_of_what_is_written(tmp_path: Path) -> None:
         # Indexes are those that recovery would build: the directory's check compares them.
         assert segment.offset_index.count > 20
         assert segment.time_index.last_entry == (NOW_MS + 49, 49)
-
-
-def test_a_segment_that_is_emptied_stays(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        manager.change_topic_settings("t", {"internal.segment.bytes": "190"})
-        put(log, (b"a", b"1" * 100))
-        roll(log)
-        put(log, (b"a", b"2" * 100))
-        roll(log)
-        put(log, (b"b", b"3" * 100))
-        roll(log)
-        assert len(log.segments) == 4
-        clean(manager, log)
-        assert [segment.base_offset for segment in log.segments] == [0, 1, 2, 3]
-        assert log.segments[0].size == 0
-        assert [record[0] for record in contents(log)] == [1, 2]
-    with compacted(tmp_path) as (manager, log):
-        assert [record[0] for record in contents(log)] == [1, 2]
-        assert log.log_start_offset == 0
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -324,26 +289,6 @@ def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
         assert [record[0] for record in contents(log)] == [1]
 
 
-def test_a_marker_outlives_what_it_ended(tmp_path: Path) -> None:
-    """An aborted transaction's entry goes when nothing of it was met, its marker a round later."""
-    clock = Clock()
-    with compacted(tmp_path, clock=clock) as (manager, log):
-        aborted, later = Producer(1, transactional=True), Producer(1, epoch=1)
-        append_batches(log, aborted.batch(b"1"), now_ns=NOW_NS)
-        roll(log)
-        append_batches(log, aborted.abort(), now_ns=NOW_NS)
-        append_batches(log, later.batch(b"2"), now_ns=NOW_NS)
-        roll(log)
-        entries = []
-        for _ in range(4):
-            clean(manager, log)
-            entries.append([len(segment.aborted) for segment in log.segments[:-1]])
-            assert check(manager) == []
-            clock.now_ms += DAY_MS
-        assert entries == [[1], [0], [0], [0]]
-        assert [batch[0] for batch in batches(log)] == [2]
-
-
 def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
     """Whoever reads meanwhile learns that the transaction has ended (KIP-534)."""
     clock = Clock()
@@ -363,21 +308,6 @@ def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
             ]
             found.append((cleaned.markers, markers))
         assert found == [(0, [None]), (0, [over_ms]), (0, [over_ms]), (1, [])]
-
-
-def test_a_transaction_that_was_aborted_before_the_dirty_part_is_over(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        producer = Producer(1, transactional=True)
-        append_batches(log, producer.batch(b"1"), now_ns=NOW_NS)
-        append_batches(log, producer.abort(), now_ns=NOW_NS)
-        roll(log)
-        clean(manager, log)
-        for value in (b"2", b"3"):
-            append_batches(log, producer.batch(value), now_ns=NOW_NS)
-            append_batches(log, producer.commit(), now_ns=NOW_NS)
-        roll(log)
-        assert clean(manager, log).map_keys == 1
-        assert [record.value for record in log.records()] == [b"3"]
 
 
 def test_a_transaction_that_was_aborted_below_the_log_start_is_not_known(tmp_path: Path) -> None:
@@ -414,19 +344,6 @@ def test_each_message_of_the_old_formats_becomes_a_batch(tmp_path: Path) -> None
             (offset, offset, 1) for offset in kept
         ]
         assert last[3] == 7
-
-
-def test_what_was_clean_stays_so_when_less_may_be_cleaned(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        for value in (b"1", b"2", b"3"):
-            put(log, (b"a", value))
-            roll(log)
-        clean(manager, log)
-        put(log, (b"a", b"4"))
-        manager.change_topic_settings("t", {"min.compaction.lag.ms": str(DAY_MS)})
-        LogCleaner(manager).clean(log, Task())
-        assert LogCleaner(manager).first_dirty(log) == 3
-        assert [record[0] for record in contents(log)] == [2, 3]
 
 
 def test_the_longest_delete_retention_keeps_tombstones_for_ever(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from storage.state import checkpoint_file
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.logs import NOW_MS, remove_head, write_settings
+from tests.storage.logs import NOW_MS, write_settings
 
 
 def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
@@ -45,16 +45,6 @@ def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
         manager.change_topic_settings("u", {"max.compaction.lag.ms": "1000"})
         clock.now_ms += 1001
         assert cleaner.filthiest(clock.now_ms) is little
-
-
-def test_a_log_without_a_sealed_segment_has_nothing_to_clean(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        cleaner = LogCleaner(manager)
-        assert cleaner.clean(log, Task()) is None
-        put(log, (b"a", b"1"), (b"a", b"2"))
-        assert cleaner.clean(log, Task()) is None
-        assert cleaner.first_dirty(log) is None
-        assert not log.cleaning
 
 
 def test_a_preview_tells_what_cleaning_does_and_changes_nothing(tmp_path: Path) -> None:
@@ -89,20 +79,6 @@ def test_the_checkpoint_is_kafka_s_and_survives(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         assert LogCleaner(manager).first_dirty(log) == 2
         assert log.may_have_gaps
-
-
-def test_a_large_dirty_part_beside_a_log_start_that_moved(tmp_path: Path) -> None:
-    """A checkpoint below the log start counts as the log start, and is written anew."""
-    with compacted(tmp_path) as (manager, log):
-        for number in range(4):
-            put(log, (b"a", b"%d" % number))
-            roll(log)
-        manager.checkpoints.cleaned["t", 0] = 1
-        remove_head(log, 2, NOW_MS)
-        plan = LogCleaner(manager).plan(log, NOW_MS)
-        assert plan.first_dirty_offset == 2
-        assert clean(manager, log).end_offset == 4
-        assert [offset for offset, *_ in contents(log)] == [3]
 
 
 def test_what_is_written_where_a_crash_has_cut_is_dirty(tmp_path: Path) -> None:

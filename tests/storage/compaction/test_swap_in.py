@@ -19,6 +19,7 @@ from storage.settings.setting_files import TOPIC_FILE
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.compaction.staging import staged, staged_request
+from tests.storage.compaction.test_publishing import remove
 from tests.storage.logs import NOW_MS, NOW_NS
 from tests.storage.producers import Producer
 from tests.storage.segmented import Turns
@@ -314,8 +315,7 @@ def test_the_topic_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
         task = Task(Turns(turn, lambda: manager.delete_topic("t")))
         with pytest.raises((TaskCancelled, UnknownTopicOrPartition)):
             swap(manager, request, task)
-        while (unlink := manager.deleted.remove(2 * NOW_MS)) is not None:
-            unlink()
+        remove(manager)
         assert not [name for name in os.listdir(tmp_path) if name.startswith("t")]
 
 

@@ -140,6 +140,19 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         assert manager.sweep(manager.clock_ms()) is None
 
 
+def test_a_topic_whose_deletion_is_refused_is_as_it_was(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        append(manager.create_topic("t", 3).partitions[2], b"x")
+        before = sorted(os.listdir(tmp_path))
+        disk.fail_next("rename", errno.EIO, suffix="t-2")  # the last one that is renamed
+        with pytest.raises(OSError, match="Input/output"):
+            manager.delete_topic("t")
+        assert sorted(os.listdir(tmp_path)) == before
+        append(manager.log("t", 2), b"y")
+        assert values(manager.log("t", 2)) == [b"x", b"y"]
+
+
 def test_a_large_topic_is_let_go_of_some_at_a_time(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         topic = manager.create_topic("gone", 2)

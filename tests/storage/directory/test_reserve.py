@@ -56,6 +56,14 @@ class SmallDisk(Files):
         self.inodes -= inodes
 
 
+def reserved(path: Path) -> tuple[SmallDisk, Reserve]:
+    """A disk that the reserve has filled."""
+    files = SmallDisk(COUNT)
+    files.room = reserve = Reserve(files, str(path))
+    assert reserve.keep(SIZE)
+    return files, reserve
+
+
 def names(path: Path) -> list[str]:
     return sorted(os.listdir(path))
 
@@ -127,10 +135,7 @@ def test_a_small_file_system_has_a_small_one_and_none_is_none(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_what_may_spend_it_goes_on_until_nothing_is_left(tmp_path: Path, number: int) -> None:
-    files = SmallDisk(COUNT)
-    reserve = Reserve(files, str(tmp_path))
-    files.room = reserve
-    assert reserve.keep(SIZE)
+    files, reserve = reserved(tmp_path)
     tries: list[int] = []
 
     def operation() -> str:
@@ -148,10 +153,7 @@ def test_what_may_spend_it_goes_on_until_nothing_is_left(tmp_path: Path, number:
 
 def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory may need a block for the name."""
-    files = SmallDisk(COUNT)
-    reserve = Reserve(files, str(tmp_path))
-    files.room = reserve
-    assert reserve.keep(SIZE)
+    files, reserve = reserved(tmp_path)
     (tmp_path / "f").touch()
     rename = os.rename
 
@@ -189,10 +191,7 @@ def test_a_start_that_spends_it_reports_each_fault_once(tmp_path: Path) -> None:
 
 
 def test_another_error_spends_nothing(tmp_path: Path) -> None:
-    files = SmallDisk(COUNT)
-    reserve = Reserve(files, str(tmp_path))
-    files.room = reserve
-    assert reserve.keep(SIZE)
+    files, reserve = reserved(tmp_path)
 
     def operation() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -347,9 +346,7 @@ def test_what_was_removed_may_be_room_only_later(tmp_path: Path) -> None:
 
 def test_nobody_takes_it_back_while_it_is_needed(tmp_path: Path) -> None:
     """Another thread that appends would, before the operation that it was given up for."""
-    files = SmallDisk(COUNT)
-    files.room = reserve = Reserve(files, str(tmp_path))
-    assert reserve.keep(SIZE)
+    files, reserve = reserved(tmp_path)
     attempts = []
 
     def operation() -> bool:

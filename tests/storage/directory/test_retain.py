@@ -18,11 +18,10 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.files import Files
-from storage.log.append import append_batches
 from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_epochs, write_epochs
 from storage.task import Task
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, sweep, values, write_settings
+from tests.storage.logs import NOW_MS, append, batch, opened, sweep, values, write_settings
 from tests.storage.segmented import (
     DAY_MS,
     Turns,
@@ -34,7 +33,6 @@ from tests.storage.segmented import (
     run,
     segmented,
 )
-from tests.storage.transactions import produced
 
 T = TypeVar("T")
 
@@ -111,19 +109,6 @@ def test_when_all_goes_a_new_segment_is_begun_first(tmp_path: Path) -> None:
         log = manager.log("t", 0)
         assert (log.log_start_offset, log.log_end_offset) == (8, 8)
         assert append(log, b"next") == 8
-
-
-def test_producers_are_remembered_when_all_their_records_went(tmp_path: Path) -> None:
-    with crashing(tmp_path) as manager:
-        log = segmented(manager, count=2, retention_bytes="0")
-        first = produced([b"x"])
-        append_batches(log, first, now_ns=NOW_NS)
-        assert run(manager, NOW_MS).offsets == 5
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.log("t", 0)
-        assert (log.log_start_offset, log.log_end_offset) == (5, 5)
-        (appended,) = append_batches(log, produced([b"x"]), now_ns=NOW_NS)
-        assert appended.duplicate
 
 
 def test_leader_epochs_are_cut_at_the_log_start(tmp_path: Path) -> None:

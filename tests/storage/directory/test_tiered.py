@@ -347,12 +347,6 @@ def test_its_recovery_is_left_to_the_broker(tmp_path: Path, is_set: bool) -> Non
     assert (tmp_path / paths.CLEAN_SHUTDOWN).exists()
 
 
-def test_a_clean_stop_stays_one(tmp_path: Path) -> None:
-    tiered.make(tmp_path)
-    opened(tmp_path).close()
-    assert (tmp_path / paths.CLEAN_SHUTDOWN).exists()
-
-
 def test_small_files_that_cannot_be_read_stay_as_they_are(tmp_path: Path) -> None:
     tiered.make(tmp_path)
     for name in (paths.LEADER_EPOCH_CHECKPOINT, paths.PARTITION_METADATA):

@@ -16,7 +16,6 @@ from storage.errors import (
     CorruptRecord,
     HandoverRefused,
     LogLocked,
-    TaskCancelled,
     UnknownTopicOrPartition,
 )
 from storage.files import Files
@@ -26,7 +25,6 @@ from storage.log.epochs import LeaderEpochs
 from storage.record.header import parse_header
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
-from storage.task import Task
 from storage.verify.verify import verify
 from tests import metadata_log as made
 from tests import tiered
@@ -224,8 +222,6 @@ def test_a_directory_that_is_no_brokers(places: Places) -> None:
 
 def test_a_log_of_0_7(places: Places) -> None:
     write_old(places[0], "ancient", b"")
-    with LogManager.open(str(places[0]), read_only=True):
-        pass
     write_broker(places[1].with_name("other"), {"ancient": 1})
     refused(
         (places[0], places[1].with_name("other")),
@@ -298,20 +294,6 @@ def test_damage_is_found_before_the_broker_is_given_anything(places: Places) -> 
         hand(places)
     assert caught.value.path == str(path)
     nothing_is_given(broker)
-
-
-def test_cancelled(places: Places) -> None:
-    class Cancelled(Task):
-        def advance(self, size: int) -> None:
-            if self.done > 1000:
-                self.cancel()
-            super().advance(size)
-
-    with pytest.raises(TaskCancelled):
-        hand(places, task=Cancelled())
-    nothing_is_given(places[1])
-    assert len(hand(places).handed) == len(ITEMS)
-    assert shown(places[0]) == shown(places[1])
 
 
 def nothing_is_given(broker: Path) -> None:

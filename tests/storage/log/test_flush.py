@@ -143,23 +143,6 @@ def test_a_topic_that_was_deleted_does_not_come_back(tmp_path: Path, seed: int) 
         assert "t" not in again.topics
 
 
-def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:
-    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        append(log, *[b"old"] * 30)
-        log.flush()
-        manager.checkpoint()
-        manager.note(manager.logs())
-        manager.delete_topic("t")
-        manager.note([log])
-        manager.write_checkpoints()
-        manager.create_topic("t", 1)
-        recorded = checkpoint_file.read_offsets(
-            manager.files, str(tmp_path / paths.RECOVERY_POINTS)
-        )
-        assert recorded.get(("t", 0), 0) == 0
-
-
 def test_what_logs_have_done_is_counted(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     with LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS) as manager:

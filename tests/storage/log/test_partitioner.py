@@ -52,13 +52,6 @@ def test_without_a_key_it_sticks_until_its_bytes_are_there() -> None:
     assert choose.asked == [[0, 1, 2], [0, 1], [0, 2]], "another one than before"
 
 
-def test_what_was_refused_is_not_remembered() -> None:
-    partitioner = Partitioner(Chosen())
-    before = partitioner.sticky
-    partitioner.route(keyed(None, size=STAY_BYTES), range(3), LIMIT)
-    assert partitioner.sticky is before
-
-
 def test_one_partition_is_always_the_one() -> None:
     partitioner = Partitioner()
     routed = partitioner.route(keyed(None, b"k", None, size=STAY_BYTES), [0], LIMIT)

@@ -171,19 +171,6 @@ def test_it_waits_for_a_cleaner(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_a_second_fsync_alone_proves_nothing(tmp_path: Path) -> None:
-    """The disk of these tests forgets, as Linux does."""
-    disk = SimulatedDisk(str(tmp_path))
-    _, log = a_log(tmp_path, disk)
-    fail(log, disk)
-    for segment in log.segments:
-        with disk.held_open(segment.log_path) as fd:
-            disk.fdatasync(fd)
-    disk.materialise(0)
-    with opened(tmp_path) as again:
-        assert values(again.log("t", 0)) != [b"a", b"b", b"c", b"d"]
-
-
 def test_only_what_cannot_be_read_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = SimulatedDisk(str(tmp_path))
     manager, log = a_log(tmp_path, disk)

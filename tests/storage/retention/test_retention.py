@@ -144,19 +144,6 @@ def test_time_to_the_millisecond(ages_ms: list[int], limit: int, expected: list[
     assert going(log, LogConfig(retention_ms=limit)) == expected
 
 
-def test_the_last_segment_stays_if_it_is_empty() -> None:
-    log = facts(100, 100, 0, ages_ms=[30, 20, 10], end=20)
-    assert going(log, LogConfig(retention_ms=0)) == [0, 10]
-    assert going(facts(0, ages_ms=[30], end=0), LogConfig(retention_ms=0)) == []
-
-
-def test_what_is_above_the_high_watermark_stays() -> None:
-    for high_watermark, expected in [(30, [0, 10, 20]), (29, [0, 10]), (20, [0, 10]), (9, [])]:
-        log = facts(100, 100, 100, ages_ms=[9, 9, 9], high_watermark=high_watermark)
-        assert going(log, LogConfig(retention_ms=1)) == expected
-        assert going(log, replace(FOREVER, retention_bytes=0)) == expected
-
-
 # -- together ------------------------------------------------------------------------------------
 
 
@@ -176,12 +163,6 @@ def test_what_cleanup_policy_asks_for(
     log = facts(100, 100, 100, 100, ages_ms=[9, 9, 9, 0], start=15)
     config = LogConfig(cleanup_policy=policy, unknown=unknown, retention_ms=5, retention_bytes=250)
     assert going(log, config) == expected
-
-
-def test_size_looks_at_what_the_log_start_leaves() -> None:
-    # Without the first there are 200 bytes, of which none may go.
-    log = facts(100, 100, 100, start=10)
-    assert going(log, replace(FOREVER, retention_bytes=150)) == [0]
 
 
 def test_each_says_why_with_its_numbers() -> None:
