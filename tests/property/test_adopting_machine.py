@@ -28,11 +28,10 @@ from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.in_memory import PLACE
 from tests.log_check import check
-from tests.storage.logs import NOW_MS, append, values, write_settings
+from tests.storage.logs import NOW_MS, NOW_NS, append, values, write_settings
 from tests.storage.staging import staged
 from tests.storage.transactions import Client
 
-NOW_NS = NOW_MS * 1_000_000
 PARTITIONS = (("a", 0), ("b", 0), ("b", 1))
 QUERIES = ("q", "r")
 

@@ -193,15 +193,12 @@ class LogMachine(RuleBasedStateMachine):
 
     def reopen(self) -> None:
         self.manager = self.open()
-        for writer in self.writers.values():
+        for number, writer in self.writers.items():
             # What lies behind the newest snapshot is known whole, else the last batch only.
-            known = self.log.producers.by_id.get(self.id_of(writer))
+            known = self.log.producers.by_id.get(number)
             assert known is not None
             assert len(known.batches) >= min(len(writer.sent), 1)
             writer.sent = writer.sent[len(writer.sent) - len(known.batches) :]
-
-    def id_of(self, writer: Writer) -> int:
-        return next(number for number, each in self.writers.items() if each is writer)
 
     @rule()
     def restart(self) -> None:

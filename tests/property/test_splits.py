@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,14 +50,11 @@ class History:
         self.sequences: dict[int, int] = {}
         self.open: set[int] = set()
 
-    def write(self, draw: Callable[[st.SearchStrategy[object]], object]) -> None:
+    def write(self, data: st.DataObject) -> None:
         """One batch, of a producer's transaction perhaps, in any codec."""
-        some = draw(pairs)
-        assert isinstance(some, list)
-        codec = draw(st.integers(0, 4))
-        assert isinstance(codec, int)
-        producer = draw(st.sampled_from([7, 8, -1, -1, -1]))
-        assert isinstance(producer, int)
+        some = data.draw(pairs)
+        codec = data.draw(st.integers(0, 4))
+        producer = data.draw(st.sampled_from([7, 8, -1, -1, -1]))
         made = [
             Record(n, self.clock.now_ms + n, 0, key, value, (("h", value),) * (n % 3))
             for n, (key, value) in enumerate(some)
@@ -107,7 +103,7 @@ class History:
     def step(self, data: st.DataObject, kinds: list[str]) -> None:
         kind = data.draw(st.sampled_from(kinds))
         if kind == "write":
-            self.write(data.draw)
+            self.write(data)
         elif kind == "end":
             for producer in sorted(self.open):
                 self.end(producer, data.draw(st.sampled_from([ABORT, COMMIT])))

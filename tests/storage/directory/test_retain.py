@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_epochs, write_epochs
 from storage.task import Task
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, sweep, values, write_settings
 from tests.storage.segmented import (
     DAY_MS,
@@ -257,15 +259,11 @@ def test_a_policy_that_is_not_installed_any_more_is_noted(tmp_path: Path) -> Non
 
 
 def test_an_error_of_one_log_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
-    class Failing(Files):
-        def rename(self, old: str, new: str) -> None:
-            if "/t-0/" in old and new.endswith(".deleted"):
-                raise OSError(5, "Input/output error", old)
-            super().rename(old, new)
-
-    with opened(tmp_path, Failing()) as manager:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
         log = segmented(manager, retention_bytes="1")
         segmented(manager, "u", retention_bytes="1")
+        disk.fail_next("rename", errno.EIO, suffix=f"t-0/{0:020}.log")
         done = run(manager, NOW_MS)
         assert bases(manager.log("u", 0)) == [6]
         assert len(done.notes) == 1

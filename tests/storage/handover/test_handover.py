@@ -273,14 +273,6 @@ def test_internal_topics_by_name_only(places: Places) -> None:
     assert hand(places, "__consumer_offsets", dry_run=True).missing == {"__consumer_offsets": 1}
 
 
-def test_a_dry_run_changes_nothing(places: Places) -> None:
-    before = content(places[0]), content(places[1])
-    outcome = hand(places, dry_run=True)
-    assert (content(places[0]), content(places[1])) == before
-    assert sorted((each.topic, each.partition) for each in outcome.handed) == sorted(ITEMS)
-    assert outcome.handed == hand(places).handed
-
-
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
