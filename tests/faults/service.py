@@ -506,7 +506,7 @@ FAULTS = [
         "        elif not self._transactions.is_aborted(header):\n            check_record_sizes",
         "        elif not self.finished:\n            check_record_sizes",
         "A record goes for a later one that was aborted.",
-        (CLEANER, "tests/storage/compaction/test_cleaner.py"),
+        ("tests/crash/test_cleaner_crash.py",),
     ),
     Fault(
         "cleaner-aborted-are-kept",

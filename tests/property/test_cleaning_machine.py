@@ -294,7 +294,7 @@ class CleaningMachine(RuleBasedStateMachine):
         finally:
             assert cleaner.uncleanable == {}
         if log.closed:
-            return  # all had been done but for what is written down of it
+            return  # only the checkpoint was not written
         if done is None:
             nothing = where.first_uncleanable <= log.segments[0].base_offset
             assert nothing or not log.config.is_compacted

@@ -31,7 +31,7 @@ producer_ids = st.integers(0, 2)
 
 
 class Slot(NamedTuple):
-    """What is at an offset.  `producer` is that of a transaction's record or marker."""
+    """An offset's record or marker. `producer`: of its transaction."""
 
     value: bytes | None
     producer: int = -1
@@ -194,7 +194,7 @@ class LogMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.manager = self.open()
         for number, writer in self.writers.items():
-            # What lies behind the newest snapshot is known whole, else the last batch only.
+            # All batches after the newest snapshot are known, and the last one before it.
             known = self.log.producers.by_id.get(number)
             assert known is not None
             assert len(known.batches) >= min(len(writer.sent), 1)

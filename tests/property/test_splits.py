@@ -1,4 +1,4 @@
-"""What was planned of any log is read, whatever happens between planning and reading."""
+"""Planned splits of any log are read, whatever happens between planning and reading."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class History:
             delete_records(self.manager, self.log, HIGH_WATERMARK, Task())
 
     def later(self) -> None:
-        """What was replaced or deleted is removed."""
+        """Replaced and deleted files are removed."""
         self.clock.now_ms += 100_000
         sweep(self.manager, self.clock.now_ms)
 

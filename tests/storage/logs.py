@@ -1,4 +1,4 @@
-"""What tests of logs share: batches of lines, and a directory that is opened and checked."""
+"""Helpers for tests of logs: batches of lines, and a directory that is opened and checked."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sweep(manager: LogManager, now_ms: int) -> bool:
 
 
 def values(log: Log, offset: int | None = None) -> list[bytes | None]:
-    """What the log holds."""
+    """Return the values of the log's records."""
     return [record.value for record in log.records(offset)]
 
 

@@ -36,12 +36,12 @@ def produced(
 
 
 def marker(producer_id: int, kind: int, *, epoch: int = 0, coordinator_epoch: int = 0) -> bytearray:
-    """What ends a transaction."""
+    """The marker that ends a transaction."""
     return encode_marker(kind, producer_id, epoch, coordinator_epoch, 0, NOW_MS, 0)
 
 
 class Watcher(LogListener[Log]):
-    """What a log told, and what was stable then."""
+    """Records the events of a log, each with the last stable offset."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []

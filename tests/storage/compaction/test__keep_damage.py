@@ -151,7 +151,7 @@ def test_a_damaged_byte() -> None:
 
 @given(data=damaged(), right=st.booleans())
 def test_damage(data: bytes, right: bool) -> None:
-    """What is believed has a right CRC, and comes out as the decoder reads it."""
+    """Accepted batches have a right CRC, and come out as the decoder reads them."""
     if right:
         data = b"".join(seal_whole(data))
     with before_guard_page(data) as view:

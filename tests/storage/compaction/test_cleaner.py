@@ -191,7 +191,7 @@ def test_transactions(tmp_path: Path) -> None:
         cleaned = clean(manager, log)
         assert cleaned.records_aborted == 1
         assert [record.value for record in log.records()] == [b"3"]
-        # Aborted data has gone but for the header that holds its producer's last sequence.
+        # Of aborted data, only the header with its producer's last sequence is left.
         assert [batch[0] for batch in batches(log)] == [1, 2, 3, 4, 5]
         assert len(log.segments[0].aborted) == 1
         clean(manager, log)
@@ -290,7 +290,7 @@ def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
-    """Whoever reads meanwhile learns that the transaction has ended (KIP-534)."""
+    """A reader learns meanwhile that the transaction has ended (KIP-534)."""
     clock = Clock()
     with compacted(tmp_path, clock=clock) as (manager, log):
         producer, later = Producer(1, transactional=True), Producer(1, epoch=1)

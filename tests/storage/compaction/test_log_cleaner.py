@@ -41,7 +41,7 @@ def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
         assert cleaner.filthiest(NOW_MS) is much
         clean(manager, much)
         assert cleaner.filthiest(NOW_MS) is None
-        # What has waited too long is due however little it is.
+        # A part that has waited too long is due, however small it is.
         manager.change_topic_settings("u", {"max.compaction.lag.ms": "1000"})
         clock.now_ms += 1001
         assert cleaner.filthiest(clock.now_ms) is little

@@ -40,7 +40,7 @@ def files_of(log: Log) -> dict[str, bytes]:
 
 
 def facts_of(log: Log) -> list[tuple[object, ...]]:
-    """What is known of the sealed segments while the log is open."""
+    """The fields of the sealed segments while the log is open."""
     return [
         (
             segment.base_offset,

@@ -72,7 +72,7 @@ def refused(
     kind: type[Exception] = SwapRefused,
     before: dict[str, bytes],
 ) -> None:
-    """Nothing is other than it was, and the staged files are gone."""
+    """Nothing has changed, and the staged files are removed."""
     read, dirty = contents(log), LogCleaner(manager).first_dirty(log)
     with pytest.raises(kind, match=reason):
         swap(manager, request)

@@ -63,7 +63,7 @@ def test_a_directory_must_exist(tmp_path: Path) -> None:
 
 
 def still_open(base: Path) -> list[str]:
-    """What this process has open or mapped there."""
+    """Return the files there that this process has open or mapped."""
     links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
     names = [os.readlink(link) for link in links if os.path.lexists(link)]
     names += Path("/proc/self/maps").read_text().splitlines()
@@ -173,7 +173,7 @@ def test_a_large_topic_is_let_go_of_some_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_topic_whose_directory_has_vanished_can_be_deleted(tmp_path: Path) -> None:
-    """Whoever has removed it by hand gets rid of its name, too."""
+    """A user who has removed it by hand can delete its name, too."""
     write_settings(tmp_path, num_partitions=2)
     with opened(tmp_path) as manager:
         append(manager.create_topic("t").partitions[0], b"one")

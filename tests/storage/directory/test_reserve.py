@@ -301,7 +301,7 @@ def test_the_error_of_a_full_disk_names_files_to_delete(left_full: tuple[Path, S
 
 
 def test_what_was_deleted_goes_before_a_reserve(left_full: tuple[Path, SmallDisk]) -> None:
-    """What waits for deletion when its daemon is killed waits for nobody."""
+    """After a kill, no reader needs the files that wait for deletion."""
     path, files = left_full
     (path / "kafkafs.reserve.0").write_bytes(b"")
     topic = path / f"gone-0.{'0' * 32}-delete"

@@ -270,7 +270,7 @@ def test_an_error_of_one_log_keeps_no_other_from_its_turn(tmp_path: Path) -> Non
         assert done.notes[0].startswith("t-0: ")
         assert "Input/output error" in done.notes[0]
         assert (bases(log), values(log)) == ([6], [b"a3", b"b3"])
-    # What could not be renamed does not come back.
+    # A segment that could not be renamed does not come back.
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [b"a3", b"b3"]
         assert manager.log("t", 0).log_start_offset == 6

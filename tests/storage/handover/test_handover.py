@@ -237,7 +237,7 @@ def test_either_side_in_use(places: Places, side: int) -> None:
     try:
         with pytest.raises(LogLocked):
             hand(places)
-        # What there is to be done can be looked at before.
+        # A dry run works.
         outcome = hand(places, dry_run=True)
         assert any("in use" in each for each in outcome.refusals)
         assert len(outcome.handed) == len(ITEMS)
@@ -338,7 +338,7 @@ def test_files_are_the_brokers_users(places: Places) -> None:
     before = {str(path) for path in places[1].rglob("*partition.metadata")}
     files = AnothersDirectory()
     outcome = hand(places, link=True, files=files)
-    # What belongs to somebody else cannot be the same file.
+    # A file of another user cannot be linked.
     assert [each.linked_size for each in outcome.handed] == [0] * len(ITEMS)
     made = {str(path) for path in places[1].glob("*/*")} - before
     changed = {str(places[1] / name) for name in (paths.RECOVERY_POINTS, paths.LOG_STARTS)}

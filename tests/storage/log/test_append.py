@@ -139,7 +139,7 @@ def test_a_refused_disk_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("cut_fails", [False, True])
 def test_what_was_refused_does_not_come_back(tmp_path: Path, suffix: str, cut_fails: bool) -> None:
-    """Of three batches, each as long as the one that comes next, two are in the file by then."""
+    """The disk fails after two of three batches, each as long as the next append."""
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
     log = new_log(manager, index_interval_bytes=0)
@@ -263,7 +263,7 @@ def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
 
 
 def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
-    """Its own clock may be days behind; its retry is a duplicate all the same."""
+    """Its own clock may be days late. Its retry is a duplicate."""
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
         log = new_log(manager)
         manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})

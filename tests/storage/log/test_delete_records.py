@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Watcher(LogListener[Log]):
-    """Remembers what it was told of log starts."""
+    """Records the log starts and removals that the log reports."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -145,7 +145,7 @@ def test_into_an_open_transaction(tmp_path: Path, aborted: bool, crashed: bool) 
         assert log.last_stable_offset == 1
         assert delete_records(manager, log, 4, Task()) == 4
         assert log.last_stable_offset == 4
-        assert values(log) == [], "what lies behind it is held back as before"
+        assert values(log) == [], "later records stay unstable"
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
         assert (log.log_start_offset, log.last_stable_offset) == (4, 4)

@@ -42,7 +42,7 @@ def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Pa
 def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
     tmp_path: Path, seed: int
 ) -> None:
-    """All of its records had been flushed by then: what is new is where its files end."""
+    """All of its records are flushed already. Only the ends of its files are new."""
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
     log = new_log(
@@ -69,7 +69,7 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
 
 @pytest.mark.parametrize("seed", [-2, -1, 0])
 def test_the_first_transaction_that_is_aborted_stays_so(tmp_path: Path, seed: int) -> None:
-    """A segment has no transaction index before; a start reads what comes behind it only."""
+    """A segment has no transaction index before. A start reads only later batches."""
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
     log = new_log(manager, index_interval_bytes=0)
@@ -156,7 +156,7 @@ def test_what_logs_have_done_is_counted(tmp_path: Path) -> None:
         log.flush()
         assert (counters.flushes.count, counters.flush_failures) == (1, 0)
         assert counters.flushes.total_ns > 0
-        # What is deleted has been appended all the same.
+        # A deletion takes nothing from what was appended.
         size = counters.bytes_appended
         manager.delete_topic("t")
         assert counters.bytes_appended == size

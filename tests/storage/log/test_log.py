@@ -270,7 +270,7 @@ def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
         for _ in range(3):
             log.age_descriptors()
         assert [segment.is_open for segment in log.segments] == [True] * 5 + [False]
-        # What is not on the disk yet stays open.
+        # Unflushed segments stay open.
         log.flush()
         values(log)
         log.age_descriptors()

@@ -1,4 +1,4 @@
-"""What a failed fsync leaves: all that can be read is written again; nothing else is lost."""
+"""After a failed fsync, all that can be read is written again. Nothing else is lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_can_be_read_survives_a_power_cut(tmp_path: Path, error: int, seed:
 def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
     tmp_path: Path,
 ) -> None:
-    """All of its records had been flushed by then, but not where its files end."""
+    """All of its records were flushed, but not the ends of its files."""
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
     log = new_log(manager, internal_segment_bytes=5000, preallocate="true")
@@ -196,7 +196,7 @@ def test_only_what_cannot_be_read_is_lost(tmp_path: Path, caplog: pytest.LogCapt
 
 @pytest.mark.parametrize("lost", [0, 2, 3])
 def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, lost: int) -> None:
-    """The checkpoint is that from before, and what is lost lies behind it."""
+    """The checkpoint is older than the loss."""
     data = tmp_path / "data"
     data.mkdir()
     write_settings(data, log_index_size_max_bytes=240)
@@ -225,7 +225,7 @@ def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, l
             with LogManager.open(str(path), files=Unsynced(str(path)), clock_ms=clock) as again:
                 log = again.log("t", 0)
                 if lost == 3 and log.log_end_offset == 3:
-                    # What ends a log that was closed by nobody may be torn.
+                    # The end of a log that was not closed may be torn.
                     assert not found.expected
                     assert values(log) == [b"a", b"b", b"c"]
                     continue
@@ -356,7 +356,7 @@ def test_a_stop_anywhere_loses_nothing_that_a_stop_may_not_lose(tmp_path: Path) 
 
 
 class AppendedBehindTheLook(Files):
-    """`meanwhile` is done once, when the length of a log was asked for and nobody was told yet."""
+    """Calls `meanwhile` once, between the measuring of a log and its return."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] | None = None
@@ -427,7 +427,7 @@ def test_nothing_is_written_behind_what_somebody_has_cut_off(tmp_path: Path, how
 
 
 def orders(plans: int) -> list[tuple[tuple[str, int], ...]]:
-    """Every order in which so many plans, which run one after another, can run and finish."""
+    """Return every order of runs and finishes in which the plans run one after another."""
     steps = [(step, number) for number in range(plans) for step in ("run", "finish")]
     return [
         order

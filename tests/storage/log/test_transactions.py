@@ -282,7 +282,7 @@ def with_two_open(data: Path, files: Files) -> AbstractContextManager[LogManager
 def test_a_marker_for_which_the_log_cannot_be_read_is_not_written(
     tmp_path: Path, kind: int
 ) -> None:
-    """What is stable then begins where the other transaction does, which nobody has looked for."""
+    """The next stable offset is the start of the other transaction, which must be read first."""
     files = UnreadableLogs()
     with with_two_open(tmp_path, files) as manager:
         watcher = Watcher()

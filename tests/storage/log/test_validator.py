@@ -1,4 +1,4 @@
-"""What becomes of batches before a log stores them: pure, by the topic's settings."""
+"""Batches are checked and converted by the topic's settings before a log stores them."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_batch_that_is_cut_off(end: int) -> None:
 
 
 def test_a_flipped_bit() -> None:
-    """Anywhere but in the base offset, which the log gives anew, and the leader epoch."""
+    """Anywhere except in the base offset, which the log assigns, and the leader epoch."""
     for position in range(8, len(ENCODED)):
         changed = bytearray(ENCODED)
         changed[position] ^= 4

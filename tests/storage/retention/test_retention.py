@@ -133,7 +133,7 @@ def test_size_to_the_byte(sizes: list[int], limit: int, expected: list[int]) -> 
         ([30, 20, 1], 0, [0, 10, 20]),
         ([30, 10, 30], 19, [0]),
         ([10, 30, 30], 19, []),
-        # One from the future holds back all behind it, whatever their age.
+        # A segment from the future keeps all later ones, whatever their age.
         ([-5, 30, 30], 0, []),
         ([30, -5, 30], 0, [0]),
         ([30, 20, 10], LONG_MAX, []),
@@ -325,7 +325,7 @@ def test_as_kafkas_loop(log: LogFacts, config: LogConfig) -> None:
     ],
 )
 def test_files_by_their_mtime(argument: str, age_ms: int, goes: bool) -> None:
-    """What records say of their time does not count."""
+    """The times of records do not count."""
     config = LogConfig(kafkafs_retention_policy=f"mtime:{argument}", retention_bytes=0)
     log = facts(9, 9, 9, ages_ms=[0, 0, 0], mtime_ages_ms=[age_ms, age_ms, -5])
     assert going(log, config) == ([0, 10] if goes else [])
@@ -367,7 +367,7 @@ def raises(argument):
 
 
 def answers(argument):
-    """What it is told to, with two segments."""
+    """Return what the argument names, with two segments."""
     return {
         "tail": lambda facts, config, now_ms: [Doomed(facts.segments[-1], "")],
         "gap": lambda facts, config, now_ms: [Doomed(facts.segments[n], "") for n in (0, 2)],
@@ -415,7 +415,7 @@ def test_a_policy_of_somebody() -> None:
     log = facts(9, 9, 9)
     decision = decide(log, of_somebody("even:nice"), NOW_MS)
     assert decision.doomed == (Doomed(log.segments[0], "even nice"),)
-    # It is told what the log start leaves, and nothing but that where nothing is to be deleted.
+    # It gets the segments that the log start leaves, and is not called if nothing may be deleted.
     assert going(log._replace(log_start_offset=10), of_somebody("even:x")) == [0]
     config = replace(of_somebody("everything"), cleanup_policy=("compact",))
     assert going(log, config) == []

@@ -258,7 +258,7 @@ def test_what_is_wrong_in_a_topics_file_is_named(tmp_path: Path, line: str, reas
 
 
 def test_a_topic_of_which_partition_0_is_elsewhere(tmp_path: Path) -> None:
-    """What is set on it lies with the lowest partition that is here."""
+    """Its settings lie in the lowest partition that is here."""
     for number in (12, 5, 7):
         (tmp_path / f"t-{number}").mkdir()
     settings = load(tmp_path)
