@@ -21,7 +21,7 @@ from storage.verify.verify import verify
 from storage.verify.verify_log import verify_logs
 from tests import oracle
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.logs import NOW_MS, NOW_NS, opened, sweep
+from tests.storage.logs import NOW_MS, NOW_NS, opened
 from tests.storage.old_logs import messages, wrapper
 from tests.storage.producers import Producer
 from tests.storage.segmented import names
@@ -271,22 +271,6 @@ def test_a_batch_larger_than_what_is_read_at_a_time(tmp_path: Path, codec: int) 
         roll(log)
         clean(manager, log)
         assert contents(log) == [(1, b"a", large), (3, b"b", b"2")]
-
-
-def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", b"2"))
-        roll(log)
-        old = log.segments[0]
-        size = old.size
-        before = SegmentReader(old).read(0, size)
-        clean(manager, log)
-        assert old.deleted
-        assert SegmentReader(old).read(0, size) == before
-        assert names(log, ".log.deleted") == ["00000000000000000000.log.deleted"]
-        assert sweep(manager, NOW_MS + 60_000)
-        assert names(log, ".deleted") == []
-        assert [record[0] for record in contents(log)] == [1]
 
 
 def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:

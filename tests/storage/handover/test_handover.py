@@ -161,16 +161,6 @@ def test_appending_to_the_source_leaves_what_was_linked(places: Places) -> None:
     assert content(broker) == before
 
 
-def test_it_can_be_repeated(places: Places) -> None:
-    hand(places)
-    before = content(places[1])
-    again = hand(places)
-    assert (again.handed, sorted(again.finished)) == ([], sorted(ITEMS))
-    assert content(places[1]) == before
-    go_on(places[1])
-    refused(places, "sent:0 is not empty at the broker")
-
-
 # -- what is refused -------------------------------------------------------------------------------
 
 
