@@ -445,7 +445,10 @@ class Copier:
                     self._wait(copy, _ANOTHER)
                     return
                 check_not_compacted(log)
-                self._name(copy, Hole("diverged", offset, log.log_end_offset - 1))
+                lost = offset, log.log_end_offset - 1
+                if lost != copy.diverged:
+                    self._name(copy, Hole("diverged", *lost))
+                    copy.diverged = lost
                 self._truncate(copy, offset)
             case BeginAt(offset):
                 self._truncate(copy, offset)
@@ -458,6 +461,7 @@ class Copier:
         # A new run lets a log without records begin at the start that the file has.
         self.write_status()
         self._manager.truncate(copy.log, offset)
+        copy.diverged = None
         copy.markers = Markers(copy.log)
         self._points.drop()
 

@@ -56,6 +56,7 @@ class Copy:
     paused_at: int = 0
     searched_to: int = 0
     needed_bytes: int = 0
+    diverged: tuple[int, int] | None = None
 
     @property
     def position(self) -> int:

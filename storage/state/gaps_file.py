@@ -77,8 +77,7 @@ def read(files: Files, directory: str) -> tuple[Gap, ...]:
 
 def add(files: Files, directory: str, gaps: Iterable[Gap]) -> list[Gap]:
     """Write gaps, except those of a kind and offsets that are in force; return the new ones.
-    Durable. A `diverged` is left out only if it is the last line, which a killed process has
-    written: else the offsets have had other records since.
+    Durable. Each `diverged` is written: the offsets may have had other records since the last one.
 
     A file that cannot be read is renamed. Errors: OSError.
     """
@@ -89,7 +88,6 @@ def add(files: Files, directory: str, gaps: Iterable[Gap]) -> list[Gap]:
         _log.warning("%s: its gaps are not listed any more; kept as %s", error, kept_as)
         known = ()
     there = {gap[:3] for gap in in_force(known) if gap.kind != "diverged"}
-    there |= {gap[:3] for gap in known[-1:]}
     new = [gap for gap in gaps if gap[:3] not in there]
     if not new:
         # A killed process may have written them.

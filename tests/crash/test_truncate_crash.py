@@ -149,7 +149,7 @@ class Truncation:
         check_read_only(data, start=min(self.log_start, lowest))
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)
-            assert log.gaps == (self.gap,) or (phase == "appending" and not log.gaps)
+            assert {*log.gaps} == {self.gap} or (phase == "appending" and not log.gaps)
             there = batches_of(stored(log))
             kept = removed(manager, log)
             before = self.with_head(there)
@@ -189,7 +189,7 @@ class Truncation:
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)
             assert self.with_head(batches_of(stored(log))) == expected
-            assert log.gaps == (self.gap,)
+            assert {*log.gaps} == {self.gap}
             assert log.epochs.entries[-1][0] == 21
 
 

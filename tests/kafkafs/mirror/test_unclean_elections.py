@@ -107,6 +107,19 @@ def test_records_that_cannot_be_removed_yet_are_no_gap(
     assert goes_on == "t:0: the copy goes on"
 
 
+def test_the_same_offsets_are_lost_twice(source: Source, log: SourceLog, tmp_path: Path) -> None:
+    """Each loss is named: a restore point between them has lost records."""
+    log.batches = [batch(100), batch(105)]
+    run = Run(source, tmp_path)
+    run()
+    for epoch in (1, 2):
+        log.batches[1], log.epochs = batch(105, epoch=epoch), {epoch - 1: 105}
+        assert run().gaps == 1
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        gaps = manager.log("t", 0).gaps
+        assert [gap[:3] for gap in gaps] == [("diverged", 105, 109)] * 2
+
+
 @pytest.mark.parametrize(("answers", "count"), [(0, 3), (1, 4)])
 def test_a_new_leader_is_compared_after_records_were_skipped(
     source: Source, log: SourceLog, tmp_path: Path, answers: int, count: int
