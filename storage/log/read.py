@@ -103,6 +103,9 @@ class Reader:
         """
         self._check_within(start)
         end = min(end, self._bound(isolation))
+        if start >= end:
+            # (A batch may begin before the log start, and its transaction be open.)
+            return
         for segment in self._log.segments_from(start):
             if segment.base_offset >= end:
                 return

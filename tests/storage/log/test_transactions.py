@@ -333,6 +333,23 @@ def test_a_log_start_moves_into_open_transactions_without_a_read(tmp_path: Path)
         assert values(log) == [b"e"]
 
 
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_batch_of_an_open_transaction_in_which_the_log_starts(tmp_path: Path, kind: int) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        producer = Client(log, 7)
+        producer.send(b"deleted", b"a")
+        append(log, b"after")
+        log.raise_log_start(1)
+
+        def read() -> list[int]:
+            return [header.base_offset for _, header in log.reader.batches(1, log.log_end_offset)]
+
+        assert read() == []
+        producer.end(kind)
+        assert read() == ([2] if kind == ABORT else [0, 2])
+
+
 def test_markers_where_the_whole_log_was_deleted_read_nothing(tmp_path: Path) -> None:
     files = UnreadableLogs()
     with with_two_open(tmp_path, files) as manager:
