@@ -37,14 +37,14 @@ from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.mount_options import MountOptions, parse_mount_options
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.directories.directory import Listed, Place, Row, text
+from kafkafs.tree.directories.directory import Listed, Row
 from kafkafs.tree.directories.topics import TopicPlace
 from kafkafs.tree.events import Events
 from kafkafs.tree.files.control_file import CommandEffects, TextCommands, taking
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Node
-from kafkafs.tree.names import ABOUT, TOPIC, everybody_reads
+from kafkafs.tree.names import TOPIC
 from kafkafs.tree.partition.partitions import Partitions
 from storage.files import Files, is_temporary
 from storage.log.log import Log
@@ -406,14 +406,6 @@ class Commands:
     def give_threads(self) -> None:
         """There are threads again."""
         self._taken.close()
-
-    def break_version(self) -> None:
-        """`.kafkafs/version` has a bug from now on."""
-
-        def broken(place: Place) -> str:
-            raise ZeroDivisionError("a bug that a test planted")
-
-        ABOUT.rows["version"] = text(broken, everybody_reads)
 
 
 def _remove_head_file(topic: TopicPlace, name: str) -> Node:

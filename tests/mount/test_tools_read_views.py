@@ -123,14 +123,7 @@ def time(number: int) -> str:
     return datetime.fromtimestamp(T // 1000 + number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-RANGES = [
-    ("0", slice(None)),
-    ("0@1234", slice(1234, None)),
-    ("0@-10", slice(-10, None)),
-    ("0@100..250", slice(100, 250)),
-    (f"0@{time(2000)}", slice(2000, None)),
-    (f"0@{time(150)}..{time(2750)}", slice(150, 2750)),
-]
+RANGES = [("0", slice(None)), (f"0@{time(150)}..{time(2750)}", slice(150, 2750))]
 ranges = pytest.mark.parametrize(("name", "part"), RANGES)
 
 
@@ -153,11 +146,6 @@ def test_jq_reads_every_record(views: Mount, topic: str) -> None:
     assert [json.loads(line) for line in said.splitlines()] == [json_object(r) for r in written]
 
 
-def test_jq_reads_all_partitions(views: Mount) -> None:
-    said = views.run('"$JQ" -s "length" orders/.jsonl/*', JQ=program("jq"))
-    assert int(said) == PARTITIONS * COUNT
-
-
 # -- awk ---------------------------------------------------------------------------------------
 
 AWK_SUMS = r'{ sum[$1] += $2 } END { for (key in sum) printf "%s\t%d\n", key, sum[key] }'
@@ -170,15 +158,6 @@ def test_awk_sums(views: Mount, name: str, part: slice) -> None:
     ).decode()
     found = dict(line.split("\t") for line in said.splitlines())
     assert {key: int(amount) for key, amount in found.items()} == sums(AMOUNTS[0][part])
-
-
-def test_awk_over_all_partitions(views: Mount) -> None:
-    said = views.run(
-        '"$AWK" -F "\t" "{ sum += \\$2 } END { print NR, sum }" amounts/.kv/*',
-        AWK=program("awk"),
-    )
-    total = sum(sums(AMOUNTS[0]).values()) + sum(sums(AMOUNTS[1]).values())
-    assert said.split() == [b"%d" % (PARTITIONS * COUNT), b"%d" % total]
 
 
 def test_awk_tells_tombstones_from_empty_values(views: Mount) -> None:
@@ -295,11 +274,3 @@ def test_duckdb_reads_every_key_and_value(views: Mount) -> None:
     key, value = (UNESCAPED.format(name, "chr") for name in ("key", "value"))
     rows = duck(f"select {key}, {value} from {kv(views / 'odd' / '.kv' / '0')}")
     assert rows == [(text(record.key), text(record.value)) for record in ODD]
-
-
-def test_duckdb_reads_all_partitions(views: Mount) -> None:
-    for path, table in (
-        ("amounts/.kv/*", kv(views / "amounts" / ".kv" / "*")),
-        ("orders/.jsonl/*", f"read_json('{views / 'orders' / '.jsonl' / '*'}')"),
-    ):
-        assert duck(f"select count(*) from {table}") == [(PARTITIONS * COUNT,)], path

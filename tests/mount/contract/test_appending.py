@@ -204,9 +204,12 @@ def test_who_looks_after_the_release_sees_it(mount: Mount, orders: Path) -> None
     """The release handler appends before its first await, so that `printf n >> p; tail -n1 p`
     sees it.
     """
-    for number in range(30):
-        command = 'printf "$N" >> "$F"; tail -n1 "$F"'
-        assert mount.run(command, F=orders, N=number) == b"%d\n" % number
+    text = b""
+    for number in range(100):
+        append(orders, b"%d" % number)
+        text += b"%d\n" % number
+        assert orders.read_bytes() == text
+    assert mount.run('printf 100 >> "$F"; tail -n1 "$F"', F=orders) == b"100\n"
 
 
 def test_an_orderly_shutdown_makes_it_a_record(own: Mount) -> None:

@@ -377,7 +377,7 @@ def named_mount(
         yield started
 
 
-@pytest.mark.parametrize("view", ["", ".kv/", ".jsonl/", ".batches/"])
+@pytest.mark.parametrize("view", ["", ".batches/"])
 def test_the_name_leads_elsewhere_at_once(named_mount: SteeredMount, view: str) -> None:
     """… publishes a *new* inode under the name …: once the write that does it is answered, nobody
     finds the old one any more.

@@ -20,7 +20,6 @@ from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.writing import append, view
 from tests.mount.control import do, facts
 from tests.mount.mounting import Mount, fails, mounted
-from tests.mount.steering import SteeredMount
 from tests.waits import until
 
 HEAD = 1100
@@ -279,20 +278,19 @@ def _check_what_is_said(followed: Followed) -> None:
 # -- remounts ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_it_is_the_same_after_a_remount(own: Mount, end: str) -> None:
+def test_it_is_the_same_after_a_remount(own: Mount) -> None:
     """… positions never move, also across remounts (the base is a checkpoint)."""
     followed = Followed(own, own.topic())
     inode = followed.inode
     assert followed.file.read_bytes() == b""
-    for number in range(2):
+    for number, end in enumerate((own.stop, own.kill)):
         followed.segment(20)
         followed.segment(20)
         followed.append(3)
         followed.clean() if number % 2 else followed.retain()
         first = (len(followed.text) // LINE - 3) * LINE
         followed.check(first)
-        getattr(own, end)()
+        end()
         own.start()
         followed.check(first)
         assert followed.inode == inode
@@ -328,87 +326,3 @@ def test_commands_without_a_mount_keep_it(own: Mount) -> None:
         offline(has_indexes, "prune", str(own.data))
         followed.check(end + 20 * LINE)
         append(followed.path.parent / ".config", b"retention.bytes=\n")
-
-
-def test_after_a_crash_that_lost_what_was_shown_it_is_a_new_inode(own: Mount) -> None:
-    """After a machine's crash that lost bytes already shown, it is a new inode."""
-    followed = Followed(own, own.topic())
-    # It is not flushed by itself.
-    append(followed.path.parent / ".config", b"flush.ms=86400000\n")
-    followed.segment(50)
-    followed.append(10)
-    followed.check(0)
-    inode = followed.inode
-    own.kill()
-    log = max((own.data / "orders-0").glob("*.log"))
-    os.truncate(log, log.stat().st_size - 7)
-    own.start()
-    assert followed.inode != inode
-    assert followed.file.read_bytes() == followed.path.read_bytes() == followed.text[: 50 * LINE]
-    head = followed.ship.read_bytes()[:HEAD]
-    assert head != followed.head
-
-
-def test_a_log_that_others_have_shortened_begins_anew(own: Mount) -> None:
-    """… where someone else rewrote the log; not where only its head is gone by then."""
-    followed = Followed(own, own.topic())
-    for _ in range(3):
-        followed.segment(20)
-    followed.append(5)
-    followed.check(0)
-    inode = followed.inode
-    own.stop()
-    for path in (own.data / "orders-0").glob(f"{0:020}.*"):
-        path.unlink()
-    # With the manifest, the start would report missing segments (storage/state/manifest_file.py).
-    (own.data / "orders-0/kafkafs.segments").unlink()
-    own.start()
-    # The newest segment is still the one that it was.
-    followed.check(60 * LINE)
-    assert followed.inode == inode
-
-
-# -- who is late ---------------------------------------------------------------------------------
-
-
-def test_an_open_reader_goes_on_while_the_files_are_there(
-    steered_mount: SteeredMount, steered_orders: Path
-) -> None:
-    """ESTALE only for bytes that are really gone."""
-    followed = Followed(steered_mount, steered_orders)
-    topic = steered_orders.parent.name
-    for _ in range(3):
-        followed.append(20)
-        steered_mount.daemon.roll(topic)
-    followed.append(5)
-    with followed.opened() as fd:
-        assert os.pread(fd, 100, 0) == followed.text[:100]
-        steered_mount.daemon.remove_head(topic, 3)
-        assert os.pread(fd, 5000, 100) == followed.text[100:]
-        assert os.pread(fd, 7, 13) == followed.text[13:20]
-        followed.check(60 * LINE)
-        steered_mount.daemon.delete_retired()
-        fails(errno.ESTALE, os.pread, fd, 100, 20)
-        assert "position 20 missed offsets up to 59" in steered_mount.events()
-        # Once: then it goes on.
-        newlines = b"\n" * 59 * LINE
-        assert os.pread(fd, 5000, 20) == newlines + followed.text[60 * LINE :]
-        assert os.pread(fd, 5000, 60 * LINE) == followed.text[60 * LINE :]
-
-
-def test_the_record_where_an_open_reader_stopped_is_known(
-    steered_mount: SteeredMount, steered_orders: Path
-) -> None:
-    followed = Followed(steered_mount, steered_orders)
-    topic = steered_orders.parent.name
-    followed.append(20)
-    steered_mount.daemon.roll(topic)
-    followed.append(5)
-    with followed.opened() as fd:
-        assert os.pread(fd, 7 * LINE, 0) == followed.text[: 7 * LINE]
-        steered_mount.daemon.remove_head(topic, 1)
-        steered_mount.daemon.delete_retired()
-        fails(errno.ESTALE, os.pread, fd, 100, 7 * LINE)
-        assert f"{topic}/.follow/0: the reader at position 140 missed offsets 7 to 19" in (
-            steered_mount.events()
-        )

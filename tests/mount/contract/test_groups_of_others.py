@@ -50,24 +50,6 @@ def test_a_read_only_mount_shows_groups(own: Mount) -> None:
         assert b"Read-only file system" in done.stderr, done.stderr
 
 
-def test_groups_that_come_while_another_process_writes(own: Mount, tmp_path: Path) -> None:
-    """The first commit of all is seen at once, too."""
-    own.topic()
-    own.run("seq 5 >> orders/0")
-    (tmp_path / "beside").mkdir()
-    beside = Mount(tmp_path / "beside", ["ro"])
-    beside.data = own.data
-    try:
-        beside.start()
-        assert beside.run("ls .groups; tail -n 1 .groups/.lag") == (
-            b"# lag 0, partitions 0, groups 0\n"
-        )
-        own.run("mkdir .groups/G; echo 3 > .groups/G/orders/0")
-        assert beside.run("ls .groups; cat orders/0@group=G..end") == b"G\n4\n5\n"
-    finally:
-        beside.end()
-
-
 def test_groups_of_a_directory_that_another_process_writes(own: Mount, tmp_path: Path) -> None:
     own.topic()
     own.run("seq 5 >> orders/0; mkdir .groups/G; echo 3 > .groups/G/orders/0")

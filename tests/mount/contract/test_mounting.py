@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import signal
-import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from storage import LogManager, Record, encode
 from tests.fork_server import KAFKAFS
-from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
+from tests.mount.mounting import Mount, fails, let_others_in, needs_root
 from tests.mount.steering import steered
 from tests.storage.logs import append as append_records
 
@@ -60,13 +59,6 @@ def test_mount_and_umount(tmp_path: Path) -> None:
     assert marker(data)
 
 
-def test_ready_is_said_when_the_mount_answers(own: Mount) -> None:
-    """`-f` keeps it in the foreground (with sd_notify when it is ready)."""
-    # The fixture has waited for it, and for nothing else.
-    assert os.path.ismount(own.path)
-    assert own.pid == int(os.getxattr(own.path, "user.kafkafs.pid"))
-
-
 @pytest.mark.parametrize("foreground", [[], ["-f"]], ids=["background", "foreground"])
 def test_what_goes_wrong_at_start_is_one_line(own: Mount, foreground: list[str]) -> None:
     """What goes wrong at start, also in the background, is one line on standard error and a
@@ -88,21 +80,6 @@ def test_what_goes_wrong_at_start_is_one_line(own: Mount, foreground: list[str])
         assert reason in done.stderr
     assert os.listdir(other) == []
     assert own.run("ls") == b""
-
-
-def test_a_stale_mount_point_is_cleaned(own: Mount) -> None:
-    """A stale mount point left by a killed daemon is cleaned at the next mount."""
-    orders = own.topic()
-    append(orders, b"line\n")
-    for _ in range(2):
-        own.kill()
-        fails(errno.ENOTCONN, os.statvfs, own.path)
-        own.start()
-        assert orders.read_bytes() == b"line\n"
-    # Not one mount above another.
-    own.stop()
-    assert not os.path.ismount(own.path)
-    own.start()
 
 
 # -- the lock ------------------------------------------------------------------------------------
@@ -128,21 +105,6 @@ def test_one_writer_per_data_directory(own: Mount) -> None:
     assert done.returncode == 0, "the lock is the process's"
     kafkafs("umount", other)
     own.start()
-
-
-def test_a_directory_that_a_broker_has_locked(tmp_path: Path) -> None:
-    """… a second one fails with one line that names the holder's pid: a broker's."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "mnt").mkdir()
-    with open(tmp_path / "data" / ".lock", "w+b") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        done = kafkafs("mount", tmp_path / "data", tmp_path / "mnt")
-        assert done.returncode != 0
-        assert done.stderr.count("\n") == 1
-        assert str(os.getpid()) in done.stderr
-    done = kafkafs("mount", tmp_path / "data", tmp_path / "mnt")
-    assert done.returncode == 0
-    assert kafkafs("umount", tmp_path / "mnt").returncode == 0
 
 
 # -- the end -------------------------------------------------------------------------------------
@@ -228,68 +190,7 @@ def test_whatever_is_open_at_the_end(own: Mount, options: list[str]) -> None:
         assert "retention.ms=4711\n" in (own / "b/.config").read_text()
 
 
-def test_a_killed_daemon_leaves_no_marker(own: Mount) -> None:
-    """… clean-shutdown marker …: there is one after a clean end only."""
-    own.topic()
-    own.restart()
-    assert not marker(own.data)
-    own.kill()
-    assert not marker(own.data)
-    own.start()
-
-
-def test_after_a_kill_the_mount_answers_when_recovery_is_done(own: Mount) -> None:
-    """After a kill the mount answers when recovery is done, in
-    `num.recovery.threads.per.data.dir` threads …
-    """
-    (own.data / "kafkafs.properties").write_text("num.recovery.threads.per.data.dir=2\n")
-    partitions = [own.topic(f"topic{number}") for number in range(6)]
-    content = b"".join(b"line %d\n" % number for number in range(5000))
-    for partition in partitions:
-        append(partition, content)
-    own.kill()
-    for partition in partitions[:3]:
-        log = own.data / f"{partition.parent.name}-0" / "00000000000000000000.log"
-        with open(log, "ab") as file:
-            file.write(b"\1" * 5000)
-    own.start()
-    for partition in partitions:
-        assert partition.stat().st_size == len(content)
-        assert partition.read_bytes() == content
-    for partition in partitions[:3]:
-        assert f"{partition.parent.name}-0" in own.events(), "what was cut is said"
-
-
 # -- options -------------------------------------------------------------------------------------
-
-
-def test_an_option_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """What goes wrong at start … is … a non-zero exit."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "mnt").mkdir()
-    for option in ("nothing", "umask=9", "uid=me", "ro=1", "uid"):
-        done = kafkafs("mount", tmp_path / "data", tmp_path / "mnt", "-o", option)
-        assert done.returncode != 0
-        assert option.partition("=")[0] in done.stderr
-    assert not os.path.ismount(tmp_path / "mnt")
-
-
-@needs_root
-def test_uid_gid_and_umask(tmp_path: Path) -> None:
-    """`-o … uid, gid, umask`: everything's owner, and bits that nothing shows."""
-    with mounted(tmp_path, "uid=1234,gid=2345", "umask=027,allow_other") as mount:
-        orders = mount.topic()
-        os.chmod(orders, 0o666)
-        os.chown(orders, 1, 1)
-        paths = [mount.path, orders.parent, orders, orders.parent / ".config"]
-        paths += [orders.parent / ".raw/0/partition.metadata", mount / ".kafkafs" / "log"]
-        for path in paths:
-            found = path.stat()
-            assert (found.st_uid, found.st_gid) == (1234, 2345), path
-            assert stat.S_IMODE(found.st_mode) & 0o027 == 0, path
-        mount.restart("uid=77")
-        assert orders.stat().st_uid == 77
-        assert orders.stat().st_gid == 2345
 
 
 @needs_root
@@ -401,95 +302,7 @@ def test_a_read_only_mount_follows_new_appends(broker: Broker, tmp_path: Path) -
         assert orders.stat().st_ino == inode
 
 
-def test_a_batch_whose_crc_is_wrong_does_not_appear(broker: Broker, tmp_path: Path) -> None:
-    """… a batch appears when it is whole and its CRC right …"""
-    with beside(tmp_path) as mount:
-        orders = mount / "orders" / "0"
-        batch = bytearray(broker.batch(b"damaged"))
-        at = broker.log.stat().st_size + len(batch) - 3
-        right = batch[-3]
-        batch[-3] ^= 0xFF
-        broker.write(bytes(batch))
-        assert orders.stat().st_size == 5
-        with open(broker.log, "r+b") as file:
-            file.seek(at)
-            file.write(bytes([right]))
-        assert orders.read_bytes() == b"zero\ndamaged\n"
-
-
-def test_a_read_only_mount_follows_rolls(broker: Broker, tmp_path: Path) -> None:
-    """… follows new appends …, over any number of segments."""
-    with beside(tmp_path) as mount:
-        orders = mount / "orders" / "0"
-        expected = b"zero\n"
-        with open(orders, "rb", buffering=0) as reader:
-            assert reader.read() == expected
-            for number in range(4):
-                broker.log = broker.log.with_name(f"{broker.next_offset:020d}.log")
-                broker.write(broker.batch(b"%d" % number, b"more"))
-                expected += b"%d\nmore\n" % number
-                assert reader.read() == b"%d\nmore\n" % number
-                assert orders.stat().st_size == len(expected)
-        assert orders.read_bytes() == expected
-
-
-def test_a_running_brokers_directory_is_mounted_beside_it(own: Mount, tmp_path: Path) -> None:
-    """`-o ro` mounts any Kafka broker's log directory, also while its broker runs …"""
-    orders = own.topic()
-    append(orders, b"one\n")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "data").symlink_to(own.data)
-    with mounted(other, "ro") as beside:
-        seen = beside / "orders" / "0"
-        assert seen.read_bytes() == b"one\n"
-        append(orders, b"two\n")
-        assert seen.read_bytes() == b"one\ntwo\n"
-        fails(errno.EROFS, os.open, seen, os.O_WRONLY | os.O_APPEND)
-        assert own.process is not None
-        assert own.process.poll() is None
-
-
 # -- what is not foreseen ------------------------------------------------------------------------
-
-
-def test_whatever_nobody_foresaw_is_eio(tmp_path: Path) -> None:
-    """Whatever a handler raises that nobody foresaw is EIO and a line with the traceback in the
-    log; the daemon lives on.
-    """
-    with steered(tmp_path) as mount:
-        orders = mount.topic()
-        append(orders, b"line\n")
-        mount.daemon.break_version()
-        fails(errno.EIO, os.stat, mount / ".kafkafs" / "version")
-        fails(errno.EIO, os.listdir, mount / ".kafkafs")
-        assert "Traceback (most recent call last)" in mount.events()
-        assert "ZeroDivisionError: a bug that a test planted" in mount.events()
-        append(orders, b"another\n")
-        assert orders.read_bytes() == b"line\nanother\n"
-
-
-def test_a_damaged_batch_is_eio_there_only(own: Mount) -> None:
-    """EIO …, with the reason in the log: what is not damaged can be read."""
-    orders = own.topic()
-    for number in range(4):
-        append(orders, b"%d" % number * 8999 + b"\n")
-    log = own.data / "orders-0" / "00000000000000000000.log"
-    # The length of the second batch's record.
-    at = log.stat().st_size // 4 + 61
-    with open(log, "r+b") as file, open(orders, "rb", buffering=0) as reader:
-        file.seek(at)
-        length = file.read(3)
-        os.pwrite(file.fileno(), b"\xff\xff\xff", at)
-        try:
-            for number in (0, 2, 3):
-                shown = os.pread(reader.fileno(), 9000, 9000 * number)
-                assert shown == b"%d" % number * 8999 + b"\n"
-            fails(errno.EIO, os.pread, reader.fileno(), 9000, 9000)
-            assert f"{log}, position " in own.events()
-        finally:
-            os.pwrite(file.fileno(), length, at)
-        assert os.pread(reader.fileno(), 9000, 9000) == b"1" * 8999 + b"\n"
 
 
 def test_a_partition_that_cannot_be_measured(tmp_path: Path) -> None:

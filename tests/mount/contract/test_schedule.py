@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from pathlib import Path
 
 from tests.mount.contract.writing import append
@@ -60,26 +59,6 @@ def test_retention_is_applied_by_the_clock(tmp_path: Path) -> None:
         assert mount.events().count("the clock") <= said + 1
 
 
-def test_words_are_built_by_the_clock(tmp_path: Path) -> None:
-    base = fast(tmp_path)
-    with mounted(base) as mount:
-        first = mount.topic("orders")
-        mount.run("echo kafkafs.words=words >> orders/.config")
-        append(first, b"one\n")
-        do(first, "roll", "run")
-        built = base / "data/orders-0" / f"{0:020}.words"
-        until(built.exists)
-        until(
-            lambda: "kafkafs_words_missing_segments 0" in (mount / ".kafkafs/metrics").read_text()
-        )
-        size = built.stat().st_size
-        assert f"kafkafs_words_bytes {size}" in (mount / ".kafkafs/metrics").read_text()
-        assert built.name not in [path.name for path in (first.parent / ".raw/0").iterdir()]
-        # It goes with its segment.
-        append(first.parent / ".config", b"file.delete.delay.ms=0\nretention.bytes=0\n")
-        until(lambda: not built.exists())
-
-
 def test_a_data_directory_that_is_gone_is_a_line_per_duty(tmp_path: Path) -> None:
     """… not one per turn; and the daemon can be ended."""
     often = {"log_flush_offset_checkpoint_interval_ms": 1000, "kafkafs_check_interval_ms": 20}
@@ -103,60 +82,6 @@ def test_a_data_directory_that_is_gone_is_a_line_per_duty(tmp_path: Path) -> Non
         assert [line for line in lines if str(mount.data) in line and line not in fail] == []
     finally:
         mount.end()
-
-
-def passes(mount: Mount) -> float:
-    """How often retention has gone over all topics."""
-    text = (mount / ".kafkafs/metrics").read_text()
-    [line] = [
-        line for line in text.splitlines() if line.startswith("kafkafs_retention_passes_total ")
-    ]
-    return float(line.split()[1])
-
-
-def test_old_records_stay_unless_somebody_says_how_long(tmp_path: Path) -> None:
-    old = time.time_ns() // 1_000_000 - 60 * 86_400_000
-    with mounted(fast(tmp_path)) as mount:
-        first = mount.topic("orders")
-        for number in range(3):
-            line = f'{{"value":"{number}","timestamp":{old + number}}}\n'
-            append(first.parent / ".jsonl/0", line.encode())
-            do(first, "roll", "run")
-        passed = passes(mount)
-        until(lambda: passes(mount) >= passed + 3)
-        assert first.read_bytes() == b"0\n1\n2\n"
-        mount.run("echo retention.ms=7d >> orders/.config")
-        until(lambda: first.read_bytes() == b"")
-        assert (
-            "orders: retention.ms=7d: the next retention run will delete 3 segments"
-            in mount.events()
-        )
-
-
-def test_how_long_may_be_said_for_all_topics(tmp_path: Path) -> None:
-    with mounted(fast(tmp_path, log_retention_hours=168)) as mount:
-        first = mount.topic("orders")
-        append(first.parent / ".jsonl/0", b'{"value":"old","timestamp":1000}\n')
-        until(lambda: first.read_bytes() == b"")
-
-
-def test_what_is_dirty_enough_is_cleaned(tmp_path: Path) -> None:
-    with mounted(fast(tmp_path)) as mount:
-        first = compacted(mount, "orders", "compact")
-        clean = compacted(mount, "clean", "compact")
-        mount.run("echo min.cleanable.dirty.ratio=0.5 >> orders/.config")
-        until(lambda: first.read_bytes() == b"new\n" * 100)
-        until(lambda: facts(first, "compaction")["state"] == "idle")
-        assert facts(first, "compaction")["last_begun_by"] == "schedule"
-        assert clean.read_bytes() == b"old\n" * 100 + b"new\n" * 100
-        assert facts(clean, "compaction")["last_outcome"] == "none"
-
-
-def test_after_cleaning_comes_retention_where_the_policy_has_both(tmp_path: Path) -> None:
-    with mounted(fast(tmp_path, log_retention_check_interval_ms=86_400_000)) as mount:
-        first = compacted(mount, "orders", "compact,delete")
-        mount.run("echo retention.bytes=0 >> orders/.config")
-        until(lambda: first.read_bytes() == b"")
 
 
 def test_a_log_that_cannot_be_cleaned_is_named_once_and_waits(
@@ -210,15 +135,3 @@ def test_what_is_cancelled_is_not_begun_again_at_once(tmp_path: Path) -> None:
         append(first.parent / ".config", b"min.cleanable.dirty.ratio=1\n")
         do(first, "compaction", "cancel")
         assert first.read_bytes() == b"old\n" * 100 + b"new\n" * 100
-
-
-def test_the_cleaner_can_be_left_out(tmp_path: Path) -> None:
-    with mounted(fast(tmp_path, log_cleaner_enable="false")) as mount:
-        first = compacted(mount, "orders", "compact,delete")
-        mount.run("echo min.cleanable.dirty.ratio=0.1 >> orders/.config")
-        old = first.read_bytes()
-        # Retention of it is still done, and has had its turns by then.
-        append(first.parent / ".config", b"retention.bytes=0\n")
-        until(lambda: first.read_bytes() == b"")
-        assert len(old) == 800
-        assert facts(first, "compaction")["last_outcome"] == "none"

@@ -143,12 +143,6 @@ def test_a_mode_reaches_it(steered_mount: SteeredMount, orders: Path, sealed: Pa
             assert stat.S_IMODE(os.fstat(opened.fileno()).st_mode) == (mode ^ 0o044) & 0o444
 
 
-@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR | os.O_APPEND, os.O_RDONLY | os.O_TRUNC])
-def test_it_cannot_be_written(orders: Path, flags: int) -> None:
-    append(orders, b"line\n")
-    fails(errno.EROFS, os.open, raw(orders), flags)
-
-
 def test_it_stays_readable_when_its_segment_goes(
     steered_mount: SteeredMount, orders: Path, sealed: Path
 ) -> None:

@@ -96,22 +96,6 @@ def test_files_that_are_open_from_before_get_estale(mount: Mount) -> None:
         each.close()
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_after_a_restart_of_the_daemon(tmp_path: Path, end: str) -> None:
-    with mounted(tmp_path) as mount:
-        filled(mount, "back")
-        before = state(mount, "back")
-        (mount / "back").rmdir()
-        getattr(mount, end)()
-        mount.start()
-        assert os.listdir(mount.path) == []
-        command(mount, "undelete back")
-        assert state(mount, "back") == before
-        mount.run("echo more >> back/1")
-        mount.restart()
-        assert mount.run("tail -n 2 back/1") == b"1099\nmore\n"
-
-
 def test_not_over_a_new_one(mount: Mount) -> None:
     filled(mount, "again")
     (mount / "again").rmdir()
@@ -129,15 +113,6 @@ def test_not_over_a_new_one(mount: Mount) -> None:
     topic_id = line.split(" undelete again ")[1].split()[0]
     command(mount, f"undelete again {topic_id}")
     assert mount.run("cat again/2 | wc -l").strip() == b"100"
-
-
-def test_not_once_the_files_are_gone(tmp_path: Path) -> None:
-    with mounted(tmp_path) as mount:
-        filled(mount, "gone")
-        mount.run("echo file.delete.delay.ms=0 >> gone/.config; rmdir gone")
-        fails(errno.ENOENT, lambda: command(mount, "undelete gone"))
-        assert "are removed after file.delete.delay.ms" in mount.events()
-        fails(errno.ENOENT, lambda: command(mount, "undelete never"))
 
 
 def test_create_makes_a_topic_whole(mount: Mount) -> None:
@@ -200,38 +175,6 @@ def test_only_the_user_of_the_daemon(tmp_path: Path) -> None:
         )
         assert b"Permission denied" in done.stderr
         assert os.listdir(mount.path) == []
-
-
-def test_not_on_a_read_only_mount(tmp_path: Path) -> None:
-    with mounted(tmp_path) as mount:
-        filled(mount, "t")
-        (mount / "t").rmdir()
-        mount.restart("ro")
-        fails(errno.EROFS, lambda: command(mount, "undelete t"))
-
-
-def test_a_read_only_mount_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "beside").mkdir()
-    with mounted(tmp_path) as mount:
-        filled(mount, "t")
-        beside = Mount(tmp_path / "beside", ["ro"])
-        beside.data.rmdir()
-        beside.data = mount.data
-        beside.start()
-        try:
-            reader = (beside / "t/0").open("rb")
-            assert reader.read() == mount.run("cat t/0")
-            (mount / "t").rmdir()
-            assert os.listdir(beside.path) == []
-            command(mount, "undelete t")
-            mount.run("echo more >> t/0")
-            assert os.listdir(beside.path) == ["t"]
-            assert os.listdir(beside / "t") == ["0", "1", "2"]
-            assert beside.run("tail -n 1 t/0") == b"more\n"
-            assert beside.run("grep -v '^#' t/.config") == b"retention.ms=604800000\n"
-            reader.close()
-        finally:
-            beside.end()
 
 
 def test_a_flush_beside_rmdir_is_no_failure(steered_mount: SteeredMount) -> None:
