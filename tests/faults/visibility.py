@@ -1182,7 +1182,7 @@ FAULTS = [
         "        return segments, self.producers_of(segments)\n",
         "        return tuple(segments), producers\n",
         "until=high-watermark shows records of aborted transactions.",
-        ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
+        ("tests/kafkafs/tree/test_following.py",),
     ),
     Fault(
         "follow-marker-that-was-removed-unread",

@@ -1,4 +1,4 @@
-"""TCP proxies before a broker that cut, truncate, stall or change what the broker sends."""
+"""A TCP proxy before a broker that cuts, truncates or stalls what the broker sends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from typing import Self
 from tests.waits import HANG_S
 
 
-class Proxy:
-    """Passes all connections to a broker until the end of its block."""
+class BadProxy:
+    """Passes all connections to a broker until the end of its block: of each connection `limit`
+    bytes of the broker. Then it does what `fault` says.
 
-    def __init__(self, broker: str) -> None:
+    `cut` resets the connection, `truncate` ends it in order, `stall` keeps it open and silent.
+    """
+
+    def __init__(self, broker: str, fault: str, limit: int) -> None:
+        self._fault = fault
+        self._limit = limit
         host, _, port = broker.rpartition(":")
         self._broker = (host, int(port))
         self._ended = threading.Event()
@@ -60,21 +66,6 @@ class Proxy:
             broker.shutdown(socket.SHUT_RDWR)
 
     def _pass_answers(self, client: socket.socket, broker: socket.socket) -> None:
-        raise NotImplementedError
-
-
-class BadProxy(Proxy):
-    """Passes `limit` bytes of the broker on each connection, then does what `fault` says.
-
-    `cut` resets the connection, `truncate` ends it in order, `stall` keeps it open and silent.
-    """
-
-    def __init__(self, broker: str, fault: str, limit: int) -> None:
-        super().__init__(broker)
-        self._fault = fault
-        self._limit = limit
-
-    def _pass_answers(self, client: socket.socket, broker: socket.socket) -> None:
         left = self._limit
         while left and (data := broker.recv(min(left, 65536))):
             client.sendall(data)
@@ -85,20 +76,3 @@ class BadProxy(Proxy):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         else:
             client.shutdown(socket.SHUT_RDWR)
-
-
-class FlippingProxy(Proxy):
-    """Flips a bit in the middle of the first `count` pieces that have at least `size` bytes."""
-
-    def __init__(self, broker: str, size: int, count: int) -> None:
-        super().__init__(broker)
-        self._size = size
-        self.count = count
-
-    def _pass_answers(self, client: socket.socket, broker: socket.socket) -> None:
-        while data := bytearray(broker.recv(65536)):
-            if len(data) >= self._size and self.count:
-                self.count -= 1
-                data[len(data) // 2] ^= 1
-            client.sendall(data)
-        client.shutdown(socket.SHUT_RDWR)

@@ -336,17 +336,6 @@ def followed(*words: str) -> Iterator[Callable[[], str]]:
             process.terminate()
 
 
-def test_what_is_appended_is_followed(broker: Broker) -> None:
-    clients.create_topic(broker, "followed", 2)
-    place = f"kafka://{broker.address}/followed"
-    run("append", f"{place}:0", text="before\n")
-    with followed(place) as line:
-        assert line() == "before\n"
-        for partition, value in ((1, "a"), (0, "b")):
-            run("append", f"{place}:{partition}", text=value)
-            assert line() == f"{value}\n"
-
-
 def send_schemas(broker: Broker, topic: Topic) -> None:
     schemas = [Record(0, T, 0, key, schema) for key, schema in topic.records]
     Sender(broker).send("_schemas", schemas)
@@ -530,7 +519,7 @@ def received(notices: socket.socket) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_mirror_in_order(
     broker: Broker, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -596,14 +585,6 @@ def test_a_mirror_continues_after_a_kill(broker: Broker, tmp_path: Path) -> None
             assert os.path.ismount(mount) == (ends != 0)
     assert run("cat", str(data), "killed") == "a\na\n"
     assert run("verify", str(data), "killed").startswith("1 partition with 2 records")
-
-
-def test_a_mirror_of_the_topic_of_groups_shows_them(broker: Broker, tmp_path: Path) -> None:
-    clients.commit(broker, "mirrored", "orders", 90)
-    place = f"kafka://{broker.address}"
-    run("mirror", "--once", place, str(tmp_path), "orders", "__consumer_offsets")
-    (row,) = json.loads(run("groups", str(tmp_path), "mirrored", "--json"))["result"]["offsets"]
-    assert (row["offset"], row["high_watermark"], row["lag"]) == (90, 100, 10)
 
 
 def test_a_gap_and_a_partition_that_cannot_be_copied_are_exit_statuses(

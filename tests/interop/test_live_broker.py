@@ -7,7 +7,6 @@ truncates meanwhile, and a file that is opened anew is what a consumer reads fro
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ from storage.record.batch import decode_plain
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
-    admin,
     consume,
     create_topic,
     delete_records,
@@ -37,7 +35,7 @@ from tests.mount.mounting import Mount, kafkafs
 from tests.mount.programs import Running
 from tests.view_text import TEXTS, Text
 from tests.view_text import values as text
-from tests.waits import HANG_S, until
+from tests.waits import until
 
 T = 1_700_000_000_000
 FAST = ["--sleep-interval=0.02"]
@@ -212,45 +210,6 @@ def test_compaction(live: Broker, mount: Mount) -> None:
     assert path.read_bytes().endswith(text(lines(393, 7, keys=7)))
 
 
-def test_compaction_and_deletion_while_an_old_file_is_read(live: Broker, mount: Mount) -> None:
-    path = created(
-        mount,
-        live,
-        "both",
-        internal_segment_bytes=3000,
-        cleanup_policy="compact,delete",
-        min_cleanable_dirty_ratio=0.01,
-        retention_bytes=6000,
-        file_delete_delay_ms=1000,
-    )
-    sender = Sender(live)
-    sent = lines(0, 200, keys=50)
-    for first in range(0, 200, 10):
-        sender.send("both", sent[first : first + 10])
-    with open(path, "rb", buffering=0) as reader:
-        shown = reader.read()
-        assert text(sent).endswith(shown)
-        for first in range(200, 400, 10):
-            more = lines(first, 10, keys=50)
-            sender.send("both", more)
-            shown += text(more)
-            assert reader.read() == text(more), mount.events()
-            assert os.fstat(reader.fileno()).st_size == len(shown)
-            at = max(len(shown) - 20_000, 0)
-            assert old_bytes(reader.fileno(), 5000, at) in (None, shown[at : at + 5000])
-    until(lambda: are(path, consume(live, "both")))
-
-
-def old_bytes(fd: int, size: int, position: int) -> bytes | None:
-    """What can be read of an old file; None where it is gone."""
-    try:
-        return os.pread(fd, size, position)
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-        return None
-
-
 def test_delete_records(live: Broker, mount: Mount) -> None:
     path = created(mount, live, "deleted-records")
     Sender(live).send("deleted-records", lines(0, 100))
@@ -259,24 +218,6 @@ def test_delete_records(live: Broker, mount: Mount) -> None:
     until(lambda: log_start(path) == 37)
     assert are(path, lines(37, 63))
     assert consume(live, "deleted-records") == lines(37, 63)
-
-
-def test_topics_come_and_go(live: Broker, mount: Mount) -> None:
-    create_topic(live, "coming", partitions=3)
-    until((mount / "coming" / "2").exists)
-    until(lambda: sorted(os.listdir(mount / "coming")) == ["0", "1", "2"])
-    Sender(live).send("coming", lines(0, 10))
-    with open(mount / "coming" / "0", "rb", buffering=0) as reader:
-        assert reader.read() == text(lines(0, 10))
-        client = admin(live)
-        client.delete_topics(["coming"])["coming"].result(HANG_S)
-        until(lambda: "coming" not in os.listdir(mount.path))
-        assert os.pread(reader.fileno(), 100_000, 0) == text(lines(0, 10))
-        create_topic(live, "coming")
-        until(lambda: "coming" in os.listdir(mount.path))
-        Sender(live).send("coming", lines(100, 5))
-        assert (mount / "coming" / "0").read_bytes() == text(lines(100, 5))
-        assert os.pread(reader.fileno(), 100_000, 0) == text(lines(0, 10))
 
 
 def test_transactions(live: Broker, mount: Mount) -> None:
@@ -390,21 +331,6 @@ def test_a_broker_that_is_killed_and_started_again(live: Broker, mount: Mount) -
             live.start()
         assert tail.errors() == ""
     assert path.read_bytes() == written == text(consume(live, "killed"))
-
-
-def test_a_mount_from_before_the_broker_started(live: Broker, mount: Mount) -> None:
-    create_topic(live, "before")
-    Sender(live).send("before", lines(0, 10))
-    live.stop()
-    mount.restart()
-    path = mount / "before" / "0"
-    with open(path, "rb", buffering=0) as reader:
-        assert reader.read() == text(lines(0, 10))
-        live.start()
-        until(lambda: "another process now writes it" in mount.events())
-        Sender(live).send("before", lines(10, 10))
-        assert reader.read() == text(lines(10, 10))
-        assert path.read_bytes() == text(lines(0, 20))
 
 
 def test_nothing_is_written_into_the_brokers_directory(live: Broker, mount: Mount) -> None:

@@ -7,15 +7,14 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafka_client.addresses import HostPort, parse_brokers
-from kafka_client.cluster import Cluster, Metadata, TopicPartition
+from kafka_client.addresses import parse_brokers
+from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import EARLIEST, LATEST, produce
 from kafkafs.mirror import housekeeping
@@ -26,7 +25,6 @@ from kafkafs.mirror.topics import MirrorRefused
 from storage import Record, encode, paths
 from storage.files import Files
 from storage.log.append import append_as_follower
-from storage.log.log import Log
 from storage.manager import LogManager
 from storage.record._batch import assign_offsets
 from storage.record.header import parse_header
@@ -34,7 +32,6 @@ from storage.state import checkpoint_file, mirror_file
 from storage.verify.verify import verify
 from tests.fork_server import KAFKAFS
 from tests.interop import clients
-from tests.interop.bad_proxy import FlippingProxy
 from tests.interop.brokers import Broker, OldBroker
 from tests.interop.clients import Sender
 from tests.interop.kafka_tools import dump_log_segments
@@ -311,39 +308,6 @@ def test_a_topic_that_was_created_again_without_ids(
     assert stored(tmp_path / f"{topic}-0") == before
 
 
-def test_damaged_records_are_skipped_only_on_request(broker: Broker, tmp_path: Path) -> None:
-    run = mirrored(broker, tmp_path, "damaged", 5)
-    start = len(stored(tmp_path / "damaged-0"))
-    for prefix in (b"bad", b"good"):
-        Sender(broker).send("damaged", records(prefix, 5))
-    (path,) = broker.partition("damaged").glob("*.log")
-    with path.open("r+b") as file:
-        file.seek(start + 70)
-        file.write(b"damage")
-    facts = run()
-    assert (facts.gaps, list(facts.waiting)) == (0, [("damaged", 0)])
-    assert "--accept-loss" in facts.waiting["damaged", 0]
-    run = Run(broker, tmp_path, "damaged", accept_loss=True)
-    assert (run().gaps, run.facts.waiting) == (1, {})
-    assert named(tmp_path, "damaged") == [("damaged", 5, 9)]
-    log = path.read_bytes()
-    assert stored(tmp_path / "damaged-0") == log[:start] + stored_batch(log, 10)
-
-
-def test_records_whose_keys_may_be_deleted(broker: Broker, tmp_path: Path) -> None:
-    run = mirrored(broker, tmp_path, "keyed", 5, cleanup_policy="compact")
-    Sender(broker).send("keyed", records(b"w", 5))
-    assert run().gaps == 0
-    status = mirror_file.read(Files(), str(tmp_path))
-    assert status is not None
-    copy = status.partitions["keyed", 0]
-    status.partitions["keyed", 0] = replace(copy, at_end_ms=copy.at_end_ms - 24 * 3_600_000)
-    mirror_file.write(Files(), str(tmp_path), status)
-    assert run().gaps == 1
-    assert named(tmp_path, "keyed") == [("tombstones", 0, 9)]
-    assert run().gaps == 0
-
-
 def test_a_running_mirror_follows_the_cluster(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,53 +406,11 @@ def test_kafkas_tool_prints_the_same_of_both(broker: Broker, tmp_path: Path) -> 
         assert manager.log("cleaned", 0).log_start_offset == 0
 
 
-def test_a_hole_in_a_topic_that_is_not_compacted_is_a_gap(broker: Broker, tmp_path: Path) -> None:
-    clean(broker, "holed")
-    clients.set_topic(broker, "holed", cleanup_policy="delete")
-    run = Run(broker, tmp_path, "holed")
-    with LogManager.open(str(broker.data), read_only=True) as manager:
-        wanted = list(offsets_without_records(manager.log("holed", 0)))
-    assert len(wanted) > 1
-    assert run().gaps == len(wanted)
-    assert named(tmp_path, "holed") == [("missing", *hole) for hole in wanted]
-    assert run().gaps == 0
-    assert stored(tmp_path / "holed-0") == stored(broker.partition("holed"))
-
-
-def offsets_without_records(log: Log) -> Iterator[tuple[int, int]]:
-    end, data = 0, stored(Path(log.directory))
-    while data:
-        header = parse_header(data)
-        if header.base_offset > end:
-            yield end, header.base_offset - 1
-        end, data = header.last_offset + 1, data[header.size :]
-
-
 # -- faults ----------------------------------------------------------------------------------------
 
 
 def large(prefix: bytes, count: int, size: int) -> list[Record]:
     return [Record(number, T, 0, prefix, bytes([number % 251]) * size) for number in range(count)]
-
-
-def test_records_that_were_damaged_on_the_way_are_read_again(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clients.create_topic(broker, "flipped")
-    Sender(broker).send("flipped", large(b"f", 20, 1000))
-    refresh = Cluster.refresh
-    with FlippingProxy(broker.address, 10_000, 2) as proxy:
-
-        def through_proxy(cluster: Cluster, topics: Iterable[str] | None = None) -> Metadata:
-            found = refresh(cluster, topics)
-            found.brokers = {1: HostPort("127.0.0.1", proxy.port)}
-            return found
-
-        monkeypatch.setattr(Cluster, "refresh", through_proxy)
-        run = Run(broker, tmp_path, "flipped")
-        assert (run().gaps, run.facts.waiting, run.lines) == (0, {}, [])
-        assert proxy.count == 0
-    assert stored(tmp_path / "flipped-0") == stored(broker.partition("flipped"))
 
 
 def test_a_mirror_that_is_killed_goes_on(broker: Broker, tmp_path: Path) -> None:
@@ -582,38 +504,6 @@ def test_partitions_and_topics_are_created_while_a_mirror_runs(
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert [manager.log("grown", number).log_start_offset for number in range(3)] == [5, 0, 0]
         assert manager.log("grown", 2).log_end_offset == 3
-
-
-def test_a_topic_is_created_again_while_a_mirror_runs(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = mirrored(broker, tmp_path, "reborn", 5)
-    before = stored(tmp_path / "reborn-0")
-
-    def steps() -> Iterator[None]:
-        clients.delete_topic(broker, "reborn")
-        clients.create_topic(broker, "reborn")
-        Sender(broker).send("reborn", records(b"new", 7))
-        while run.facts.copied_offsets < 7:
-            yield
-
-    watched(run, steps, monkeypatch)
-    assert stored(tmp_path / "reborn-0") == stored(broker.partition("reborn"))
-    (kept,) = tmp_path.glob("reborn.*-0")
-    assert stored(kept) == before
-
-
-def test_what_the_cluster_deletes_is_deleted_on_request_only(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirrored(broker, tmp_path, "trimmed", 5)
-    clients.delete_records(broker, "trimmed", 3)
-    Run(broker, tmp_path, "trimmed")()
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert manager.log("trimmed", 0).log_start_offset == 0
-    Run(broker, tmp_path, "trimmed", follow_deletes=True)()
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert manager.log("trimmed", 0).log_start_offset == 3
 
 
 def run_without_marker(

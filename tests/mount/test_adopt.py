@@ -148,6 +148,24 @@ def test_by_shell(mount: Mount) -> None:
     assert mount.run("cat orders/0 orders/1") == b"a\nb\nc\nx\n"
 
 
+def test_what_is_malformed_is_refused_at_once(mount: Mount) -> None:
+    mount.topic()
+    adopt = mount / ".kafkafs/adopt"
+    good = line(request(mount, 0, {("orders", 0): [[b"a"]]}), "one")
+    for data in ("rubbish\n", good + "{}\n", good.replace("orders", "or/ders")):
+        fails(errno.EINVAL, append, adopt, data.encode())
+    assert adopt.read_bytes() == b""
+    assert "invalid request" in mount.events()
+    # The shell hears nothing of what is refused at close, but the log does.
+    assert mount.sh("printf rubbish > .kafkafs/adopt").returncode == 0
+    assert mount.events().count("invalid request") >= 3
+    fails(errno.EPERM, os.unlink, adopt)
+    fails(errno.EPERM, os.chmod, adopt, 0o666)
+    assert mount.run("ls -l .kafkafs/adopt").startswith(b"-rw-------")
+    append(adopt, good.encode())
+    assert ended(mount, "one")["state"] == "adopted"
+
+
 def test_a_request_of_megabytes(mount: Mount) -> None:
     """In one write() of the program, which the kernel makes several of; in small ones."""
     mount.topic()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from storage import LogManager
@@ -18,7 +16,6 @@ from tests.mount.mounting import fails, mounted
 from tests.mount.programs import Running
 from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.logs import append
-from tests.storage.producers import Producer
 from tests.waits import until
 
 FAST = ["--sleep-interval=0.02"]
@@ -64,50 +61,6 @@ def test_a_tail_by_name_prints_what_is_left_once_more(beside: Beside) -> None:
         assert "has been replaced" in tail.errors()
 
 
-def test_whoever_looks_sees_what_is_there(beside: Beside) -> None:
-    partition = beside.partition
-    fill(partition)
-    partition.append(b"last")
-    beside.start()
-    inode = beside.file.stat().st_ino
-    changes: list[Callable[[], None]] = [
-        lambda: partition.delete_head(1),
-        lambda: partition.clean(2, lambda offset, value: offset % 2 == 0),
-        lambda: partition.truncate(partition.next_offset - 1),
-    ]
-    for change in changes:
-        change()
-        assert beside.file.stat().st_size == len(partition.text())
-        assert beside.file.read_bytes() == partition.text()
-        assert beside.file.stat().st_ino != inode
-        inode = beside.file.stat().st_ino
-    assert not os.path.exists(partition.directory / "kafkafs.history")
-    inode = beside.file.stat().st_ino
-    beside.restart()
-    assert beside.file.stat().st_ino == inode
-
-
-def test_bytes_that_are_gone_are_stale(beside: Beside) -> None:
-    partition = beside.partition
-    fill(partition)
-    beside.start()
-    with open(beside.file, "rb", buffering=0) as reader:
-        size = os.fstat(reader.fileno()).st_size
-        text = partition.text()
-        assert os.pread(reader.fileno(), 1000, 0) == text
-        for number in range(3):
-            partition.append(b"cut %d" % number)
-            os.fstat(reader.fileno())
-        shown = partition.text()
-        partition.truncate(partition.next_offset - 2)
-        assert os.pread(reader.fileno(), 1000, 0) == shown[: size + 6]
-        fails(errno.ESTALE, os.pread, reader.fileno(), 1, size + 6)
-        partition.append(b"instead")
-        assert os.fstat(reader.fileno()).st_size == len(shown) + 8
-        assert os.pread(reader.fileno(), 1000, len(shown)) == b"instead\n"
-    assert beside.file.read_bytes() == partition.text()
-
-
 def test_topics_come_and_go(beside: Beside) -> None:
     beside.start()
     assert beside.run("ls") == b"t\n"
@@ -142,65 +95,6 @@ def test_a_broker_that_starts_after_the_mount(beside: Beside) -> None:
         beside.partition.append(b"two")
         assert reader.read() == b"two\n"
         assert beside.file.read_bytes() == beside.partition.text()
-
-
-def test_delete_records(beside: Beside) -> None:
-    fill(beside.partition)
-    beside.start()
-    before = beside.file.stat().st_size
-    beside.partition.delete_records(5)
-    until(lambda: beside.file.stat().st_size != before)
-    assert beside.file.read_bytes() == beside.partition.text()
-
-
-def test_until_the_high_watermark(beside: Beside) -> None:
-    beside.partition.append(b"one")
-    beside.broker.write_high_watermark(beside.partition, 1)
-    beside.start("until=high-watermark")
-    assert beside.file.read_bytes() == b"zero\n"
-    beside.broker.write_high_watermark(beside.partition, 2)
-    assert beside.file.read_bytes() == b"zero\none\n"
-
-
-def test_transactions_that_end_behind_the_high_watermark(beside: Beside) -> None:
-    partition, producer = beside.partition, Producer(7, transactional=True)
-    partition.put(producer.batch(b"aborted"))
-    partition.roll()
-    partition.append(b"plain")
-    watermark = partition.next_offset
-    partition.roll()
-    partition.put(producer.abort())
-    partition.append(b"last")
-    beside.broker.write_high_watermark(partition, watermark)
-    beside.start("until=high-watermark")
-    with open(beside.file, "rb", buffering=0) as reader:
-        assert beside.file.read_bytes() == reader.read() == b"zero\n"
-        assert os.getxattr(beside.file, "user.kafkafs.log_end") == b"%d" % watermark
-        beside.broker.write_high_watermark(partition, partition.next_offset)
-        assert beside.file.read_bytes() == b"zero\nplain\nlast\n"
-        assert reader.read() == b"plain\nlast\n"
-
-
-def test_a_tail_shows_what_is_committed_and_cleaned_between_two_looks(beside: Beside) -> None:
-    partition, producer = beside.partition, Producer(7, transactional=True)
-    beside.start()
-    written = b"zero\n"
-    with Running(["tail", "-f", "--lines=+1", *FAST, beside.file]) as tail:
-        assert tail.read_until(written) == written
-        for number in range(3):
-            partition.put(producer.batch(b"one %d" % number), b"one %d" % number)
-            partition.roll()
-            partition.append(b"two %d" % number)
-            assert beside.file.stat().st_size == len(written), "it is held back"
-            # Nobody looks before all of it is done.
-            os.kill(beside.pid, signal.SIGSTOP)
-            partition.put(producer.commit())
-            partition.clean(len(partition.bases) - 1, lambda offset, value: True)
-            os.kill(beside.pid, signal.SIGCONT)
-            written += b"one %d\ntwo %d\n" % (number, number)
-            assert tail.read_until(b"two %d\n" % number) == written
-        assert tail.errors() == ""
-    assert beside.file.read_bytes() == partition.text()
 
 
 def read_elsewhere(path: Path) -> bytes:

@@ -328,15 +328,3 @@ def test_lines_that_nobody_ends(tmp_path: Path) -> None:
                 os.close(fd)
         assert f"unfinished lines of user {os.getuid()} would take" in mount.events()
         assert (topic / "0").read_bytes() == b""
-
-
-def test_what_a_batch_may_be_set_to(mount: Mount) -> None:
-    config = mount.topic("t").parent / ".config"
-    with config.open("ab", buffering=0) as file:
-        fails(errno.EINVAL, file.write, b"max.message.bytes=2147483647\n")
-        file.write(b"max.message.bytes=64MiB\n")
-    assert config.read_text().startswith("max.message.bytes=67108864\n")
-    assert (
-        "max.message.bytes=2147483647 exceeds the memory limit for user data, 67108864 bytes"
-        in mount.events()
-    )

@@ -87,21 +87,6 @@ def test_who_reads_at_the_end_is_given_what_was_written_and_nothing_else(rolling
         assert shown == rolling.read_bytes()
 
 
-@pytest.mark.parametrize("options", [["-f", *FAST], BY_NAME], ids=["-f", "-F"])
-def test_follow_line_by_line_over_a_roll(mount: Mount, rolling: Path, options: list[str]) -> None:
-    """Each line is shown before the next one is appended: tail stands at every place of a roll."""
-    padding = b"." * 10_000
-    expected = b""
-    with Running(["tail", *options, "--lines=+1", rolling]) as tail:
-        for number in range(40):
-            line = b"%d %s\n" % (number, padding)
-            append(rolling, line)
-            expected += line
-            assert tail.read_until(line) == expected
-        assert tail.errors() == ""
-    assert sealed_segments(mount) >= 5
-
-
 def test_follow_a_line_that_is_being_written(rolling: Path) -> None:
     """An unfinished line is not there for tail; finished, it comes once and whole."""
     with Running(["tail", "-f", *FAST, "--lines=+1", rolling]) as tail:

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 INTEROP = Path(__file__).parents[2] / "tests" / "interop"
-LIVE = "retention", "delete_records", "transactions", "until_the_high_watermark"
 TESTS = (
-    *(f"test_live_broker.py::test_{name}" for name in LIVE),
     "test_broker_serves_ours.py",
     "test_cleaner_matches.py",
     "test_groups.py",

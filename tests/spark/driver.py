@@ -3,9 +3,7 @@
 Its argument is one object of JSON: `settings` of Spark, and what to do. `write`: one batch query,
 whose tasks have rows `TASK:NUMBER` in partitions by NUMBER. `stream`: streaming queries, each of
 which writes the lines of a directory's files, a file a batch, in partitions by what stands behind
-a line's `:`; it ends when all is written (`die`: by SIGKILL, then), or with its standard input.
-`each`: the same by `foreachBatch`, with the batch's number as `txnVersion`; it dies when it has
-written batch `die`, before Spark knows.
+a line's `:`; it ends when all is written.
 
 Not here: tests (``drivers`` starts this).
 """
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafkafs.spark.data_source import KafkafsDataSource
-from tests.spark.steered_sink import SteeredDataSource, die
+from tests.spark.steered_sink import SteeredDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,48 +88,24 @@ def placed(spark: SparkSession, directory: str) -> DataFrame:
     return lines.selectExpr("value", f"int(split_part(value, ':', -1)) % {PARTITIONS} partition")
 
 
-def each(spark: SparkSession, do: dict[str, Any]) -> None:
-    def write_batch(frame: DataFrame, number: int) -> None:
-        options = {"path": do["path"], "topic": do["topic"], "txnAppId": "app"}
-        writer = frame.coalesce(1).write.format("kafkafs").mode("append")
-        writer.options(**options, txnVersion=number).save()
-        if number == do["die"]:
-            die()
-
-    writer = placed(spark, do["lines"]).writeStream.foreachBatch(write_batch)
-    writer = writer.option("checkpointLocation", do["checkpoint"])
-    writer.trigger(availableNow=True).start().awaitTermination()
-
-
 def start(spark: SparkSession, do: dict[str, Any], query: dict[str, str]) -> StreamingQuery:
     frame = placed(spark, query["lines"])
     writer = frame.writeStream.format("steered").outputMode("append")
     writer = writer.option("checkpointLocation", query["checkpoint"])
     writer = writer.option("path", do["path"]).option("topic", do["topic"])
-    for name in ("steer", "flag"):
-        writer = writer.option(name, query.get(name, ""))
-    if do["end"] == "all":
-        writer = writer.trigger(availableNow=True)
-    return writer.start()
+    writer = writer.option("steer", query.get("steer", ""))
+    return writer.trigger(availableNow=True).start()
 
 
 def stream(spark: SparkSession, do: dict[str, Any]) -> None:
-    queries = [start(spark, do, query) for query in do["queries"]]
-    if do["end"] == "input":
-        sys.stdin.read()
-        return
-    for query in queries:
-        if do["end"] == "all":
-            query.awaitTermination()
-        else:
-            query.processAllAvailable()
-            die()
+    for query in [start(spark, do, query) for query in do["queries"]]:
+        query.awaitTermination()
 
 
 def main() -> None:
     do = json.loads(sys.argv[1])
     spark = session(do["settings"])
-    {"write": write, "stream": stream, "each": each}[do["do"]](spark, do)
+    {"write": write, "stream": stream}[do["do"]](spark, do)
     spark.stop()
 
 

@@ -83,8 +83,6 @@ def streaming(
     base: Path,
     data: Path,
     queries: Sequence[Mapping[str, str]],
-    *,
-    end: str = "all",
     settings: Mapping[str, str] | None = None,
 ) -> Driver:
     """A driver with queries, which have their files in `base` where nothing else is said."""
@@ -93,7 +91,7 @@ def streaming(
         for number, query in enumerate(queries)
     ]
     where = {"path": str(data), "topic": TOPIC}
-    return Driver(base / "driver", settings or {}, "stream", end=end, queries=given, **where)
+    return Driver(base / "driver", settings or {}, "stream", queries=given, **where)
 
 
 def _settings(base: Path) -> dict[str, str]:

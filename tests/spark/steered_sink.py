@@ -1,28 +1,23 @@
-"""`format("steered")`: the sink of kafkafs, which ends or waits at a point of its commit.
+"""`format("steered")`: the sink of kafkafs, which ends at a point of its commit.
 
-It is the sink itself, with two options more: `steer`, where in its work, and of which batch
-(`before:1`), and `flag`, a path. All of it happens in the processes that Spark makes for sinks.
+It is the sink itself, with one option more: `steer`, where in its work, and of which batch
+(`before:1`). All of it happens in the processes that Spark makes for sinks.
 
 Points at which the driver dies, with all its processes, as by SIGKILL to each:
 
 - ``before``: all tasks have staged, and nobody has been asked for anything;
 - ``asked``: the owner, a daemon, has got the request, and nobody has looked for an outcome;
-- ``appended``: this process is the owner, and the batches are in the logs, before they are flushed;
-- ``committed``: it has written down that the batch is committed, and has no marker written;
+- ``committed``: this process is the owner; it has written down that the batch is committed, and
+  has no marker written;
 - ``adopted``: the owner has told the outcome, and Spark's commit log does not have the batch.
 
-Others:
-
-- ``wait``: before it asks, it makes the file `flag` and waits until that is a FIFO's end;
-- ``lost``: of each staged file a power cut has left as many bytes, all of them zeros;
-- ``fail``: each task's first attempt fails when it has staged everything.
+At ``fail`` each task's first attempt fails when it has staged everything.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -59,42 +54,21 @@ class DyingDisk(Files):
     An adoption replaces the file of what was adopted twice: it means to, and it has.
     """
 
-    def __init__(self, point: str) -> None:
-        self._point = point
-        self._paths: dict[int, str] = {}
-        self._replaced = 0
-
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        fd = super().open(path, flags, mode)
-        self._paths[fd] = path
-        return fd
+    _replaced = 0
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
         super().replace_atomically(path, data, sync=sync)
         self._replaced += path.endswith(FILE)
-        if self._point == "committed" and self._replaced == 2:
-            die()
-
-    def fdatasync(self, fd: int) -> None:
-        self._flush(fd)
-        super().fdatasync(fd)
-
-    def fsync(self, fd: int) -> None:
-        self._flush(fd)
-        super().fsync(fd)
-
-    def _flush(self, fd: int) -> None:
-        if self._point == "appended" and self._replaced and self._paths[fd].endswith(".log"):
+        if self._replaced == 2:
             die()
 
 
 class SteeredWriter(StreamWriter):
     """See the module."""
 
-    def __init__(self, options: SinkOptions, steer: tuple[str, int], flag: str) -> None:
+    def __init__(self, options: SinkOptions, steer: tuple[str, int]) -> None:
         super().__init__(options)
         self._point, self._batch = steer
-        self._flag = flag
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         staged = super().write(iterator)
@@ -114,25 +88,11 @@ class SteeredWriter(StreamWriter):
             die()
         elif point == "asked":
             vars(owner_client)["_outcome"] = _dead
-        elif point in ("appended", "committed"):
-            vars(owner_client)["LogManager"] = _Opening(DyingDisk(point))
-        elif point == "lost":
-            _lose(self._options.path, messages)
-        elif point == "wait":
-            Path(self._flag).touch()
-            Path(f"{self._flag}.fifo").read_bytes()
+        elif point == "committed":
+            vars(owner_client)["LogManager"] = _Opening(DyingDisk())
         super().commit(messages, batchId)
         if point == "adopted":
             die()
-
-
-def _lose(data: str, messages: list[WriterCommitMessage | None]) -> None:
-    for message in messages:
-        assert isinstance(message, StagedTask)
-        for topic, partition, name, size in message.files:
-            path = Path(data, f"{topic}-{partition}", name)
-            os.truncate(path, 0)
-            os.truncate(path, size)
 
 
 def _dead(*_: Any) -> None:
@@ -159,5 +119,4 @@ class SteeredDataSource(KafkafsDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         options = {name.lower(): value for name, value in self.options.items()}
         point, _, batch = options.pop("steer", "").partition(":")
-        flag = options.pop("flag", "")
-        return SteeredWriter(parse(options), (point, int(batch or -1)), flag)
+        return SteeredWriter(parse(options), (point, int(batch or -1)))

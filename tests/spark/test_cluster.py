@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,23 +132,3 @@ def test_two_queries_write_to_a_topic_at_once(tmp_path: Path) -> None:
     assert "the first attempt of a task fails here" in driver.said
     check_once(data, names)
     assert len(adoptions(data)) == 2
-
-
-def test_a_run_whose_place_was_taken_is_fenced(tmp_path: Path) -> None:
-    """A driver hangs before its commit; another one goes on, with a copy of its checkpoint."""
-    data, lines, flag = make_data(tmp_path), tmp_path / "lines", tmp_path / "hangs"
-    fifo = tmp_path / "hangs.fifo"
-    os.mkfifo(fifo)
-    for number in range(2):
-        add_lines(lines, str(number))
-    hanging = [{"steer": "wait:1", "flag": str(flag)}]
-    with streaming(tmp_path, data, hanging, end="input") as old:
-        old.until(flag.exists)
-        shutil.copytree(tmp_path / "checkpoint-0", tmp_path / "copied")
-        with streaming(tmp_path, data, [{"checkpoint": str(tmp_path / "copied")}]) as new:
-            new.wait()
-        # What it has staged for this batch is there already; the next one is not its business.
-        add_lines(lines, "2")
-        fifo.write_bytes(b"go on")
-        old.until(lambda: "is fenced: run" in old.said)
-    check_once(data, {"0": 50, "1": 50})

@@ -206,6 +206,33 @@ def test_topics(tmp_path: Path) -> None:
 # -- metrics ---------------------------------------------------------------------------------------
 
 
+def test_metrics_of_partitions(own: Mount) -> None:
+    """Log start, log end, last stable offset, bytes and segments of each partition."""
+    own.topic("orders", 2)
+    own.run("seq 5 >> orders/1")
+    found = metrics(own)
+    size = sum(path.stat().st_size for path in own.data.glob("orders-1/*.log"))
+    values = {
+        name: found[f"kafkafs_partition_{name}"][of_partition("orders", 1)]
+        for name in (
+            *("log_start_offset", "log_end_offset", "last_stable_offset"),
+            *("size_bytes", "segments"),
+        )
+    }
+    assert values == {
+        "log_start_offset": 0,
+        "log_end_offset": 5,
+        "last_stable_offset": 5,
+        "size_bytes": size,
+        "segments": 1,
+    }
+    assert found["kafkafs_partition_log_end_offset"][of_partition("orders", 0)] == 0
+    assert found["kafkafs_partitions"] == {(): 2}
+    assert found["kafkafs_topics"] == {(): 1}
+    own.run("rmdir orders")
+    assert "kafkafs_partition_log_end_offset" not in metrics(own)
+
+
 def test_metrics_count_what_happens(own: Mount) -> None:
     """What is appended, refused, asked for, flushed and said is counted from the mount on."""
     orders = own.topic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -85,6 +86,25 @@ def test_two_who_create_the_same_partition(mount: Mount, orders: Path) -> None:
 
 
 # -- rmdir ---------------------------------------------------------------------------------------
+
+
+def test_rmdir_of_a_topic_whose_directories_have_vanished(own: Mount) -> None:
+    """It deletes what is left: here the name and the settings."""
+    kept = own.topic("kept")
+    (own.topic("gone").parent / "1").touch()
+    own.run("echo line >> gone/0; echo line >> gone/1; echo line >> kept/0")
+    for number in range(2):
+        shutil.rmtree(own.data / f"gone-{number}")
+    (own / "gone").rmdir()
+    assert os.listdir(own.path) == ["kept"]
+    for number in range(2):
+        named = f"{own.data}/gone-{number}: another process has removed this directory"
+        assert own.events().count(named) == 1
+    (own / "gone").mkdir()
+    assert (own / "gone/0").read_bytes() == b""
+    own.restart()
+    assert sorted(os.listdir(own.path)) == ["gone", "kept"]
+    assert kept.read_bytes() == b"line\n"
 
 
 def test_rm_r_fails_on_the_partitions(mount: Mount, orders: Path) -> None:

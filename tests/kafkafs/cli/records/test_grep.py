@@ -178,7 +178,7 @@ def random_word(draw: random.Random, values: Sequence[bytes]) -> str:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_random_words(tmp_path: Path, kind: str, count: int) -> None:
     """… in segments that have `.words`."""
