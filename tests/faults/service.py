@@ -18,7 +18,7 @@ CLEANABLE = "tests/storage/compaction/test_cleanable.py"
 LOG_CLEANER = "tests/storage/compaction/test_log_cleaner.py"
 TRANSACTIONS = "tests/storage/compaction/test_transactions.py"
 MOUNT_POINT = "tests/kafkafs/fuse/test_mount_point.py"
-MOUNTING = "tests/mount/contract/test_mounting.py"
+MOUNTING = "tests/kafkafs/cli/mounting/test_mount.py"
 EVENTS = "tests/kafkafs/tree/test_events.py"
 MOUNT_MISTAKES = "tests/kafkafs/cli/mounting/test_mount_mistakes.py"
 

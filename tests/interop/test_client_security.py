@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 from kafka_client.addresses import HostPort
 from kafka_client.connection import Connection
 from kafka_client.errors import AuthenticationFailed, BrokerUnreachable, ProtocolViolation
-from kafka_client.properties import ClientSettings, parse, settings_of
+from kafka_client.properties import parse, settings_of
 from storage.errors import InvalidConfig
 from tests.fork_server import KAFKAFS
 from tests.interop import clients
@@ -198,27 +198,6 @@ def credentials(mechanism: str, path: Path, password: str = PASSWORD) -> str:
     module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
     jaas = f'{JAAS.format(module)} username="alice" password={quoted(password)};'
     return text + "sasl.jaas.config=" + jaas.replace("\\", "\\\\") + "\n"
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_mechanism_with_and_without_tls(
-    connect: Callable[..., Connection], certificates: Certificates, tmp_path: Path, mechanism: str
-) -> None:
-    text = credentials(mechanism, tmp_path / "token")
-    connect("OPEN", f"security.protocol=SASL_PLAINTEXT\n{text}").close()
-    ca = f"ssl.truststore.location={certificates.ca}\n"
-    connect("SECURE", f"security.protocol=SASL_SSL\n{ca}{text}").close()
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_wrong_credentials_are_refused(
-    connect: Callable[..., Connection], tmp_path: Path, mechanism: str
-) -> None:
-    text = credentials(mechanism, tmp_path / "token", "wrong-secret")
-    with pytest.raises(AuthenticationFailed) as error:
-        connect("OPEN", f"security.protocol=SASL_PLAINTEXT\n{text}")
-    assert re.match(r"broker 127\.0\.0\.1:\d+: ", str(error.value))
-    assert "wrong-secret" not in str(error.value)
 
 
 def test_a_session_is_renewed_before_it_ends(
@@ -482,8 +461,3 @@ def test_commands_read_and_write_with_the_properties_of_a_file(
     if mechanism == "OAUTHBEARER":
         (tmp_path / "token").write_text(token())
     assert called("cat", f"{place}@-1")[1] == line
-
-
-def test_defaults_are_without_security(connect: Callable[..., Connection]) -> None:
-    assert settings_of({}) == ClientSettings()
-    connect("PLAINTEXT").close()

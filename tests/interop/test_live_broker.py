@@ -201,7 +201,7 @@ def test_compaction(live: Broker, mount: Mount) -> None:
             sender.send("compacted", sent)
             tails.show(sent)
             if number % 5 == 4:
-                # What is left: seven lines, and an active segment.
+                # Seven lines and an active segment are left.
                 written = len(text(lines(0, number * 20 + 20)))
                 until(lambda: path.stat().st_size < min(written - 1000, 7000))  # noqa: B023
         assert tails.errors() == ""

@@ -221,7 +221,7 @@ class _Hold:
 
 
 def keep_house_one_by_one(partitions: Partitions) -> None:
-    """The periodic work may be asked for at any time, also while it is done."""
+    """Let the periodic work be started at any time, also while it runs."""
     working, housekeeping = threading.Lock(), partitions.housekeeping
 
     def kept() -> None:
@@ -360,7 +360,7 @@ class Commands:
         operations.JOB_S = seconds
 
     def until_cancelled(self, topic: str, kind: str) -> None:
-        """Return when the job that runs has been told to stop."""
+        """Return when the running job has been cancelled."""
         job = self._owner(
             lambda: next(
                 job

@@ -48,7 +48,7 @@ def told(mount: Mount) -> dict[str, dict[str, Any]]:
 
 
 def ended(mount: Mount, name: str) -> dict[str, Any]:
-    """What has become of a request."""
+    """The final state of a request."""
     until(lambda: told(mount)[name]["state"] not in ("queued", "running"))
     return told(mount)[name]
 
@@ -301,7 +301,7 @@ class Asking:
 def test_who_asks_a_daemon_that_is_killed_asks_again(
     tmp_path: Path, operation: str, suffix: str, after: int, again: bool
 ) -> None:
-    """Itself where nobody has the directory by then, or the next daemon."""
+    """The client adopts itself if no process has the directory, or asks the next daemon."""
     with steered(tmp_path) as mount:
         mount.topic("orders", 2)
         number = mount.daemon.hold(operation, suffix, after)

@@ -98,7 +98,7 @@ def test_a_broker_that_starts_after_the_mount(beside: Beside) -> None:
 
 
 def read_elsewhere(path: Path) -> bytes:
-    """What another process gets."""
+    """The bytes that another process reads."""
     return subprocess.run(["cat", path], check=True, capture_output=True).stdout
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from storage import LogManager
 from tests.fork_server import KAFKAFS
+from tests.mount.contract.writing import append
 from tests.mount.line_writer import Writers
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
@@ -21,11 +22,6 @@ from tests.waits import HANG_S, until
 TAIL = [*KAFKAFS, "tail"]
 ROUNDS = 4
 LINES = 2000
-
-
-def append(path: Path, data: bytes) -> None:
-    with path.open("ab", buffering=0) as file:
-        assert file.write(data) == len(data)
 
 
 class Following(Running):

@@ -1,4 +1,4 @@
-"""What strangers make the daemon hold in memory is bounded: its resident set tells."""
+"""Users cannot make the daemon hold more memory than its limits: its resident set shows it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_many_open_snapshots_share_what_they_keep(mount: Mount) -> None:
             settings.write("file.delete.delay.ms=0\nretention.bytes=1\n")
         do(partition, "retention", "run")
     until(lambda: not list((mount.data / "t-0").glob("*.deleted")))
-    # What is in memory, as the files are gone.
+    # These bytes are in memory, since the files are deleted.
     last = [os.pread(fd, 9, os.fstat(fd).st_size - 9) for fd in fds]
     assert last == [b"one more\n"] * len(fds)
     assert peak_bytes(mount.pid) < before + 30 * MIB

@@ -55,7 +55,6 @@ RUNNING = "ps --format stat=,comm= -C kafkafs | grep -v ^Z || true"
     ("start", "end"),
     [
         ("mount -t kafkafs", 'umount "$MNT"'),
-        ("mount -t kafkafs -o _netdev", "umount mnt"),
         ("kafkafs mount", "umount --force mnt"),
     ],
 )

@@ -19,7 +19,7 @@ from tests.view_text import TEXTS
 
 
 class Partition:
-    """What a partition's files hold, and what they are to show."""
+    """The contents of a partition's files, and the records that they show."""
 
     def __init__(self, directory: Path, start: int, seed: int) -> None:
         draw = random.Random(seed)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.file_systems import unmount
 from tests.mount.mounting import Mount, check_data, fails, kafkafs
 from tests.mount.steering import SteeredMount
 from tests.waits import HANG_S
@@ -144,13 +143,6 @@ def test_why_it_does_not_begin(tmp_path: Path, manager: Manager) -> None:
     finally:
         mount.end()
     check_data(mount.data)
-
-
-def test_an_unmount_from_outside_is_an_end_too(served: Served) -> None:
-    served.start()
-    unmount(served.path)
-    served.manager.until("STOPPING")
-    served.wait()
 
 
 def test_recovery_says_how_far_it_is(served: Served) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.contract.writing import append
 from tests.mount.line_writer import Writers, lines_of
 from tests.mount.mounting import Mount
 from tests.mount.programs import Running
@@ -14,7 +15,7 @@ from tests.mount.test_many_writers import by_writer
 
 SEGMENT_BYTES = 50_000
 FAST = ["--sleep-interval=0.02"]
-# Opens the file by its name anew after each look that has found nothing new.
+# Opens the file by its name again after each look that has found nothing new.
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
 
 
@@ -29,11 +30,6 @@ def rolling(mount: Mount) -> Path:
     orders = mount.topic()
     mount.run('echo "internal.segment.bytes=$BYTES" >> orders/.config', BYTES=SEGMENT_BYTES)
     return orders
-
-
-def append(path: Path, data: bytes) -> None:
-    with path.open("ab", buffering=0) as file:
-        assert file.write(data) == len(data)
 
 
 def sealed_segments(mount: Mount) -> int:

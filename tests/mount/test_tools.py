@@ -145,7 +145,7 @@ def test_a_line_of_more_than_a_mebibyte(mount: Mount, orders: Path) -> None:
     line = random.Random("line").randbytes(5 * MIB + 11).replace(b"\n", b" ") + b"\n"
     with orders.open("ab", buffering=0) as file:
         assert file.write(b"before\n") == 7
-        # Arrives in pieces, of which only the last one completes the record.
+        # It arrives in pieces. Only the last one completes the record.
         assert file.write(line) == len(line)
         assert file.write(b"after\n") == 6
     assert orders.read_bytes() == b"before\n" + line + b"after\n"
@@ -256,7 +256,7 @@ def test_rsync(mount: Mount, tmp_path: Path) -> None:
     mount.run("seq 10 >> orders/0")
     said = rsync("--no-whole-file --stats --no-human-readable")
     literal = re.search(r"Literal data: (\d+) bytes\n", said)
-    # What it sends is a block or two, as it finds the rest unchanged.
+    # It sends a block or two, as it finds the rest unchanged.
     assert literal is not None
     assert 0 < int(literal[1]) < 10_000
     assert (copy / "0").read_bytes() == before + more + more[:21]

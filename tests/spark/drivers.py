@@ -83,6 +83,8 @@ def streaming(
     base: Path,
     data: Path,
     queries: Sequence[Mapping[str, str]],
+    *,
+    end: str = "all",
     settings: Mapping[str, str] | None = None,
 ) -> Driver:
     """A driver with queries, which have their files in `base` where nothing else is said."""
@@ -91,7 +93,7 @@ def streaming(
         for number, query in enumerate(queries)
     ]
     where = {"path": str(data), "topic": TOPIC}
-    return Driver(base / "driver", settings or {}, "stream", queries=given, **where)
+    return Driver(base / "driver", settings or {}, "stream", end=end, queries=given, **where)
 
 
 def _settings(base: Path) -> dict[str, str]:

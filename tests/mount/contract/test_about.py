@@ -55,7 +55,7 @@ def test_the_files_of_the_directory(mount: Mount) -> None:
     """
     about = mount / ".kafkafs"
     names = ["config", "help", "log", "metrics", "version"]
-    # What takes requests and commands is tested elsewhere.
+    # Other tests write to `adopt` and `topics`.
     assert os.listdir(about) == ["adopt", *sorted([*names, "topics"])]
     for path in (about / name for name in names):
         assert path.stat().st_mode & 0o222 == 0
@@ -75,7 +75,7 @@ def test_sized_exactly_at_open(mount: Mount, orders: Path, name: str) -> None:
         size = os.fstat(fd).st_size
         text = os.pread(fd, size + 1, 0)
         assert len(text) == size
-        # What is open stays as it was when it was opened, whatever happens.
+        # An open file stays as it was when it was opened.
         new_topic(mount)
         with open(orders, "ab", buffering=0) as file:
             file.write(b"x\n" * 1000)
@@ -164,7 +164,7 @@ def test_config_lists_what_is_in_force(tmp_path: Path) -> None:
         assert "# retention.ms=86400000 (log.retention.hours in kafkafs.properties)" in lines
         assert "# flush.ms=1000 (default)" in lines
         assert not [line for line in lines if line.startswith("# num.partitions=")]
-        # What a topic sets for itself is in its own file.
+        # The settings of a topic are in its own file.
         mount.topic()
         mount.run("echo flush.ms=5 >> orders/.config")
         assert (mount / ".kafkafs" / "config").read_text() == text
@@ -176,7 +176,7 @@ def test_config_lists_what_is_in_force(tmp_path: Path) -> None:
 def test_topics(tmp_path: Path) -> None:
     """topics: a header line and a line per topic, in columns of fixed width."""
     (tmp_path / "data").mkdir()
-    # A list without any: it has a word all the same, for who counts columns.
+    # An empty list is shown as a word, so that each row has all columns.
     (tmp_path / "data" / "kafkafs.properties").write_text("log.cleanup.policy=\n")
     with mounted(tmp_path) as mount:
         orders = mount.topic("orders", 3)
@@ -234,7 +234,7 @@ def test_metrics_of_partitions(own: Mount) -> None:
 
 
 def test_metrics_count_what_happens(own: Mount) -> None:
-    """What is appended, refused, asked for, flushed and said is counted from the mount on."""
+    """Appends, refusals, requests, flushes and events are counted from the mount on."""
     orders = own.topic()
     before = metrics(own)
     size = sum(path.stat().st_size for path in own.data.glob("orders-0/*.log"))
@@ -305,7 +305,7 @@ def test_metrics_of_the_process_and_the_tree(mount: Mount, orders: Path) -> None
 
 
 def test_metrics_of_recovery(own: Mount) -> None:
-    """What opening the data directory has found and done."""
+    """The results of opening the data directory."""
     own.topic()
     own.run("seq 1000 >> orders/0")
     own.kill()

@@ -17,7 +17,7 @@ import pytest
 from storage import LogManager, Record
 from storage.segment.reader import SegmentReader
 from tests.mount.contract.conftest import new_topic
-from tests.mount.contract.writing import APPEND, append, opened, write_all
+from tests.mount.contract.writing import APPEND, append, offsets, opened, write_all
 from tests.mount.mounting import Mount, fails
 from tests.mount.steering import SteeredMount
 
@@ -28,12 +28,6 @@ def opened_longer_than_mounted(path: Path) -> Iterator[int]:
     fd = os.open(path, APPEND)
     yield fd
     fails(errno.ENOTCONN, os.close, fd)
-
-
-def offsets(path: Path) -> dict[str, int]:
-    """`.meta/N/offsets` of a partition."""
-    lines = (path.parent / ".meta" / path.name / "offsets").read_text().splitlines()
-    return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def batches(mount: Mount, path: Path) -> list[list[Record]]:

@@ -12,7 +12,7 @@ import pytest
 
 from storage.record.header import parse_header
 from storage.record.plain import recompress
-from tests.mount.contract.writing import APPEND, append, opened
+from tests.mount.contract.writing import APPEND, append, offsets, opened
 from tests.mount.mounting import Mount, fails
 from tests.storage.logs import batch
 from tests.storage.producers import Producer, sparse
@@ -38,12 +38,6 @@ def payloads(data: bytes) -> list[bytes]:
         found.append(data[16:size])
         data = data[size:]
     return found
-
-
-def offsets(orders: Path) -> dict[str, int]:
-    """`.meta/N/offsets` of a partition."""
-    lines = (orders.parent / ".meta" / orders.name / "offsets").read_text().splitlines()
-    return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def workload(seed: int = 1, size: int = 3 << 20) -> list[bytes]:
@@ -166,7 +160,7 @@ def test_a_batch_that_takes_long_delays_nobody_else(own: Mount) -> None:
             (own / ".kafkafs" / "version").read_text()
             answered += 1
         assert writing.result() == 3 * len(one)
-    # Without a thread of its own one at most would come before, and one behind it.
+    # Without a thread of its own, one read would be answered before it, and one after it.
     assert answered > 10
     assert batches(orders).stat().st_size == 3 * len(one)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount, steered
 
@@ -21,11 +22,6 @@ from tests.mount.steering import SteeredMount, steered
 @pytest.fixture
 def orders(steered_orders: Path) -> Path:
     return steered_orders
-
-
-def append(path: Path, data: bytes) -> None:
-    with open(path, "ab", buffering=0) as file:
-        file.write(data)
 
 
 def numbered(count: int) -> bytes:
@@ -42,7 +38,7 @@ def drop_pages(path: Path) -> None:
 
 
 class Asked:
-    """What the kernel has asked the daemon since the last question."""
+    """The requests of the kernel since the last call."""
 
     def __init__(self, mount: SteeredMount) -> None:
         self._mount = mount
@@ -150,7 +146,7 @@ def test_appends_by_opening_ask_for_no_attributes(own: Mount) -> None:
 
 
 def test_an_append_and_a_question_in_turns(own: Mount) -> None:
-    """Who opens the file again after his own append is asked of once, as he asks for its size."""
+    """A process that appends and then opens the file again costs one request for its size."""
     orders = own.topic()
     asked = Metrics(own)
     for number in range(1, 101):
@@ -222,7 +218,7 @@ def test_entries_are_kept(steered_mount: SteeredMount, orders: Path) -> None:
     assert asked("lookup") == 0
 
 
-# -- what is told --------------------------------------------------------------------------------
+# -- notices -------------------------------------------------------------------------------------
 
 
 def test_sizes_are_exact_at_once(steered_mount: SteeredMount, orders: Path) -> None:
@@ -372,7 +368,7 @@ def test_st_mtime_ns_strictly_rises(orders: Path) -> None:
 def named_mount(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[SteeredMount]:
-    """On a kernel that can be told that names lead elsewhere, and on one that cannot."""
+    """On a kernel that takes notices about names, and on one that does not."""
     with steered(tmp_path_factory.mktemp("named"), epochs=request.param) as started:
         yield started
 

@@ -206,7 +206,7 @@ def test_cancel_while_it_runs_leaves_all_as_it_was(steered_one: SteeredMount) ->
             fails(errno.EBUSY, os.write, fd, b"run\n")
         canceller = threading.Thread(target=do, args=(first, "compaction", "cancel"))
         canceller.start()
-        # What is running stops at its next step.
+        # A running job stops at its next step.
         steered_one.daemon.until_cancelled("held", "compaction")
         hold.release()
         canceller.join()

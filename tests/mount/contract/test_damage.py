@@ -87,7 +87,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
             damage(log_of(mount.data, fault, number), number % PER_SEGMENT, fault)
         mount.start()
         yield mount
-        # What is left is not whole, as everything is checked to be in the end.
+        # The end of the fixture checks that all that is left is whole.
         for case in CASES:
             (mount / topic_of(*case)).rmdir()
 
@@ -103,7 +103,7 @@ def test_every_other_record_is_read(damaged: Mount, fault: str, number: int) -> 
     assert shown.returncode == 1
     assert shown.stdout == b"".join(LINES[:number])
     assert os.strerror(errno.EIO).encode() in shown.stderr
-    # tail and names that begin behind it show what comes after.
+    # tail and names that begin after it show the rest.
     behind = b"".join(LINES[number + 1 :])
     assert mount.run("tail -c $count $orders", orders=orders, count=len(behind)) == behind
     assert mount.run("cat $orders@$first", orders=orders, first=number + 1) == behind
@@ -131,7 +131,7 @@ with open(sys.argv[1], "rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVA
 
 @pytest.mark.parametrize("name", [".snapshot/0", f"0@..{COUNT}"])
 def test_a_snapshot_with_damage_is_not_cut_off(damaged: Mount, tmp_path: Path, name: str) -> None:
-    """What is sent or mapped ends with an error, not as if the file ended, and not in zeros."""
+    """sendfile and a map end with an error, not as if the file ended, and not in zeros."""
     number = PER_SEGMENT + 5
     snapshot = damaged / topic_of("value", number) / name
     text = b"".join(LINES)

@@ -15,7 +15,7 @@ NOBODY = 65534
 
 
 def directories(mount: Mount) -> list[str]:
-    """What stands in the data directory."""
+    """The directories in the data directory."""
     return sorted(path.name for path in mount.data.iterdir() if path.is_dir())
 
 

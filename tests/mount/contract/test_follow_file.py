@@ -47,7 +47,7 @@ class Followed:
         append(path.parent / ".config", settings)
 
     def append(self, count: int, keys: int = 10) -> None:
-        """So many records, of so many keys."""
+        """Append `count` records of `keys` keys."""
         first = len(self.text) // LINE
         new = lines(first, first + count)
         rows = [b"%d\t%s" % (number % keys, line) for number, line in enumerate(_lines(new))]
@@ -197,7 +197,7 @@ def test_positions_never_move(followed: Followed) -> None:
 
 
 def test_who_begins_after_retention_is_given_newlines(followed: Followed) -> None:
-    """A follower that begins at 0 gets on, and nothing is said of it."""
+    """A follower that begins at 0 continues, and the log has no line about it."""
     assert followed.first == 0
     followed.segment(50)
     followed.append(5)
@@ -207,7 +207,7 @@ def test_who_begins_after_retention_is_given_newlines(followed: Followed) -> Non
     with followed.opened() as fd:
         assert b"".join(iter(lambda: os.read(fd, 333), b"")) == shown
         assert "missed" not in followed.mount.events()
-        # Who was given newlines has not been overtaken.
+        # A reader that got newlines has missed nothing.
         os.lseek(fd, 49 * LINE, os.SEEK_SET)
         assert os.read(fd, LINE) == b"\n" * LINE
         do(followed.path, "roll", "run")

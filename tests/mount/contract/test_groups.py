@@ -306,7 +306,7 @@ def test_a_groups_position_as_a_start(mount: Mount, group: Path) -> None:
     assert "groups with names of more than 200 bytes are not supported" in mount.events()
     for wrong in ("0@group=", "0@group", "9@group=x", "0@group=x...5", "0@Group=x"):
         fails(errno.ENOENT, os.stat, topic / wrong)
-    # Who has committed nothing misses nothing.
+    # A group without a committed offset misses nothing.
     assert (topic / name).read_bytes() == LINES
     mount.run('echo 3 > "$P"', P=group / "0")
     assert (topic / name).read_bytes() == b"d\ne\n"
@@ -320,7 +320,7 @@ def test_a_groups_position_as_a_start(mount: Mount, group: Path) -> None:
     assert b'"offset":3,' in (topic / ".jsonl" / f"{name}..end").read_bytes()
     assert (topic / ".batches" / name).read_bytes() == (topic / ".batches/0@3").read_bytes()
     with opened(topic / name, os.O_RDONLY) as fd:
-        # Looked at anew, also while a file is open that the name has led to.
+        # The name is looked up again, also while the file that it named before is open.
         mount.run('echo 4 > "$P"', P=group / "0")
         assert (topic / name).read_bytes() == b"e\n"
         append(topic / "0", b"f\n")

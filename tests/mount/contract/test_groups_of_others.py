@@ -1,4 +1,4 @@
-"""Whose groups are whose, and where nothing, or somebody else, commits."""
+"""Owners of groups, and directories in which nobody or another process commits."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def shared(tmp_path: Path) -> Iterator[Mount]:
 
 @needs_root
 def test_who_may_commit(shared: Mount) -> None:
-    """Who may read the partition, in groups that are his or that let him."""
+    """A user commits for partitions that he may read, in groups that he may write."""
     mine, theirs = "mkdir .groups/mine; ", ".groups/theirs"
     assert run_as(OTHER, f"mkdir {theirs}; echo 3 > {theirs}/t/0", shared).stderr == ""
     assert position_in(shared / theirs / "t/0") == "3"

@@ -153,7 +153,7 @@ def test_a_new_inode_under_the_name(orders: Orders) -> None:
     assert len(set(seen)) == 4
 
 
-# -- what is gone --------------------------------------------------------------------------------
+# -- deleted bytes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
@@ -171,7 +171,7 @@ def test_bytes_that_are_gone_are_estale(orders: Orders, flags: int) -> None:
         # Not where the kernel has still the page of the read above.
         for position in (1 << 18, KEPT // 2 + 7):
             fails(errno.ESTALE, os.pread, fd, 100, position)
-        # What exists is there, and the file grows as ever.
+        # The other bytes can be read, and the file grows.
         assert os.pread(fd, 1000, count * LINE) == lines(count, count + 10)
         orders.append(1)
         assert os.pread(fd, 100, (count + 10) * LINE) == lines(count + 10, count + 11)
@@ -233,7 +233,7 @@ class Tail:
         self.process.communicate()
 
     def read(self, size: int) -> bytes:
-        """The next so many bytes of its output; fewer if they do not come."""
+        """The next `size` bytes of its output; fewer if they do not come."""
         assert self.process.stdout is not None
         data = b""
         while len(data) < size:

@@ -1,4 +1,4 @@
-"""What the log knows, as text and attributes: `.meta`, `.raw`, `.config`, xattrs."""
+"""`.meta`, `.raw` and extended attributes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import pytest
 from storage import LogManager
 from storage.log.log import Log
 from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails
 from tests.mount.steering import SteeredMount
 from tests.storage.logs import append as append_records
 from tests.storage.logs import entries_of
-
-
-def append(path: Path, data: bytes) -> None:
-    with open(path, "ab", buffering=0) as file:
-        file.write(data)
 
 
 def meta(path: Path, name: str) -> Path:
@@ -81,7 +77,7 @@ def grow(log: Log) -> None:
 
 
 def check_meta(mount: Mount, log: Log) -> None:
-    """What `.meta` and the attributes tell is what who writes the log knows."""
+    """`.meta` and the attributes show the state of the process that writes the log."""
     path = mount / "orders" / "0"
     index = [
         {"offset": str(offset), "position": str(position)}

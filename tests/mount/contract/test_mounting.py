@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,72 +13,14 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
-from tests.fork_server import KAFKAFS
-from tests.mount.mounting import Mount, fails, let_others_in, needs_root
+from tests.mount.contract.writing import append
+from tests.mount.mounting import Mount, fails, kafkafs, let_others_in, needs_root
 from tests.mount.steering import steered
 from tests.storage.logs import append as append_records
 
 
-def append(path: Path, data: bytes) -> None:
-    with open(path, "ab", buffering=0) as file:
-        file.write(data)
-
-
-def kafkafs(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*KAFKAFS, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-
-
 def marker(data: Path) -> bool:
     return (data / ".kafka_cleanshutdown").exists()
-
-
-# -- beginning -----------------------------------------------------------------------------------
-
-
-def test_mount_and_umount(tmp_path: Path) -> None:
-    """`kafkafs mount DATA MOUNT [-o options]` returns when the mount answers …, and the daemon
-    stays in the background … `kafkafs umount MOUNT`.
-    """
-    data, path = tmp_path / "data", tmp_path / "mnt"
-    data.mkdir()
-    path.mkdir()
-    done = kafkafs("mount", data, path, "-o", "show_dot")
-    said = f"mounted {data} on {path}, 0 topics, read-write\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
-    try:
-        (path / "orders").mkdir()
-        append(path / "orders" / "0", b"line\n")
-        assert ".kafkafs" in os.listdir(path)
-    finally:
-        done = kafkafs("umount", path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert os.listdir(path) == []
-    assert marker(data)
-
-
-@pytest.mark.parametrize("foreground", [[], ["-f"]], ids=["background", "foreground"])
-def test_what_goes_wrong_at_start_is_one_line(own: Mount, foreground: list[str]) -> None:
-    """What goes wrong at start, also in the background, is one line on standard error and a
-    non-zero exit.
-    """
-    other = own.data.parent / "other"
-    other.mkdir()
-    for arguments, reason in (
-        ((own.data.parent / "none", other), "none"),
-        ((own.data, other / "none"), "none"),
-        ((own.data, own.path), "already"),
-        ((own.data, other), str(own.pid)),
-    ):
-        done = kafkafs("mount", *arguments, *foreground)
-        assert done.returncode != 0
-        assert done.stdout == ""
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert done.stderr.startswith("kafkafs: ")
-        assert reason in done.stderr
-    assert os.listdir(other) == []
-    assert own.run("ls") == b""
 
 
 # -- the lock ------------------------------------------------------------------------------------
@@ -108,26 +49,6 @@ def test_one_writer_per_data_directory(own: Mount) -> None:
 
 
 # -- the end -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals(own: Mount, number: signal.Signals) -> None:
-    """SIGTERM and SIGINT: no new work, flush, checkpoints, clean-shutdown marker, unmount, exit
-    0.
-    """
-    orders = own.topic()
-    append(orders, b"one\ntwo\n")
-    assert not marker(own.data)
-    os.kill(own.pid, number)
-    own.wait()
-    assert marker(own.data)
-    checkpoint = (own.data / "recovery-point-offset-checkpoint").read_text()
-    assert checkpoint.splitlines()[2:] == ["orders 0 2"]
-    with LogManager.open(str(own.data), read_only=True) as manager:
-        assert manager.clean
-        assert manager.log("orders", 0).log_end_offset == 2
-    own.start()
-    assert orders.read_bytes() == b"one\ntwo\n"
 
 
 def files_of(topic: Path) -> list[Path]:
@@ -205,31 +126,6 @@ def test_without_allow_other_nobody_else_may_look(own: Mount) -> None:
 
 
 # -- read-only -----------------------------------------------------------------------------------
-
-
-def snapshot(data: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        str(path.relative_to(data)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(data.rglob("*"))
-        if path.is_file()
-    }
-
-
-def test_a_read_only_mount_writes_nothing(own: Mount) -> None:
-    """`-o ro` …: it takes no lock, writes nothing into it …"""
-    orders = own.topic()
-    own.run("seq 1000 >> orders/0")
-    own.kill()
-    (own.data / ".lock").unlink()
-    before = snapshot(own.data)
-    own.start("ro")
-    assert orders.read_bytes() == b"".join(b"%d\n" % n for n in range(1, 1001))
-    own.run("ls -lR > /dev/null; cat orders/.meta/0/* orders/.raw/0/* orders/.config > /dev/null")
-    for path in (orders, orders.parent / ".config"):
-        fails(errno.EROFS, os.open, path, os.O_WRONLY | os.O_APPEND)
-    assert not (own.data / ".lock").exists()
-    own.stop()
-    assert snapshot(own.data) == before
 
 
 class Broker:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.mount.contract.conftest import new_topic
-from tests.mount.contract.test_batches import batches, offsets, workload
-from tests.mount.contract.writing import APPEND, append, opened, view, write_all
+from tests.mount.contract.test_batches import batches, workload
+from tests.mount.contract.writing import APPEND, append, offsets, opened, view, write_all
 from tests.mount.control import do
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import program

@@ -42,7 +42,7 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
 
 
 def polled(fd: int, events: int = ALWAYS | select.POLLPRI, timeout_ms: float = 0) -> int:
-    """What poll(2) says of one file; 0: nothing until the timeout."""
+    """The events of poll(2) on one file; 0: none until the timeout."""
     poller = select.poll()
     poller.register(fd, events)
     found = poller.poll(timeout_ms)
@@ -147,7 +147,7 @@ def test_select_and_epoll_wait_for_what_is_urgent(orders: Path) -> None:
         append(orders, b"one\n")
         found = [each.result() for each in waiting]
         assert found == [([], [], [fd]), [(fd, select.EPOLLPRI)], [(fd, select.EPOLLPRI)]]
-        # Of what is still unread only a level is told again, and an edge of each append.
+        # Unread bytes trigger a level again, and an edge only at the next append.
         assert level.poll(0) == [(fd, select.EPOLLPRI)]
         assert edge.poll(0) == []
         append(orders, b"two\n")

@@ -59,7 +59,7 @@ def test_seek_and_map(orders: Path) -> None:
         assert file.read() == orders_content[-5:]
         with mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as mapped:
             assert mapped[:] == orders_content
-        # What is read past the page cache cannot share its pages; programs then read.
+        # A file that bypasses the page cache cannot share pages; programs then read.
         with pytest.raises(OSError, match="No such device"):
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -87,7 +87,7 @@ def test_the_cost_of_a_read_does_not_grow_with_its_position(steered_mount: Steer
             cost[position] = steered_mount.daemon.bytes_read()
     finally:
         os.close(fd)
-    # What is asked for, the 4 KiB between two entries of the view index, the records' edges.
+    # The requested bytes, the 4 KiB between two entries of the view index, the records' edges.
     assert max(cost.values()) < 4096 + 4096 + 2 * 1100 + 1024, cost
 
 
@@ -139,7 +139,7 @@ def test_ls_does_not_wait_for_a_measurement(measuring: SteeredMount) -> None:
     """
     large = measuring / "large" / "0"
     with measuring.held("preadv", "large-0/00000000000000000000.log") as hold:
-        # Whoever comes first measures: the background or this.
+        # The background or this thread measures, whichever comes first.
         waiting = threading.Thread(target=large.stat)
         waiting.start()
         hold.wait()

@@ -60,7 +60,7 @@ def mapped(fd: int, flags: int) -> bytes:
 
 
 def answer(read: Callable[..., bytes], *arguments: object) -> bytes | int | None:
-    """What a call reads, or its errno."""
+    """The bytes that a call reads, or its errno."""
     try:
         return read(*arguments)
     except OSError as error:
@@ -76,13 +76,13 @@ def test_a_second_reader_asks_for_nothing(
     with open(orders, "ab", buffering=0) as writer, open(sealed, "rb", buffering=0) as opened:
         writer.write(b"x\n")
         os.fstat(opened.fileno())
-        # What came with the name is kept for a second only.
+        # The attributes that came with the name are kept for a second only.
         while steered_mount.daemon.requests().get("getattr"):
             os.fstat(opened.fileno())
         for _ in range(5):
             writer.write(b"x\n")
             with open(sealed, "rb", buffering=0) as reader:
-                # Who opens it asks for its directory's mode.
+                # An open asks for its directory's mode.
                 steered_mount.daemon.requests()
                 fd = reader.fileno()
                 assert os.fstat(fd).st_size == len(content)
@@ -97,7 +97,7 @@ def test_a_second_reader_asks_for_nothing(
 
 
 def test_a_log_that_is_sealed_while_it_is_open(steered_mount: SteeredMount, orders: Path) -> None:
-    """What was cached while it grew, with zeros behind its end, is dropped."""
+    """Pages that were cached while it grew, with zeros after its end, are dropped."""
     with open(raw(orders), "rb", buffering=0) as early:
         for number in range(100):
             append(orders, b"%d\n" % number)
@@ -124,7 +124,7 @@ def test_sizes_when_a_log_at_rest_is_rolled(steered_mount: SteeredMount, orders:
     with open(index, "rb", buffering=0) as opened:
         steered_mount.daemon.requests()
         os.fstat(opened.fileno())
-        # What came with the name is kept for a second only.
+        # The attributes that came with the name are kept for a second only.
         while steered_mount.daemon.requests().get("getattr"):
             os.fstat(opened.fileno())
         steered_mount.daemon.roll(orders.parent.name)
@@ -183,7 +183,7 @@ def test_a_log_that_grew_when_it_was_opened_is_readable_until_it_is_removed(
 def test_what_replaces_it_is_read_instead(
     steered_mount: SteeredMount, orders: Path, sealed: Path
 ) -> None:
-    """Compaction, again and again: the disk may give a new file the inode of one that is gone."""
+    """Compaction, again and again: the disk may give a new file the inode of a deleted one."""
     append(orders, b"".join(b"line %d\n" % number for number in range(3000)))
     steered_mount.daemon.roll(orders.parent.name)
     append(orders, b"active\n")
@@ -253,7 +253,7 @@ def test_a_broker_that_cuts_into_a_sealed_segment(
             with open(path, "rb", buffering=0) as reader:
                 assert os.fstat(reader.fileno()).st_size == disk.stat().st_size
                 assert reader.read() == disk.read_bytes()
-            # What the kernel does not have any more is no more to be had.
+            # Bytes that the kernel has dropped cannot be read any more.
             assert answer(os.pread, fd, 1 << 20, 0) in (before, errno.ESTALE)
         partition.roll()
         partition.append(b"active")

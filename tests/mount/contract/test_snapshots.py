@@ -48,7 +48,7 @@ def test_a_snapshot_never_grows(mount: Mount, orders: Path, view: str) -> None:
         assert file.read() == before
         assert os.fstat(file.fileno()).st_size == len(before)
         assert os.pread(file.fileno(), 100, len(before) - 50) == before[-50:]
-        # Who has appended sees it.
+        # The process that has appended sees it.
         after = live.read_bytes()
         assert len(after) > len(before)
         assert snapshot(orders, view).read_bytes() == after

@@ -37,7 +37,7 @@ def key_of(number: int) -> bytes:
 
 
 def shown(topic: Path, view: str = ".") -> list[bytes]:
-    """What each partition shows."""
+    """The contents of each partition."""
     names = sorted((name for name in os.listdir(topic) if name.isdecimal()), key=int)
     return [(topic / view / name).read_bytes() for name in names]
 

@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.contract.writing import append
 from tests.mount.mounting import mounted
 from tests.mount.programs import Running
 from tests.storage.producers import Producer
 
 FAST = "--sleep-interval=0.02"
-
-
-def append(path: Path, data: bytes) -> None:
-    with open(path, "ab", buffering=0) as file:
-        assert file.write(data) == len(data)
 
 
 def batches(orders: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What is where under the mount point: "The tree" of the contract."""
+"""Listings and lookups: "The tree" of the contract."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def filled(mount: Mount, name: str) -> None:
 
 
 def state(mount: Mount, name: str) -> bytes:
-    """What a user sees of a topic."""
+    """The attributes and contents of a topic."""
     return mount.run(
         f"stat -c '%n %a %u %g %y' {name};"
         f"stat -c '%n %i %s %a %u %g %y' {name}/* {name}/.follow/0 {name}/.kv/*;"
@@ -88,7 +88,7 @@ def test_files_that_are_open_from_before_get_estale(mount: Mount) -> None:
     assert os.listdir(mount / "open") == ["0", "1", "2"]
     assert os.listdir(mount / "open/.kv") == ["0", "1", "2"]
     mount.run("echo run >> open/.control/flush; echo retention.ms=8d >> open/.config")
-    # Who is in a directory that was removed stays there, as everywhere.
+    # A descriptor of a removed directory stays there, as everywhere.
     assert os.listdir(directories[0]) == []
     for fd in directories:
         os.close(fd)

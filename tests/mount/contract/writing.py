@@ -43,3 +43,9 @@ def write_all(fd: int, data: bytes) -> None:
 def view(orders: Path, name: str) -> Path:
     """Another view of a partition."""
     return orders.parent / name / orders.name
+
+
+def offsets(orders: Path) -> dict[str, int]:
+    """`.meta/N/offsets` of a partition."""
+    lines = (orders.parent / ".meta" / orders.name / "offsets").read_text().splitlines()
+    return {name: int(value) for name, value in (line.split() for line in lines)}
