@@ -17,7 +17,7 @@ from storage.log.log import Log
 from storage.record.control import ABORT, encode_marker, parse_marker
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
-from storage.state.point_file import Point, Range
+from storage.state.point_file import Point, Range, lost_from
 from storage.state.producer_state import ProducerState
 
 # A broker reads larger batches, but no client may send them.
@@ -61,9 +61,8 @@ def faults(point: Point, log: Log, kept: Range) -> Iterator[str]:
     if log.log_start_offset > kept.start:
         last = min(log.log_start_offset, kept.end) - 1
         yield f"{name}: offsets {kept.start} to {last} were deleted since"
-    for gap in log.gaps:
-        if gap.kind == "diverged" and gap.first < kept.end and gap.time_ms >= point.time_ms:
-            yield f"{name}: the cluster has lost records from offset {gap.first} on since"
+    if (first := lost_from(point, kept, log.gaps)) is not None:
+        yield f"{name}: the cluster has lost records from offset {first} on since"
 
 
 def markers(

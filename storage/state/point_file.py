@@ -37,6 +37,7 @@ from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig
 from storage.files import Files
 from storage.state.checkpoint_file import read_text
+from storage.state.gaps_file import Gap
 from storage.state.mirror_file import (
     HEAD,
     NO_ID,
@@ -305,6 +306,23 @@ def kept_starts(files: Files, data_dir: str) -> dict[tuple[str, int], int]:
             for item in ((topic, number), (kept_name(topic, point.ids[topic]), number)):
                 lowest[item] = min(lowest.get(item, each.start), each.start)
     return lowest
+
+
+def lost_from(point: Point, kept: Range, gaps: Iterable[Gap]) -> int | None:
+    """Return the first offset from which on the cluster has lost records of a point since; None: it
+    has lost none. `kept`: the records of a partition in the point; `gaps`: those of its log.
+    """
+    return min(
+        (
+            gap.first
+            for gap in gaps
+            if gap.kind == "diverged"
+            and gap.first < kept.end
+            and kept.start < kept.end
+            and gap.time_ms >= point.time_ms
+        ),
+        default=None,
+    )
 
 
 # -- words -----------------------------------------------------------------------------------------

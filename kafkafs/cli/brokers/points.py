@@ -60,7 +60,7 @@ def command(
     mirror has copied since. `size` is the size of the segments that the point needs: retention
     keeps them if the point has a name of yours. The state is `valid`, or one of these: `invalid`,
     the copy was too late; `split`, a transaction is committed in a part of its partitions only;
-    `incomplete`, retention has deleted records since.
+    `incomplete`, retention has deleted records since, or the cluster has lost some.
     """
     from storage.errors import StorageError
     from storage.files import Files
@@ -79,12 +79,15 @@ def command(
             pass  # it was thinned meanwhile
         except (StorageError, OSError) as error:
             out.report(error)
+    segments = _Segments(files, where.data_dir)
     if keep is not None and point is None:
         point = max(
             (
                 name
                 for name, each in found.items()
-                if each.state == point_file.VALID and point_file.time_of(name) is not None
+                if each.state == point_file.VALID
+                and point_file.time_of(name) is not None
+                and not segments.why_incomplete(each)
             ),
             default=None,
         )
@@ -101,7 +104,6 @@ def command(
     if remove is not None:
         point_file.remove(files, where.data_dir, remove)
         found.pop(remove, None)
-    segments = _Segments(files, where.data_dir)
     mirror = mirror_of(where)
     rows = [_row(name, each, segments, mirror) for name, each in found.items()]
     out.listing("points", _COLUMNS, rows)
@@ -119,16 +121,15 @@ def _row(
             for item, each in point.partitions.items()
             if item in copies
         )
-    state, size = point.state_text, 0
-    names = {topic: segments.name_of(topic, topic_id) for topic, topic_id in point.ids.items()}
-    for (topic, number), each in point.partitions.items():
-        size += segments.size(names[topic], number, each.start, each.end)
-        if each.start < each.end and not segments.has(names[topic], number, each.start):
-            state = f"incomplete: records of {topic}:{number} were deleted"
+    size = sum(
+        segments.size(segments.name_of(topic, point.ids[topic]), number, each.start, each.end)
+        for (topic, number), each in point.partitions.items()
+    )
+    incomplete = segments.why_incomplete(point)
     return {
         "point": name,
         "time": TimeMs(point.time_ms),
-        "state": state,
+        "state": f"incomplete: {incomplete}" if incomplete else point.state_text,
         "partitions": len(point.partitions),
         "groups": len(point.groups),
         "records": sum(each.end - each.start for each in point.partitions.values()),
@@ -160,10 +161,24 @@ class _Segments:
         kept = kept_name(topic, topic_id)
         return kept if kept in self._topics else topic
 
-    def has(self, topic: str, number: int, start: int) -> bool:
-        """Return whether the log has this offset, and begins there or before."""
-        bases, _ = self._of(topic, number)
-        return bool(bases) and max(bases[0], self._starts.get((topic, number), 0)) <= start
+    def why_incomplete(self, point: Point) -> str:
+        """Return which records of a point the logs do not have any more; "": they have all."""
+        from storage.errors import CorruptCheckpoint
+        from storage.paths import partition_directory
+        from storage.state import gaps_file
+        from storage.state.point_file import lost_from
+
+        for (topic, number), each in point.partitions.items():
+            name = self.name_of(topic, point.ids[topic])
+            bases, _ = self._of(name, number)
+            is_there = bases and max(bases[0], self._starts.get((name, number), 0)) <= each.start
+            if each.start < each.end and not is_there:
+                return f"records of {topic}:{number} were deleted"
+            directory = os.path.join(self._data_dir, partition_directory(name, number))
+            with contextlib.suppress(CorruptCheckpoint, OSError):
+                if lost_from(point, each, gaps_file.read(self._files, directory)) is not None:
+                    return f"the cluster has lost records of {topic}:{number}"
+        return ""
 
     def size(self, topic: str, number: int, start: int, end: int) -> int:
         """Return the bytes of the segments that have these offsets."""

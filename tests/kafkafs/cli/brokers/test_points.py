@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from kafkafs.cli import main
 from storage import LogManager
 from storage.files import Files
-from storage.state import mirror_file, point_file
+from storage.state import gaps_file, mirror_file, point_file
+from storage.state.gaps_file import Gap
 from storage.state.mirror_file import MirroredPartition, MirrorFile
 from storage.state.point_file import Point, Position, Range, name_at
 from tests.storage.logs import append
@@ -94,6 +95,18 @@ def test_deleted_records(data: Path) -> None:
     point_file.write(Files(), str(data), point)
     found = rows(points(data))
     assert [each[0] for each in found.values()] == ["valid", "incomplete:", "incomplete:"]
+
+
+def test_records_that_the_cluster_has_lost(data: Path) -> None:
+    """… since some of the points. `--keep` names none of these."""
+    lost = Gap("diverged", 3, 5, 2 * SECOND)
+    gaps_file.add(Files(), str(data / "orders-0"), [lost])
+    names = [name_at(number * SECOND) for number in (1, 2, 3)]
+    found = rows(points(data))
+    assert [found[name][0] for name in names] == ["valid", "incomplete:", "split"]
+    assert points(data).stdout.count("incomplete: the cluster has lost records of orders:0") == 1
+    assert "kept" in rows(points(data, "--keep", "kept"))
+    assert names[1] in rows(points(data))
 
 
 def test_mistakes(data: Path) -> None:
