@@ -149,26 +149,6 @@ def test_an_unsynced_removal_comes_back_with_its_bytes(tmp_path: Path) -> None:
     assert not (tmp_path / "moved").exists()
 
 
-def test_replace_atomically_leaves_old_or_new(tmp_path: Path) -> None:
-    for crash_at in range(1, 7):
-        for seed in range(10):
-            root = tmp_path / f"{crash_at}-{seed}"
-            root.mkdir()
-            (root / "file").write_bytes(b"old")
-            disk = SimulatedDisk(str(root), crash_at=crash_at)
-            done = False
-            try:
-                disk.replace_atomically(str(root / "file"), b"new!")
-                done = True
-            except Crashed:
-                pass
-            disk.materialise(seed)
-            allowed = {b"new!"} if done else {b"old", b"new!"}
-            assert (root / "file").read_bytes() in allowed
-    assert done
-    assert disk.operations == 5
-
-
 def test_removed_and_made_directories(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     disk.mkdir(str(tmp_path / "kept"))

@@ -21,6 +21,7 @@ from storage import Log, LogManager
 from storage.files import Files
 from storage.log.append import abort_transaction, append_batches
 from storage.record.control import ABORT, COMMIT
+from storage.verify.verify import verify
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, write_settings
 from tests.storage.transactions import Client, marker, produced
@@ -139,6 +140,9 @@ def check(life: Life, data: Path, found: Found) -> None:
     at_least = flushed if found.lost else acknowledged
     assert isinstance(at_least, int)
     assert isinstance(starts, frozenset)
+    if not found.lost:
+        # Also before a start, nothing is damaged.
+        assert verify(str(data)).faults == []
     with opened(data, Unsynced(), clock_ms=clock) as manager:
         topic = manager.topics.get("t")
         if topic is None:

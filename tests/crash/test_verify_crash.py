@@ -9,17 +9,7 @@ import pytest
 
 from storage import LogManager
 from storage.verify.verify import verify
-from tests.crash.moments import Found
-from tests.crash.test_log_crash import stops_of
 from tests.storage.logs import NOW_MS, append
-
-
-def test_after_a_kill_at_each_operation_nothing_is_damaged(tmp_path: Path) -> None:
-    def check(data: Path, _: Found) -> None:
-        assert verify(str(data)).faults == []
-
-    _, stops = stops_of(tmp_path, seeds=())
-    stops.judge(check, tmp_path / "found")
 
 
 def _killed(data: Path) -> Path:

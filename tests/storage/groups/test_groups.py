@@ -50,6 +50,7 @@ from tests.storage.groups.records import (
     write_in_transaction,
 )
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings, write_topic_settings
+from tests.storage.segmented import Turns
 
 OFFSETS = "__consumer_offsets"
 OTHER = 65432
@@ -465,23 +466,28 @@ def test_positions_expire_with_their_age(data: Path) -> None:
         assert keys(offsets_log(manager, "g"), 0) == [[1, 1], [1], [1], [1, 2]]
 
 
-def test_a_group_that_gets_a_consumer_meanwhile_keeps_its_positions(data: Path) -> None:
+def join(manager: LogManager) -> None:
+    manager.groups.joined("g")
+
+
+def commit_again(manager: LogManager) -> None:
+    manager.groups.commit("g", "orders", {0: Committed(1)})
+
+
+@pytest.mark.parametrize(("happens", "at"), [(join, 0), (commit_again, 1)])
+def test_a_group_that_is_used_meanwhile_keeps_its_positions(
+    data: Path, happens: Callable[[LogManager], None], at: int
+) -> None:
     write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
     now_ms = NOW_MS
     with opened(data, clock_ms=lambda: now_ms) as manager:
-        manager.create_topic("orders")
+        append(manager.create_topic("orders").partitions[0], b"x")
         for name in ("g", "h"):
             manager.groups.commit(name, "orders", {0: Committed(0)})
         now_ms += 600_000
-        calls = iter([None, lambda: manager.groups.joined("g")])
-
-        def on_log_thread(function: Callable[[], T], /) -> T:
-            if (first := next(calls)) is not None:
-                first()
-            return function()
-
-        assert manager.groups.sweep(Task(on_log_thread)) == 1
+        assert manager.groups.sweep(Task(Turns(1, lambda: happens(manager)))) == 1
         assert manager.groups.names() == ["g"]
+        assert positions(manager, "g") == {("orders", 0): at}
 
 
 def test_what_expires_is_said(data: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -493,25 +499,6 @@ def test_what_expires_is_said(data: Path, caplog: pytest.LogCaptureFixture) -> N
         now_ms += 600_000
         assert manager.groups.sweep(Task()) == 2
         assert caplog.messages == ["group 'g': 2 positions expired"]
-
-
-def test_a_position_that_is_committed_again_meanwhile_stays(data: Path) -> None:
-    write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
-    now_ms = NOW_MS
-    with opened(data, clock_ms=lambda: now_ms) as manager:
-        manager.create_topic("orders")
-        append(manager.log("orders", 0), b"x")
-        manager.groups.commit("g", "orders", {0: Committed(0)})
-        now_ms += 600_000
-        calls = iter([None, lambda: manager.groups.commit("g", "orders", {0: Committed(1)})])
-
-        def on_log_thread(function: Callable[[], T], /) -> T:
-            if (first := next(calls)) is not None:
-                first()
-            return function()
-
-        assert manager.groups.sweep(Task(on_log_thread)) == 0
-        assert positions(manager, "g") == {("orders", 0): 1}
 
 
 # -- where nothing may be written ------------------------------------------------------------------

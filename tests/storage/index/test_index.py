@@ -127,17 +127,6 @@ def test_truncation_leaves_nothing_behind(tmp_path: Path) -> None:
     assert path.stat().st_size == 0
 
 
-def test_an_entry_is_read_at_once(tmp_path: Path) -> None:
-    index = opened(tmp_path)
-    for number in range(2000):
-        index.extend(pack(number))
-        assert index.entry(number) == (number, number)
-    index.truncate_to(3)
-    assert index.data() == pack(0, 1, 2)
-    index.extend(pack(9))
-    assert index.entry(3) == (9, 9)
-
-
 @given(data=st.data())
 def test_search_finds_the_last_that_is_not_above(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -103,18 +103,6 @@ def test_vectors() -> None:
     assert read(HELLO_0 + HELLO_1, 100) == [(100, b"hello"), (114, b"hello")]
 
 
-def test_set_has_the_id_of_its_entry() -> None:
-    data = HELLO_0 + encode_set([b"a", b"", b"b"], GZIP) + HELLO_1
-    found = read(data)
-    assert found == [
-        (0, b"hello"),
-        (14, b"a"),
-        (14, b""),
-        (14, b"b"),
-        (len(data) - 15, b"hello"),
-    ]
-
-
 def test_java_compressed_it() -> None:
     """A gzip header as Java's GZIPOutputStream writes it, with its time and system bytes 0."""
     entries = HELLO_1 + encode_entry(b"second")

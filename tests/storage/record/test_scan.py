@@ -61,26 +61,20 @@ def test_batches_across_and_beyond_chunks() -> None:
     assert source.read < 8 * CHUNK  # of the large ones only what lies in the header's chunk
 
 
-def test_size_that_no_format_has() -> None:
-    with pytest.raises(CorruptRecord) as caught:
-        found(THREE_RECORDS + bytes(100))
-    assert caught.value.position == len(THREE_RECORDS)
-    assert caught.value.path == "memory"
-
-
-def test_magic_that_no_format_has() -> None:
-    damage = bytearray(THREE_RECORDS * 2)
-    damage[95 + 16] = 9
-    with pytest.raises(CorruptRecord, match="magic 9") as caught:
-        found(bytes(damage))
-    assert caught.value.position == len(THREE_RECORDS)
-
-
-def test_batch_length_that_only_older_formats_have() -> None:
-    damage = bytearray(THREE_RECORDS)
-    damage[8:12] = (20).to_bytes(4, "big")
-    with pytest.raises(CorruptRecord):
-        found(bytes(damage))
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (bytes(100), "length 0"),
+        (THREE_RECORDS[:16] + b"\x09" + THREE_RECORDS[17:], "magic 9"),
+        # Only older formats have such a length.
+        (THREE_RECORDS[:8] + (20).to_bytes(4, "big") + THREE_RECORDS[12:], "length 20"),
+        (V1_ENTRY[:11] + b"\x15" + V1_ENTRY[12:], "length 21"),
+    ],
+)
+def test_what_no_batch_begins_with(damage: bytes, reason: str) -> None:
+    with pytest.raises(CorruptRecord, match=reason) as caught:
+        found(THREE_RECORDS + damage)
+    assert (caught.value.path, caught.value.position) == ("memory", len(THREE_RECORDS))
 
 
 def test_older_formats() -> None:
@@ -100,13 +94,6 @@ def test_wrapper_does_not_say_how_many_messages_it_has() -> None:
     ((_, header),) = batches(Bytes(wrapper), 0)
     assert (header.records_count, header.codec, header.magic) == (-1, 1, 1)
     assert (header.base_offset, header.last_offset, header.max_timestamp) == (7, 7, 5)
-
-
-def test_size_that_is_too_small_for_the_older_format() -> None:
-    damage = bytearray(V1_ENTRY * 2)
-    damage[11] = 21
-    with pytest.raises(CorruptRecord, match="length 21"):
-        found(bytes(damage))
 
 
 @given(log=logs(), cut=st.integers(0, 5000))

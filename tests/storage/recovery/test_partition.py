@@ -56,14 +56,6 @@ def last_log(data: Path) -> Path:
     return sorted((data / "t-0").glob("*.log"))[-1]
 
 
-def test_after_a_kill_nothing_is_missing(tmp_path: Path) -> None:
-    lines = fill(tmp_path)
-    with opened(tmp_path) as manager:
-        assert not manager.clean
-        assert values(manager.log("t", 0)) == lines
-        assert manager.cuts == []
-
-
 # Around the fields of the header that say where a batch ends, the CRC, and the ends of the header
 # and of the batch.
 @pytest.mark.parametrize("left", [0, 1, 7, 8, 11, 12, 16, 17, 20, 21, 57, 60, 61, 62, 74])
@@ -371,21 +363,6 @@ def test_a_missing_or_damaged_snapshot_is_made_again(
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines
         assert [path.read_bytes() for path in paths] == [EMPTY_SNAPSHOT] * 2
-
-
-def test_a_recovery_point_beyond_what_is_left_is_not_forgotten(tmp_path: Path) -> None:
-    fill(tmp_path)
-    shutil.copy(last_log(tmp_path), tmp_path / "kept")
-    manager = LogManager.open(str(tmp_path))
-    manager.log("t", 0).flush()
-    manager.checkpoint()
-    manager.abandon()
-    os.truncate(last_log(tmp_path), 0)
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
-        assert log.log_end_offset == 8
-        assert log.durability.recovery_point <= 8
-        assert log.lost_end == 12
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -44,15 +44,6 @@ def test_it_stays_over_appends_rolls_and_clean_restarts(tmp_path: Path) -> None:
         assert history.base("other") == (-1, 0)
 
 
-def test_it_stays_over_a_kill_that_lost_nothing(tmp_path: Path) -> None:
-    fill(tmp_path)
-    first = nonce(tmp_path)
-    manager = LogManager.open(str(tmp_path))
-    append(manager.log("t", 0), b"more")
-    manager.abandon()
-    assert nonce(tmp_path) == first
-
-
 def test_a_segment_counts_as_changed_if_the_history_is_first_read_after_a_truncation(
     tmp_path: Path,
 ) -> None:
