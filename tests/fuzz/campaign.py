@@ -52,11 +52,11 @@ _OF_BATCHES = (
     "cleaned_log", "key_value_text", "json_text", "words_of_a_log",
 )  # fmt: skip
 _OF_LOGS = (
-    "log", "log_of_right_crcs", "dumped_log", "dumped_log_of_right_crcs", "dumped", "expanded",
-    "walked", "appended_batches", "fetched_batches", "fetched_batches_of_right_crcs",
+    "log", "log_of_right_crcs", "dumped_log", "dumped_log_of_right_crcs", "walked",
+    "appended_batches", "fetched_batches", "fetched_batches_of_right_crcs",
 )  # fmt: skip
 _OF_LINES = ("appended_lines", "key_value_lines", "json_lines")
-_OF_07 = ("entries_07", "log_07", "log_07_of_right_crcs")
+_OF_07 = ("log_07", "log_07_of_right_crcs")
 
 
 def makers(name: str) -> list[Maker]:
@@ -69,8 +69,6 @@ def makers(name: str) -> list[Maker]:
         return [crafted.line]
     if name in _OF_07:
         return [crafted.log_07]
-    if name == "decompressed":
-        return [crafted.stream]
     if name in ("encoded_rows", "found_entries"):
         return [lambda draw: draw.randbytes(draw.randrange(200))]
     return []

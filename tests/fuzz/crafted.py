@@ -134,16 +134,6 @@ def log_07(draw: Random) -> bytes:
     return with_right_crcs_07(made)
 
 
-def stream(draw: Random) -> bytes:
-    """A codec, a magic, and streams of the codec, empty ones among them."""
-    codec = draw.randrange(5)
-    made = b"".join(
-        compress(codec, draw.choice((b"", b"", b"a", b"abc" * 50, draw.randbytes(300))))
-        for _ in range(draw.choice((1, 1, 2, 5)))
-    )
-    return bytes([codec + draw.choice((0, 6, 126)), draw.choice((0, 1, 2, 2))]) + made
-
-
 def line(draw: Random) -> bytes:
     """Lines of text as the views show them, or nearly."""
     return b"\n".join(

@@ -12,15 +12,12 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from kafkafs.dump._dump import Walk
 from kafkafs.views import TextView, json_lines_view, key_value_view, values_view
 from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_batch, find_entry
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.errors import StorageError
 from storage.index._search import entries_up_to
-from storage.kafka07._entries import append_records, complete, head, walk
-from storage.kafka07.entries import plain_07
 from storage.log.validator import validated
 from storage.record._batch import (
     Rebuild,
@@ -33,9 +30,7 @@ from storage.record._seek import find_record
 from storage.record._stamp import stamp_transaction, survey_staged
 from storage.record.columns._columns import AbortedSpans, decode_columns
 from storage.record.columns._rows import BytesColumn, HeadersColumn, NumbersColumn, RowEncoder
-from storage.record.compression import decompress, largest_decompressed
-from storage.record.header import HEADER_SIZE, Buffer, parse_header
-from storage.record.plain import plain
+from storage.record.header import HEADER_SIZE, parse_header
 from storage.record.scan import whole_batches
 from storage.segment.checked_ranges import CheckedRanges
 from storage.settings.config import LogConfig
@@ -213,71 +208,6 @@ def found_records(data: bytes) -> None:
                 assert found is None or found[0] == number
 
 
-@loop
-def dumped(data: bytes) -> None:
-    """A log as text or as rows."""
-    bits = next(_choices(data))
-    rows = bits & 3 == 0
-    with before_guard_page(data[:ROOM]) as log:
-        printed = Walk(
-            _decompress,
-            lambda *_: b".",
-            rows=rows,
-            deep=bits & 12 != 0,
-            contents=bits & 48 != 0,
-            metadata=bits & 192 != 0,
-        )
-        with contextlib.suppress(StorageError):
-            while wanted := printed.step(log, 0, len(log), len(log), len(log)):
-                if rows:
-                    printed.take_rows()
-                printed.take(lambda text: bytes(text).decode())
-                if wanted > len(log) - printed.position:
-                    break
-        printed.take(lambda text: bytes(text).decode())
-
-
-def _decompress(codec: int, data: memoryview, *, magic: int) -> Buffer:
-    return decompress(codec, data, magic=magic, limit=LIMIT)
-
-
-@loop
-def decompressed(data: bytes) -> None:
-    """A stream of any codec: never more than the limit, nor more than was foretold."""
-    if len(data) < 2:
-        return
-    codec, magic = data[0] % 6, data[1] % 3
-    limit = (1 << 10, LIMIT)[data[0] >> 7]
-    with before_guard_page(data[2:ROOM]) as stream, contextlib.suppress(StorageError):
-        found = memoryview(decompress(codec, stream, magic=magic, limit=limit))
-        assert codec == 0 or found.nbytes <= limit
-        assert magic < 2 or codec == 0 or found.nbytes <= largest_decompressed(codec, stream)
-
-
-@loop
-def expanded(data: bytes) -> None:
-    """The plain forms of a log's batches, whatever format and codec, through the views."""
-    log = data[:ROOM]
-    at = 0
-    while at < len(log):
-        try:
-            with before_guard_page(log) as view:
-                made, size = plain(view, at, len(view))
-        except StorageError:
-            return
-        if not made:
-            return
-        at += size
-        if len(made) > ROOM:
-            continue
-        with before_guard_page(made) as batch:
-            for view_of in VIEWS:
-                with contextlib.suppress(StorageError):
-                    view_of.measure(batch, 0, len(batch), Measure(64))
-            with contextlib.suppress(StorageError):
-                decode_columns(batch, 0, len(batch), headers=True)
-
-
 # -- walks ---------------------------------------------------------------------------------------
 
 
@@ -342,35 +272,14 @@ def kept(data: bytes) -> None:
         assert sum(entry[1] for entry in entries) == len(out)
 
 
+LOOPS["kept_of_right_crcs"] = lambda data: kept(with_right_crcs(data[:ROOM]))
+
+
 def _keeper(made: OffsetMap, bits: int) -> Keeper:
     return Keeper(
         made, now_ms=NOW, horizon_ms=NOW + 1000, special=[3] if bits & 64 else [],
         legacy_tombstones=bits & 128 == 0,
     )  # fmt: skip
-
-
-@loop
-def kept_of_right_crcs(data: bytes) -> None:
-    kept(with_right_crcs(data[:ROOM]))
-
-
-# -- 0.7 -----------------------------------------------------------------------------------------
-
-
-@loop
-def entries_07(data: bytes) -> None:
-    """The entries of a log of Kafka 0.7."""
-    bits = next(_choices(data))
-    with before_guard_page(data[:ROOM]) as log:
-        end, _ = walk(log, 0, len(log), len(log), check_crc=bits & 1 == 0)
-        assert 0 <= end <= len(log)
-        head(log, 0, len(log), check_crc=bits & 1 == 0)
-        out = bytearray(HEADER_SIZE)
-        taken, count, last, _ = append_records(out, log, 0, len(log), bits & 0xFFF, bits & 2 == 0)
-        assert 0 <= last <= taken <= len(log)
-        complete(out, 0, last, count)
-        with contextlib.suppress(StorageError):
-            plain_07(log, 0, len(log), 0)
 
 
 # -- rows ----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from kafka_client.fetch import check_batches
@@ -34,11 +35,12 @@ from storage import paths
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.files import Files
 from storage.index import txn_index
+from storage.kafka07._entries import walk
 from storage.kafka07.entries import headers_07, plain_07
 from storage.record._batch import Rebuild, assign_offsets
 from storage.record.batch import Record, decode_plain
 from storage.record.columns._columns import decode_columns
-from storage.record.compression import CODECS, compress, decompress
+from storage.record.compression import CODECS, compress, decompress, largest_decompressed
 from storage.record.control import parse_marker
 from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
@@ -211,12 +213,6 @@ def log(data: bytes) -> None:
         _scan(view, taken)
 
 
-@target
-def log_of_right_crcs(data: bytes) -> None:
-    """The same where no checksum helps."""
-    log(with_right_crcs(data[:ROOM]))
-
-
 def _assert_columns(view: memoryview, at: int, size: int, records: list[Record]) -> None:
     if parse_header(view[at:]).is_control:
         return
@@ -356,8 +352,16 @@ def dumped_log(data: bytes) -> None:
     """A log as lines and as rows, by whole bytes and by pieces."""
     with before_guard_page(data[:ROOM]) as view:
         whole, pieces = bytearray(), bytearray()
-        walks = [Walk(_decompress, lambda *_: b"."), Walk(_decompress, lambda *_: b".")]
-        rows = Walk(_decompress, rows=True)
+        bits = zlib.crc32(data)
+        made = partial(
+            Walk,
+            _decompress,
+            deep=bits & 3 != 0,
+            contents=bits & 12 != 0,
+            metadata=bits & 48 != 0,
+        )
+        walks = [made(lambda *_: b"."), made(lambda *_: b".")]
+        rows = made(rows=True)
         ends = [
             _walked(walks[0], view, len(view), lambda: walks[0].take(whole.extend)),
             _walked(walks[1], view, 1, lambda: walks[1].take(pieces.extend)),
@@ -384,12 +388,6 @@ def _walked(walk: Walk, view: memoryview, step: int, take: Callable[[], object])
             take()
     take()
     return walk.position
-
-
-@target
-def dumped_log_of_right_crcs(data: bytes) -> None:
-    """The same where the CRCs tell nothing."""
-    dumped_log(with_right_crcs(data[:ROOM]))
 
 
 @target
@@ -452,12 +450,6 @@ def fetched_batches(data: bytes) -> None:
                 assert next_offset <= header.last_offset < end
                 at, next_offset = at + header.size, header.last_offset + 1
             assert checked.next_offset == next_offset
-
-
-@target
-def fetched_batches_of_right_crcs(data: bytes) -> None:
-    """The same where the CRCs tell nothing."""
-    fetched_batches(with_right_crcs(data[:ROOM]))
 
 
 # -- compaction ----------------------------------------------------------------------------------
@@ -524,12 +516,6 @@ def words_file(data: bytes) -> None:
     for query in (EVERYTHING, Entry(b"all"), query_of_key(b"key"), AllOf((Entry(b"in3"),))):
         for either in (query, OneOf((query, Entry(b"absent")))):
             assert all(type(first) is type(last) is int for first, last in words.offsets(either))
-
-
-@target
-def words_file_of_right_checksums(data: bytes) -> None:
-    """The same where no checksum helps."""
-    words_file(words_files.with_right_checksums(data))
 
 
 # -- views ---------------------------------------------------------------------------------------
@@ -736,18 +722,14 @@ def log_07(data: bytes) -> None:
             assert [id_ for id_, _ in itertools.groupby(record.offset for record in records)] == [
                 id_ for id_ in ids if len(ids) > 1 or records
             ]
+        end, _ = walk(view, 0, len(view), len(view), check_crc=True)
+        assert edges[-1] <= end <= len(view)
         found = [0]
         with contextlib.suppress(StorageError):
             for position, header in headers_07(Source(view), 0, len(view), 0):
                 assert position == found[-1] == header.base_offset
                 found.append(position + header.size)
         assert found[: len(edges)] == edges
-
-
-@target
-def log_07_of_right_crcs(data: bytes) -> None:
-    """The same where no checksum helps."""
-    log_07(with_right_crcs_07(data[:ROOM]))
 
 
 @target
@@ -765,7 +747,9 @@ def set_of_entries_07(data: bytes) -> None:
 def _stream(codec: int, data: bytes) -> None:
     for magic in (0, 1, 2):
         try:
-            found = decompress(codec, data, magic=magic, limit=LIMIT)
+            with before_guard_page(data[:ROOM]) as stream:
+                found = bytes(decompress(codec, stream, magic=magic, limit=LIMIT))
+                assert magic < 2 or len(found) <= largest_decompressed(codec, stream)
         except StorageError:
             continue
         assert len(found) <= LIMIT
@@ -774,28 +758,12 @@ def _stream(codec: int, data: bytes) -> None:
             assert bytes(decompress(codec, compress(codec, found))) == bytes(found)
             if len(found):
                 with contextlib.suppress(StorageError):
-                    decompress(codec, data, magic=magic, limit=len(found) - 1)
+                    decompress(codec, data[:ROOM], magic=magic, limit=len(found) - 1)
                     raise AssertionError("more than the limit")
 
 
-@target
-def gzip_stream(data: bytes) -> None:
-    _stream(1, data)
-
-
-@target
-def snappy_stream(data: bytes) -> None:
-    _stream(2, data)
-
-
-@target
-def lz4_stream(data: bytes) -> None:
-    _stream(3, data)
-
-
-@target
-def zstd_stream(data: bytes) -> None:
-    _stream(4, data)
+for number, name in enumerate(CODECS[1:], 1):
+    TARGETS[f"{name}_stream"] = partial(_stream, number)
 
 
 # -- small files ---------------------------------------------------------------------------------
@@ -846,3 +814,18 @@ def settings(data: bytes) -> None:
             found = Settings(OneFile(data, name), "/d")
             found.log_config("t")
             found.get_owner("t", 0)
+
+
+# -- the same where no checksum helps ------------------------------------------------------------
+
+
+def _of_right_crcs(function: Target, right: Callable[[bytes], bytes], data: bytes) -> None:
+    function(right(data[:ROOM]))
+
+
+for function, right in (
+    *((each, with_right_crcs) for each in (log, dumped_log, fetched_batches)),
+    (log_07, with_right_crcs_07),
+    (words_file, words_files.with_right_checksums),
+):
+    TARGETS[f"{function.__name__}_of_right_crcs"] = partial(_of_right_crcs, function, right)

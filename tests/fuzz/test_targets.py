@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.campaign import inputs_of
+from tests.fuzz.campaign import ALL, inputs_of, makers
 from tests.fuzz.crafted import mutated
 from tests.fuzz.directories import DIRECTORIES, NAMES, pack, unpack
 from tests.fuzz.directory_seeds import directory_seeds
@@ -96,8 +96,8 @@ def test_garbage(name: str, data: bytes) -> None:
     TARGETS[name](data)
 
 
-@pytest.mark.parametrize("name", LOOPS)
-def test_loops_on_crafted_bytes(name: str) -> None:
+@pytest.mark.parametrize("name", [*LOOPS, *filter(makers, TARGETS)])
+def test_crafted_bytes(name: str) -> None:
     one = inputs_of(name, Random(name))
-    for _ in range(200):
-        LOOPS[name](one())
+    for _ in range(200 if name in LOOPS else 50):
+        ALL[name](one())
