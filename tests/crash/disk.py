@@ -4,7 +4,6 @@ Every operation is done for real below ``root``, so that maps and reads see it, 
 the model of ``disk_model``.  Syncs are only noted, and take no time.
 
 - ``crash_at=n``: the n-th mutating operation (from 1) and everything after it raises ``Crashed``.
-  With ``torn``, that operation, if it writes, first writes half of its bytes.
 - ``kill()``: the process died.  Everything is kept.
 - ``materialise(seed)``: the power failed.  The directory is rewritten as ``disk_model`` has it.
   Seed 0 loses all that was not synced, seed 1 keeps all, others are drawn.
@@ -63,12 +62,11 @@ class _Delay(_Injection):
 class SimulatedDisk(Files):
     """See the module.  ``root`` is an existing directory; what it holds counts as durable."""
 
-    def __init__(self, root: str, *, crash_at: int | None = None, torn: bool = False) -> None:
+    def __init__(self, root: str, *, crash_at: int | None = None) -> None:
         self.root = os.path.abspath(root)
         self.crashed = False
         self.journal: list[str] = []
         self._crash_at = crash_at
-        self._torn = torn
         self._mutex = threading.RLock()
         self._tree = self._read_directory(self.root)
         self._open: dict[int, tuple[str, Model | None]] = {}
@@ -104,7 +102,7 @@ class SimulatedDisk(Files):
     ) -> None:
         """Let the next ``times`` calls of a method, on paths that end so, fail with ``error``.
 
-        A ``pwrite`` writes ``partial`` bytes first.  EAGAIN makes ``preadv_nowait`` return None.
+        A ``pwrite`` writes ``partial`` bytes first.
         """
         self._faults.append(_Fault(operation, suffix, error, partial, times))
 
@@ -198,19 +196,13 @@ class SimulatedDisk(Files):
         if self.crashed:
             raise Crashed
 
-    def _is_last(self, what: str, path: str) -> bool:
-        """Count a mutating operation; whether it is the one at which to crash."""
-        self._alive()
+    def _mutate(self, what: str, path: str) -> None:
+        """Count a mutating operation, and crash if that is the one."""
         number = len(self.journal) + 1
         if self._crash_at is not None and number >= self._crash_at:
             self.crashed = True
-            return True
+        self._alive()
         self.journal.append(f"{number} {what} {self._relative(path)}")
-        return False
-
-    def _mutate(self, what: str, path: str) -> None:
-        if self._is_last(what, path):
-            raise Crashed
 
     def _relative(self, path: str) -> str:
         """Return `os.path.relpath(path, self.root)`."""
@@ -273,18 +265,10 @@ class SimulatedDisk(Files):
         path = self._path(fd)
         fault = self._enter("pwrite", path)
         with self._mutex:
-            crash = self._is_last(f"pwrite {position}+{len(data)}", path)
-            if crash and not self._torn:
-                raise Crashed
-            written = bytes(data)
-            if crash:
-                written = written[: len(written) // 2]
-            elif fault is not None:
-                written = written[: fault.partial]
+            self._mutate(f"pwrite {position}+{len(data)}", path)
+            written = bytes(data if fault is None else data[: fault.partial])
             super().pwrite(fd, written, position)
             self._model(fd).write(position, written)
-            if crash:
-                raise Crashed
             if fault is not None:
                 raise OSError(fault.error, os.strerror(fault.error), path)
 
@@ -327,12 +311,7 @@ class SimulatedDisk(Files):
         return super().preadv(fd, buffer, position)
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
-        try:
-            self._enter("preadv_nowait", self._path(fd))
-        except OSError as error:
-            if error.errno == errno.EAGAIN:
-                return None
-            raise
+        self._enter("preadv_nowait", self._path(fd))
         return super().preadv_nowait(fd, buffer, position)
 
     def size(self, fd: int) -> int:

@@ -38,7 +38,7 @@ class FailingDisk(Moments):
         """
         self.error, self.fail_at, self.kind, self.done = error, at, kind, 0
 
-    def _is_last(self, what: str, path: str) -> bool:
+    def _mutate(self, what: str, path: str) -> None:
         if self.fail_at:
             lasts = self.error in (errno.ENOSPC, errno.EROFS)
             if self.error != errno.ENOSPC or what.startswith(_GROWS):
@@ -48,7 +48,7 @@ class FailingDisk(Moments):
                 if (is_counted and self.done == self.fail_at) or (lasts and has_begun):
                     self.failed = self.failed or f"{what} {os.path.relpath(path, self.root)}"
                     raise OSError(self.error, os.strerror(self.error), path)
-        return super()._is_last(what, path)
+        super()._mutate(what, path)
 
 
 def each_failure(built: Path, data: Path) -> Iterator[tuple[int, FailingDisk]]:

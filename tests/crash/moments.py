@@ -70,10 +70,10 @@ class Moments(SimulatedDisk):
         self.armed = True
         self._visit = visit
 
-    def _is_last(self, what: str, path: str) -> bool:
+    def _mutate(self, what: str, path: str) -> None:
         if self.armed:
             self._visit(f"{what} {self._relative(path)}")
-        return super()._is_last(what, path)
+        super()._mutate(what, path)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
         if self.armed and len(data) > 1:

@@ -179,15 +179,6 @@ def test_every_operation_after_the_crash_raises(tmp_path: Path) -> None:
     assert disk.journal == ["1 create a", "2 pwrite 0+1 a"]
 
 
-def test_a_torn_write(tmp_path: Path) -> None:
-    disk = SimulatedDisk(str(tmp_path), crash_at=2, torn=True)
-    fd = disk.open(str(tmp_path / "a"), CREATE)
-    with pytest.raises(Crashed):
-        disk.pwrite(fd, b"1234", 0)
-    disk.kill()
-    assert (tmp_path / "a").read_bytes() == b"12"
-
-
 def test_a_dead_process_holds_no_lock_and_no_descriptor(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     path = str(tmp_path / ".lock")
@@ -228,10 +219,7 @@ def test_single_operations_fail(tmp_path: Path) -> None:
     assert disk.pread(fd, 10, 0) == b"ab"
     disk.pwrite(fd, b"abcd", 0)
     disk.fsync(fd)
-    disk.fail_next("preadv_nowait", errno.EAGAIN)
-    buffer = bytearray(4)
-    assert disk.preadv_nowait(fd, buffer, 0) is None
-    assert disk.preadv(fd, buffer, 0) == 4
+    assert disk.pread(fd, 10, 0) == b"abcd"
     disk.close(fd)
 
 

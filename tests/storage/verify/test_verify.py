@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import struct
@@ -25,8 +24,6 @@ from storage.task import Task
 from storage.verify.verify import VerifyReport, log_bytes, verify
 from storage.verify.verify_segment import LogPiece, Verified, verify_piece
 from tests import oracle
-from tests.crash.failing_disk import FailingDisk
-from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, batch, opened, write_settings
 from tests.storage.old_logs import (
     content,
@@ -477,22 +474,6 @@ def test_what_a_living_writer_is_at_work_on_is_no_fault(tmp_path: Path) -> None:
             file.write(b"\0" * 5)
         assert [fault[0] for fault in faults(tmp_path)] == [segments(tmp_path)[0].name]
         manager.abandon()
-
-
-def test_a_roll_that_found_no_room_leaves_no_fault(tmp_path: Path) -> None:
-    fill(tmp_path)
-    disk = FailingDisk(str(tmp_path))
-    with LogManager.open(str(tmp_path), files=disk) as manager:
-        log = manager.log("t", 0)
-        append(log, b"more")
-        snapshots = set((tmp_path / "t-0").glob("*.snapshot"))
-        for at in (1, 2, 3):
-            disk.fail_from_now(errno.ENOSPC, at)
-            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-                log.roll(NOW_MS)
-            disk.fail_from_now(0, 0)
-            assert check(manager) == []
-            assert set((tmp_path / "t-0").glob("*.snapshot")) >= snapshots
 
 
 def test_what_vanishes_meanwhile_was_deleted(tmp_path: Path) -> None:
