@@ -20,21 +20,17 @@ from storage.errors import StorageError
 from storage.task import Task
 from tests.crash.failing_disk import FailingDisk, each_failure
 from tests.crash.moments import Unsynced
-from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.logs import NOW_MS, append, clock_ms, opened, values, write_settings
 from tests.storage.staging import staged
 
 A, B = ("a", 0), ("b", 0)
 ROWS = {A: [[b"1", b"2", b"3"]], B: [[b"4" * 60, b"5"]]}
 
 
-def clock() -> int:
-    return NOW_MS
-
-
 def build(data: Path) -> Path:
     data.mkdir()
     write_settings(data, log_index_size_max_bytes=240)
-    manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock)
+    manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock_ms)
     for name in "ab":
         manager.create_topic(name, 1)
         manager.change_topic_settings(name, {"internal.segment.bytes": "300"})
@@ -55,7 +51,7 @@ def outcome_of(manager: LogManager) -> bool:
 
 def ask_after_restart(data: Path, answered: bool, failed: str) -> None:
     """The query is started anew, and asks for its batch: it is there once, whatever was told."""
-    with opened(data, Unsynced(), clock_ms=clock) as manager:
+    with opened(data, Unsynced()) as manager:
         before = outcome_of(manager)
         last = staged(Unsynced(), str(data), "q", 1, ROWS, run="next")
         outcome = manager.adopter.adopt(last, Task(), lambda: NOW_MS * 1_000_000)
@@ -87,7 +83,7 @@ def ask(
     data: Path, disk: FailingDisk, error: int, at: int
 ) -> tuple[LogManager, AdoptRequest, bool]:
     """Ask for a batch, and fail there; return whether the answer was yes."""
-    manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+    manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
     request = staged(disk, str(data), "q", 1, ROWS)
     disk.fail_from_now(error, at)
     answered = False

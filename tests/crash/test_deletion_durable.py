@@ -17,19 +17,15 @@ from storage.directory.retain import delete_records, retain
 from storage.log.append import append_batches
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.logs import NOW_MS, append, clock_ms, opened, values
 from tests.storage.transactions import produced
 
 SEEDS = range(30)
 
 
-def clock() -> int:
-    return NOW_MS
-
-
 def fill(data: Path) -> None:
     """All is flushed, and nothing expires by itself."""
-    with opened(data, clock_ms=clock) as manager:
+    with opened(data) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         manager.change_topic_settings("t", {"file.delete.delay.ms": "0"})
         append_batches(log, produced([b"0", b"1"], 7, 0), now_ns=NOW_MS * 1_000_000)
@@ -74,9 +70,9 @@ def after_power_cuts(
     for seed in SEEDS:
         data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
         disk = SimulatedDisk(str(data))
-        live(LogManager.open(str(data), files=disk, clock_ms=clock))
+        live(LogManager.open(str(data), files=disk, clock_ms=clock_ms))
         disk.materialise(seed)
-        with opened(data, clock_ms=clock) as manager:
+        with opened(data) as manager:
             check(manager.log("t", 0), seed)
         shutil.rmtree(data)
 
@@ -100,7 +96,7 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
     still have their names when the process is killed.
     """
     fill(tmp_path)
-    manager = LogManager.open(str(tmp_path), clock_ms=clock)
+    manager = LogManager.open(str(tmp_path), clock_ms=clock_ms)
     log = manager.log("t", 0)
     log.roll(NOW_MS)
     append(log, b"2")
@@ -109,7 +105,7 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
     assert not log.durability.directory_unsynced
     manager.checkpoint()
     manager.abandon()
-    with opened(tmp_path, clock_ms=clock) as manager:
+    with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert log.log_start_offset == 2
         assert [segment.base_offset for segment in log.segments] == [2]
@@ -125,7 +121,7 @@ def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
 
 def test_a_flush_that_fails_is_counted(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
-    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock_ms)
     log = manager.create_topic("t", 1).partitions[0]
     counters = manager.log_group.counters
     append(log, b"1")
@@ -149,7 +145,7 @@ def test_deleted_records_stay_deleted_after_a_second_power_cut(tmp_path: Path) -
         data = tmp_path / "data"
         data.mkdir()
         disk = SimulatedDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
         log = manager.create_topic("t", 1).partitions[0]
         append(log, b"0")
         assert delete_records(manager, log, log.log_end_offset, Task()) == 1
@@ -158,7 +154,7 @@ def test_deleted_records_stay_deleted_after_a_second_power_cut(tmp_path: Path) -
         for _ in range(2):
             disk.materialise(seed)
             disk = SimulatedDisk(str(data))
-            manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+            manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
             log = manager.log("t", 0)
             assert log.log_start_offset == 1, seed
             assert values(log) == [], seed

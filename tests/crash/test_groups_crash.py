@@ -11,24 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from storage import LogManager
+from storage.files import Files
 from storage.groups.offset_records import Committed
-from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.storage.groups.records import positions
-from tests.storage.logs import NOW_MS, append, opened, write_settings
+from tests.storage.logs import append, clock_ms, opened, write_settings
 
 OFFSETS = "__consumer_offsets"
 COMMITS = 4
-
-
-def clock() -> int:
-    return NOW_MS
-
-
-def build(data: Path) -> None:
-    data.mkdir()
-    write_settings(data, offsets_topic_num_partitions=2, log_index_size_max_bytes=240)
-    with LogManager.open(str(data), clock_ms=clock) as manager:
-        manager.create_topic("orders")
 
 
 class Life:
@@ -41,8 +31,14 @@ class Life:
     def expected(self) -> tuple[object, ...]:
         return self.asked, self.acknowledged, self.flushed
 
-    def run(self, stops: Stops) -> None:
-        manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+    def build(self) -> None:
+        self.data.mkdir()
+        write_settings(self.data, offsets_topic_num_partitions=2, log_index_size_max_bytes=240)
+        with LogManager.open(str(self.data), clock_ms=clock_ms) as manager:
+            manager.create_topic("orders")
+
+    def run(self, files: Files) -> None:
+        manager = LogManager.open(str(self.data), files=files, clock_ms=clock_ms)
         log = manager.log("orders", 0)
         for number in range(COMMITS):
             append(log, b"%d" % number * 50)
@@ -55,7 +51,6 @@ class Life:
                 self.flushed = number + 1
         manager.close()
         self.flushed = self.acknowledged
-        stops.end()
 
 
 def check(path: Path, stopped: Found) -> None:
@@ -63,7 +58,7 @@ def check(path: Path, stopped: Found) -> None:
     assert isinstance(asked, int)
     assert isinstance(acknowledged, int)
     assert isinstance(flushed, int)
-    with opened(path, Unsynced(), clock_ms=clock) as manager:
+    with opened(path, Unsynced()) as manager:
         end = manager.log("orders", 0).log_end_offset
         found = positions(manager, "g").get(("orders", 0), -1)
         assert found <= end
@@ -72,17 +67,12 @@ def check(path: Path, stopped: Found) -> None:
         append(manager.log("orders", 0), b"more")
         manager.groups.commit("g", "orders", {0: Committed(end + 1)})
         assert positions(manager, "g") == {("orders", 0): end + 1}
-    with opened(path, Unsynced(), clock_ms=clock) as manager:
+    with opened(path, Unsynced()) as manager:
         assert positions(manager, "g") == {("orders", 0): end + 1}
 
 
 def stops_of(tmp_path: Path, seeds: Iterable[int]) -> Stops:
-    data = tmp_path / "data"
-    build(data)
-    life = Life(data)
-    stops = Stops(data, seeds=seeds, expected=life.expected)
-    life.run(stops)
-    return stops
+    return stops_of_life(Life(tmp_path / "data"), seeds=seeds, kinds=())
 
 
 def test_a_stop_at_every_operation(tmp_path: Path) -> None:
@@ -92,5 +82,5 @@ def test_a_stop_at_every_operation(tmp_path: Path) -> None:
 
 def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
     stops = stops_of(tmp_path, seeds=(2, 3))
-    again = during_opening(check, seeds=(0, 2), clock_ms=clock)
+    again = during_opening(check, seeds=(0, 2), clock_ms=clock_ms)
     stops.judge(again, tmp_path / "found", one_of=40)

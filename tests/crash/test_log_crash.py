@@ -23,7 +23,7 @@ from storage.log.append import abort_transaction, append_batches
 from storage.record.control import ABORT, COMMIT
 from storage.verify.verify import verify
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, write_settings
+from tests.storage.logs import NOW_MS, NOW_NS, append, clock_ms, opened, remove_head, write_settings
 from tests.storage.transactions import Client, marker, produced
 
 
@@ -34,10 +34,6 @@ class Issued(NamedTuple):
     producer_id: int = -1
     sequence: int = -1
     marker: int = -1
-
-
-def clock() -> int:
-    return NOW_MS
 
 
 class Life:
@@ -88,7 +84,7 @@ class Life:
         self.flushed = end
 
     def open(self, files: Files) -> LogManager:
-        return LogManager.open(str(self.data), files=files, clock_ms=clock)
+        return LogManager.open(str(self.data), files=files, clock_ms=clock_ms)
 
     def close(self, manager: LogManager) -> None:
         manager.close()
@@ -143,7 +139,7 @@ def check(life: Life, data: Path, found: Found) -> None:
     if not found.lost:
         # Also before a start, nothing is damaged.
         assert verify(str(data)).faults == []
-    with opened(data, Unsynced(), clock_ms=clock) as manager:
+    with opened(data, Unsynced()) as manager:
         topic = manager.topics.get("t")
         if topic is None:
             assert at_least == 0
@@ -167,7 +163,7 @@ def check(life: Life, data: Path, found: Found) -> None:
         append(log, b"goes on")
         for producer_id in unfinished:
             abort_transaction(log, producer_id, NOW_NS)
-    with opened(data, Unsynced(), clock_ms=clock) as manager:
+    with opened(data, Unsynced()) as manager:
         assert list(manager.log("t", 0).records())[-1].value == b"goes on"
 
 
@@ -221,5 +217,5 @@ def test_a_crash_during_recovery(tmp_path: Path, seed: int) -> None:
     """Recovery itself is interrupted at each of its operations, and then runs once more."""
     life, stops = stops_of(tmp_path, seeds=(seed,))
     stops.found = stops.power_cuts
-    again = during_opening(functools.partial(check, life), seeds=(seed + 2,), clock_ms=clock)
+    again = during_opening(functools.partial(check, life), seeds=(seed + 2,), clock_ms=clock_ms)
     stops.judge(again, tmp_path / "found", one_of=10)

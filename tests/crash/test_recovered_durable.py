@@ -18,20 +18,16 @@ from storage.files import Files
 from storage.log.append import append_batches
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, clock_ms, opened, values
 from tests.storage.transactions import Client, produced
 
 SEEDS = range(10)
 
 
-def clock() -> int:
-    return NOW_MS
-
-
 def killed(data: Path) -> None:
     """Segments of a broker, which writes no manifest; a half of the first one is flushed."""
     data.mkdir()
-    manager = LogManager.open(str(data), clock_ms=clock)
+    manager = LogManager.open(str(data), clock_ms=clock_ms)
     log = manager.create_topic("t", 1).partitions[0]
     append(log, b"0")
     log.flush()
@@ -67,13 +63,13 @@ def after_a_second_cut(
     for seed in SEEDS:
         build(data)
         disk = SimulatedDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
         log = manager.log("t", 0)
         live(manager, log)
         log.flush()
         expected = values(log), log.log_start_offset, log.log_end_offset, log.producers.by_id
         disk.materialise(seed)
-        with opened(data, Files(str(data)), clock_ms=clock) as manager:
+        with opened(data, Files(str(data)), clock_ms=clock_ms) as manager:
             log = manager.log("t", 0)
             found = values(log), log.log_start_offset, log.log_end_offset, log.producers.by_id
             assert found == expected, seed
@@ -99,7 +95,7 @@ def test_no_transaction_that_is_cut_off_hides_what_comes_in_its_place(tmp_path: 
 
     def build(data: Path) -> None:
         data.mkdir()
-        manager = LogManager.open(str(data), clock_ms=clock)
+        manager = LogManager.open(str(data), clock_ms=clock_ms)
         log = manager.create_topic("t", 1).partitions[0]
         manager.change_topic_settings("t", {"index.interval.bytes": "1"})
         append(log, b"0")
@@ -132,7 +128,7 @@ def test_what_a_killed_process_wrote_is_flushed_by_the_next_one(tmp_path: Path, 
     for seed in SEEDS:
         data.mkdir()
         disk = SimulatedDisk(str(data))
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
         log = manager.create_topic("t", 1).partitions[0]
         append(log, b"0")
         log.flush()
@@ -147,7 +143,7 @@ def test_what_a_killed_process_wrote_is_flushed_by_the_next_one(tmp_path: Path, 
         log.roll(NOW_MS)
         disk.kill()
         disk = disk.after_kill()
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
         log = manager.log("t", 0)
         append(log, b"2")
         log.flush()
@@ -155,7 +151,7 @@ def test_what_a_killed_process_wrote_is_flushed_by_the_next_one(tmp_path: Path, 
         expected = values(log), log.log_end_offset, log.producers.by_id
         assert values(log) == ([b"0", b"1", b"2"] if ends else [b"0"])
         disk.materialise(seed)
-        with opened(data, Files(str(data)), clock_ms=clock) as manager:
+        with opened(data, Files(str(data)), clock_ms=clock_ms) as manager:
             log = manager.log("t", 0)
             assert (values(log), log.log_end_offset, log.producers.by_id) == expected, seed
         shutil.rmtree(data)
@@ -166,7 +162,7 @@ def test_what_is_known_of_producers_outlives_their_records(tmp_path: Path) -> No
 
     def build(data: Path) -> None:
         data.mkdir()
-        manager = LogManager.open(str(data), clock_ms=clock)
+        manager = LogManager.open(str(data), clock_ms=clock_ms)
         log = manager.create_topic("t", 1).partitions[0]
         append_batches(log, produced([b"0"]), now_ns=NOW_NS)
         log.roll(NOW_MS)

@@ -20,22 +20,18 @@ from storage.task import Task
 from tests.crash.failing_disk import each_failure
 from tests.crash.moments import Unsynced
 from tests.log_check import check_log
-from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.logs import NOW_MS, append, clock_ms, opened, values, write_settings
 
 DELAY_MS = 1000
 COUNT = 12
 START = 5
 
 
-def clock() -> int:
-    return NOW_MS
-
-
 def build(data: Path) -> Path:
     """A topic of two partitions with twelve records each in several segments, and another one."""
     data.mkdir()
     write_settings(data, log_index_size_max_bytes=240, log_index_interval_bytes=100)
-    manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock)
+    manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock_ms)
     append(manager.create_topic("other", 1).partitions[0], b"other")
     manager.create_topic("t", 2)
     manager.change_topic_settings("t", {"internal.segment.bytes": "300"})
@@ -70,7 +66,7 @@ def test_the_start_is_the_old_one_or_the_new_one(
     data = tmp_path / "data"
     moved: set[int] = set()
     for at, disk in each_failure(build(tmp_path / "built"), data):
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
         log = manager.log("t", 0)
         # Not all of what goes has been flushed.
         tail = rest_from(0)[-1]
@@ -103,7 +99,7 @@ def check_restart(
     failed: str,
 ) -> None:
     """What was deleted stays so; what failed can be tried again."""
-    with opened(data, Unsynced(), clock_ms=clock) as manager:
+    with opened(data, Unsynced()) as manager:
         log = manager.log("t", 0)
         assert log.log_start_offset >= start, failed
         assert values(log) == found[log.log_start_offset - start :], failed
@@ -120,7 +116,7 @@ def check_restart(
 def test_a_topic_is_there_or_gone(tmp_path: Path, error: int) -> None:
     data = tmp_path / "data"
     for at, disk in each_failure(build(tmp_path / "built"), data):
-        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock_ms)
         disk.fail_from_now(error, at)
         with contextlib.suppress(OSError):
             manager.delete_topic("t")
@@ -134,7 +130,7 @@ def test_a_topic_is_there_or_gone(tmp_path: Path, error: int) -> None:
         assert values(manager.log("other", 0)) == [b"other"]
         append(manager.create_topic("t", 1).partitions[0], b"new")
         disk.kill()
-        with opened(data, Unsynced(), clock_ms=clock) as again:
+        with opened(data, Unsynced()) as again:
             assert values(again.log("t", 0)) == [b"new"], disk.failed
             assert values(again.log("other", 0)) == [b"other"]
             remove = again.sweep(NOW_MS + DELAY_MS)

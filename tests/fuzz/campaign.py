@@ -46,7 +46,6 @@ SHARE_OF_LOOPS = 6
 """How much more time than another target a hot loop by itself gets."""
 
 Maker = Callable[[Random], bytes]
-_LOGS = (crafted.log, crafted.plain_log)
 _OF_BATCHES = (
     "shown_log", "columns", "found_records", "kept", "kept_of_right_crcs", "staged",
     "cleaned_log", "key_value_text", "json_text", "words_of_a_log",

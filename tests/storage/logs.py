@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage import Log, LogManager, Record, encode, paths
+from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.index import Index
 from storage.segment.segment import Segment
@@ -16,6 +17,10 @@ from tests.log_check import check
 
 NOW_MS = 1_700_000_000_000
 NOW_NS = NOW_MS * 1_000_000
+
+
+def clock_ms() -> int:
+    return NOW_MS
 
 
 class Unsynced(Files):
@@ -81,6 +86,25 @@ def values(log: Log, offset: int | None = None) -> list[bytes | None]:
     return [record.value for record in log.records(offset)]
 
 
+def readable(log: Log) -> list[bytes | None]:
+    """Every record, by its offset; None where reading fails."""
+    found: list[bytes | None] = []
+    for offset in range(log.log_start_offset, log.log_end_offset):
+        try:
+            record = next(log.records(offset))
+        except CorruptRecord:
+            found.append(None)
+        else:
+            assert record.offset == offset
+            found.append(record.value)
+    return found
+
+
+def log_file(data: Path, base: int) -> Path:
+    """A segment of the partition t-0."""
+    return data / "t-0" / paths.file_name(base, paths.LOG)
+
+
 def write_settings(data: Path, **settings: object) -> None:
     """``kafkafs.properties`` with names written with ``_`` for ``.``."""
     text = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in settings.items())
@@ -99,7 +123,7 @@ def opened(data: Path, files: Files | None = None, **options: object) -> Iterato
 
     Both of its clocks stand still at ``NOW_MS``, unless ``options`` have others.
     """
-    options.setdefault("clock_ms", lambda: NOW_MS)
+    options.setdefault("clock_ms", clock_ms)
     manager = LogManager.open(str(data), files=files, **options)  # type: ignore[arg-type]
     try:
         yield manager

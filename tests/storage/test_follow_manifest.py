@@ -21,14 +21,8 @@ from storage.log.log import Log
 from storage.state import manifest_file
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, put
-from tests.storage.logs import NOW_MS, append, values
-from tests.storage.state.test_segment_manifest import (
-    LINES,
-    fill,
-    log_file,
-    opened_with_faults,
-    readable,
-)
+from tests.storage.logs import NOW_MS, append, log_file, readable, values
+from tests.storage.state.test_segment_manifest import LINES, fill, opened_with_faults
 
 NEVER_FRESH = 1 << 62
 

@@ -9,9 +9,10 @@ import pytest
 from storage.errors import CorruptRecord, HandoverRefused, SegmentGone, StorageError
 from storage.handover.handover import hand_over
 from tests.storage.handed import write_broker
+from tests.storage.logs import log_file
 from tests.storage.old_logs import content
 from tests.storage.splitting import EVERYTHING, plan, read
-from tests.storage.state.test_segment_manifest import LINES, fill, log_file, opened_with_faults
+from tests.storage.state.test_segment_manifest import LINES, fill, opened_with_faults
 
 WAYS = ["gone 0", "gone 3", "gone 6", "left 3 0", "left 3 40", "left 3 74", "left 6 148"]
 

@@ -10,16 +10,8 @@ from storage.errors import CorruptRecord
 from storage.log.rescue import rescue
 from storage.task import Task
 from storage.verify.log_checker import LogChecker
-from tests.storage.logs import NOW_MS, append
-from tests.storage.state.test_segment_manifest import (
-    BASES,
-    LINES,
-    fill,
-    log_file,
-    opened_with_faults,
-    readable,
-    vanish,
-)
+from tests.storage.logs import NOW_MS, append, log_file, readable
+from tests.storage.state.test_segment_manifest import BASES, LINES, fill, opened_with_faults, vanish
 
 
 def test_before_it_was_flushed(tmp_path: Path) -> None:

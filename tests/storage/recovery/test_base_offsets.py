@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
-from storage.errors import CorruptRecord
-from storage.log.log import Log
 from storage.record.header import parse_header
 from storage.verify.verify import verify
-from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.logs import NOW_MS, append, log_file, opened, readable, values, write_settings
 
 COUNT = 8
 STOPS = ["clean", "flushed", "unflushed"]
@@ -43,10 +41,6 @@ def fill(data: Path, stop: str, segments: int = 1) -> None:
     manager.close() if stop == "clean" else manager.abandon()
 
 
-def log_file(data: Path, base: int = 0) -> Path:
-    return data / "t-0" / f"{base:020d}.log"
-
-
 def encode_at(offset: int, values: Sequence[bytes | None]) -> bytes:
     records = [Record(offset + n, NOW_MS, 0, None, value) for n, value in enumerate(values)]
     return bytes(encode(records))
@@ -60,19 +54,6 @@ def move(path: Path, number: int, base: int) -> None:
         at += parse_header(data, at).size
     data[at : at + 8] = base.to_bytes(8, "big", signed=True)
     path.write_bytes(data)
-
-
-def readable(log: Log) -> list[bytes | None]:
-    """Every record, by its offset; None where reading fails."""
-    found: list[bytes | None] = []
-    for offset in range(log.log_start_offset, log.log_end_offset):
-        try:
-            record = next(log.records(offset))
-            assert record.offset == offset
-            found.append(record.value)
-        except CorruptRecord:
-            found.append(None)
-    return found
 
 
 def without(*numbers: int) -> list[bytes | None]:
@@ -100,7 +81,7 @@ def check(data: Path, expected: list[bytes | None]) -> None:
 )
 def test_one_that_others_follow(tmp_path: Path, number: int, by: int, stop: str) -> None:
     fill(tmp_path, stop)
-    move(log_file(tmp_path), number, 2 * number + by)
+    move(log_file(tmp_path, 0), number, 2 * number + by)
     check(tmp_path, without(number))
 
 
@@ -109,7 +90,7 @@ def test_one_that_others_follow(tmp_path: Path, number: int, by: int, stop: str)
 def test_the_last_one_that_falls(tmp_path: Path, by: int, stop: str) -> None:
     """Flushed: the log ends where it was known to end."""
     fill(tmp_path, stop)
-    move(log_file(tmp_path), COUNT - 1, 2 * COUNT - 2 + by)
+    move(log_file(tmp_path, 0), COUNT - 1, 2 * COUNT - 2 + by)
     check(tmp_path, without(COUNT - 1))
 
 
@@ -117,7 +98,7 @@ def test_the_last_one_that_falls(tmp_path: Path, by: int, stop: str) -> None:
 def test_several(tmp_path: Path, stop: str) -> None:
     fill(tmp_path, stop)
     for number, base in ((1, 900), (3, 0), (5, 1 << 50)):
-        move(log_file(tmp_path), number, base)
+        move(log_file(tmp_path, 0), number, base)
     check(tmp_path, without(1, 3, 5))
 
 
@@ -140,7 +121,7 @@ def test_the_last_one_of_each_segment(tmp_path: Path, base: int, by: int, stop: 
 def test_the_last_one_of_the_log_is_not_checked(tmp_path: Path, stop: str) -> None:
     """No batch follows it; Kafka does not check it either."""
     fill(tmp_path, stop)
-    move(log_file(tmp_path), COUNT - 1, 100)
+    move(log_file(tmp_path, 0), COUNT - 1, 100)
     assert verify(str(tmp_path)).faults == []
     with LogManager.open(str(tmp_path)) as manager:
         assert manager.faults == []
@@ -168,7 +149,7 @@ def test_one_behind_flushed_damage(tmp_path: Path) -> None:
     for n in range(2):
         append(manager.log("t", 0), *lines(n))
     manager.abandon()
-    path = log_file(tmp_path)
+    path = log_file(tmp_path, 0)
     data = bytearray(path.read_bytes())
     at = parse_header(data, 0).size
     data[at + parse_header(data, at).size - 1] ^= 1
@@ -184,10 +165,10 @@ def test_one_behind_flushed_damage(tmp_path: Path) -> None:
 
 def test_a_line_says_where(tmp_path: Path) -> None:
     fill(tmp_path, "clean")
-    move(log_file(tmp_path), COUNT - 2, 100)
+    move(log_file(tmp_path, 0), COUNT - 2, 100)
     with LogManager.open(str(tmp_path)) as manager:
         (fault,) = manager.faults
-        assert str(log_file(tmp_path)) in fault
+        assert str(log_file(tmp_path, 0)) in fault
         assert "offsets 12 to 13 are damaged: base offset 100" in fault
 
 

@@ -14,7 +14,7 @@ from storage.directory.retain import delete_records
 from storage.files import Files
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
-from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.logs import NOW_MS, append, log_file, opened, values
 
 LINES = [b"line %d" % n for n in range(9)]
 
@@ -30,10 +30,6 @@ def fill(data: Path, *, clean: bool) -> None:
     log.flush()
     manager.checkpoint()
     manager.close() if clean else manager.abandon()
-
-
-def log_file(data: Path, base: int) -> Path:
-    return data / "t-0" / f"{base:020d}.log"
 
 
 @pytest.mark.parametrize("clean", [True, False])

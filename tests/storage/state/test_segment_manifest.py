@@ -14,15 +14,13 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import LogManager, paths
 from storage.directory.retain import delete_records, remove_now, retain
-from storage.errors import CorruptRecord
-from storage.log.log import Log
 from storage.segment.reader import SegmentReader
 from storage.state.manifest_file import FILE_NAME
 from storage.task import Task
 from tests.broker_files import start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.oracle import crc32c
-from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.logs import NOW_MS, append, log_file, opened, readable, values
 
 LINES = [b"line %d" % n for n in range(12)]
 BASES = [0, 3, 6, 9]
@@ -47,25 +45,10 @@ def opened_with_faults(data: Path) -> LogManager:
     return LogManager.open(str(data), clock_ms=lambda: NOW_MS)
 
 
-def log_file(data: Path, base: int) -> Path:
-    return data / "t-0" / f"{base:020d}.log"
-
-
 def vanish(data: Path, *bases: int, whole: bool = False) -> None:
     for base in bases:
         for path in [*(data / "t-0").glob(f"{base:020d}.*")] if whole else [log_file(data, base)]:
             path.unlink()
-
-
-def readable(log: Log) -> list[bytes | None]:
-    """Every record, by its offset; None where reading fails."""
-    found: list[bytes | None] = []
-    for offset in range(log.log_start_offset, log.log_end_offset):
-        try:
-            found.append(next(log.records(offset)).value)
-        except CorruptRecord:
-            found.append(None)
-    return found
 
 
 @pytest.mark.parametrize("clean", [True, False])
