@@ -9,7 +9,8 @@ import pytest
 
 from storage.errors import CorruptRecord
 from tests.spark.reading import batch, batch_parts, read
-from tests.storage.state.test_segment_manifest import LINES, fill, log_file
+from tests.storage.logs import log_file
+from tests.storage.state.test_segment_manifest import LINES, fill
 
 
 @pytest.mark.parametrize("splits", [1, 4])

@@ -17,9 +17,9 @@ from storage.state.history import FILE_NAME as HISTORY
 from storage.state.manifest_file import FILE_NAME as MANIFEST
 from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.log.test_salvage import damage
-from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.logs import NOW_MS, append, log_file, opened, values
 from tests.storage.recovery.test_partition import fill
-from tests.storage.state.test_segment_manifest import LINES, log_file
+from tests.storage.state.test_segment_manifest import LINES
 from tests.storage.state.test_segment_manifest import fill as fill_flushed
 
 HINT = "nothing was changed; to do this, add --apply"

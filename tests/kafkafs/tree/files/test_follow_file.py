@@ -14,8 +14,8 @@ from storage.errors import SegmentGone
 from storage.waiting import at_once
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import CALLER, Following, Tree, a_tree, asked, read
-from tests.storage.logs import NOW_MS, append, remove_head
-from tests.storage.state.test_segment_manifest import fill, log_file, opened_with_faults
+from tests.storage.logs import NOW_MS, append, log_file, remove_head
+from tests.storage.state.test_segment_manifest import fill, opened_with_faults
 
 FOLLOWING = Following(read_only=True)
 FOLLOW = "t/.follow/0"
