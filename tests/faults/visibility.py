@@ -26,7 +26,6 @@ RECOVERY = "tests/storage/recovery/test_partition.py"
 REPLAY = "tests/storage/recovery/test_producers.py"
 APPEND = "tests/storage/log/test_append.py"
 LOG = "tests/storage/log/test_log.py"
-READ = "tests/storage/log/test_read.py"
 OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
 CACHING = "tests/mount/contract/test_caching.py"
 REGISTRY_TOPIC = "tests/kafkafs/schemas/test_registry_topic.py"
@@ -636,7 +635,7 @@ FAULTS = [
         "            and first[3] <= segment.max_timestamp\n",
         "            and first[3] <= segment.max_timestamp + 1\n",
         "The largest timestamp is one too small, and so the time index.",
-        (READ,),
+        (LOG,),
     ),
     Fault(
         "index-entry-one-batch-too-early",

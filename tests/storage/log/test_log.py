@@ -83,17 +83,18 @@ def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
 def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
-        append(log, b"a", timestamp_ms=NOW_MS + 5)
-        append(log, b"b", timestamp_ms=NOW_MS)
+        append(log, b"a", timestamp_ms=NOW_MS + 4)
+        append(log, b"b", timestamp_ms=NOW_MS + 5)
+        append(log, b"c", timestamp_ms=NOW_MS)
         index = Path(log.active.file_path(".index"))
         assert index.stat().st_size == 10485760, "pre-sized"
         assert Path(log.active.file_path(".timeindex")).stat().st_size == 10485756
         log.roll(NOW_MS)
         sealed = log.segments[0]
-        assert entries_of(sealed.time_index) == [(NOW_MS + 5, 0)]
+        assert entries_of(sealed.time_index) == [(NOW_MS + 5, 1)]
         assert index.stat().st_size == 0
         assert Path(sealed.file_path(".timeindex")).stat().st_size == 12
-        assert (tmp_path / "t-0" / f"{2:020d}.snapshot").read_bytes().hex() == (
+        assert (tmp_path / "t-0" / f"{3:020d}.snapshot").read_bytes().hex() == (
             "000148674bc700000000"
         )
 
