@@ -169,18 +169,6 @@ def test_below_the_log_start(tmp_path: Path) -> None:
         assert (values(log), log.epochs.entries) == ([b"new"], [(7, 2)])
 
 
-def test_salvage_does_not_take_it_back_and_purge_removes_it(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        for value in (b"a", b"b", b"c"):
-            append(log, value)
-        manager.truncate(log, 1)
-        assert salvage(log, NOW_NS) == []
-        assert values(log) == [b"a"]
-        assert len(purge(manager.files, log.directory)) == 1
-        assert removed(manager, log) == b""
-
-
 def test_the_manifest_has_no_higher_log_start_on_a_full_disk(tmp_path: Path) -> None:
     """It would count if no segment is there."""
     disk = SimulatedDisk(str(tmp_path))
@@ -214,6 +202,8 @@ def test_salvage_takes_no_older_bytes_of_the_other_history(tmp_path: Path) -> No
         assert salvage(log, NOW_NS) == []
         kept = {path.name for path in Path(log.directory).glob("*.diverged")}
         assert kept > {f"{name}.diverged" for name in names}
+        assert len(purge(manager.files, log.directory)) == len(kept)
+        assert removed(manager, log) == b""
 
 
 @pytest.mark.parametrize(

@@ -341,10 +341,6 @@ def test_no_such_policy(text: str) -> None:
         find_policy(text)
 
 
-def test_kafkas_is_the_default() -> None:
-    assert find_policy(LogConfig().kafkafs_retention_policy) is kafka
-
-
 SOMEBODYS = '''
 from storage.retention.retention import Doomed, oldest_while
 
