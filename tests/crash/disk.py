@@ -7,8 +7,8 @@ the model of ``disk_model``.  Syncs are only noted, and take no time.
 - ``kill()``: the process died.  Everything is kept.
 - ``materialise(seed)``: the power failed.  The directory is rewritten as ``disk_model`` has it.
   Seed 0 loses all that was not synced, seed 1 keeps all, others are drawn.
-- ``fail_next`` and ``delay`` make single operations fail or wait.  What an fsync that fails did not
-  write a later one does not write either, as with Linux.
+- ``fail_next`` and ``delay`` make single operations fail or wait.  If an fsync fails, a later one
+  does not write the same bytes either, as with Linux.
 
 A crash is no ``Exception``: the code under test never handles it.  Reopen with a new object, for
 which all that is there is durable, or after ``kill`` with ``after_kill``.
@@ -118,7 +118,7 @@ class SimulatedDisk(Files):
         return reached
 
     def kill(self) -> None:
-        """The process is dead: nothing is lost, its descriptors and locks are gone."""
+        """The process is dead: nothing is lost, its descriptors and locks are released."""
         self.crashed = True
         # A log of another test that needs descriptors must not ask the dead process for its own.
         for holder in list(descriptors._holders):

@@ -1,4 +1,4 @@
-"""A disk of which one operation fails, or that is full from some operation on.
+"""A disk that fails one operation, or is full from some operation on.
 
 Counted are the operations that change something. A full disk (ENOSPC) fails those that need room,
 from the given one on, and one that became read-only (EROFS) fails all from there on; any other

@@ -63,7 +63,7 @@ class Unsynced(Files):
 
 
 class Moments(SimulatedDisk):
-    """See the module.  ``visit`` is told the operation that is about to be done, once ``armed``."""
+    """See the module.  Calls ``visit`` with each operation before it is done, once ``armed``."""
 
     def __init__(self, root: str, visit: Callable[[str], None]) -> None:
         super().__init__(root)
@@ -85,7 +85,7 @@ class Moments(SimulatedDisk):
         super().pwrite(fd, data, position)
 
     def state(self, seed: int) -> State:
-        """What the disk may be found like now."""
+        """Return a directory that the next process may find if the machine stops now."""
         return _state(self._tree, None if seed == KEPT else Draw(seed))
 
 
@@ -120,7 +120,7 @@ def _hashable(state: State) -> tuple[object, ...]:
 
 
 class Found(NamedTuple):
-    """What a machine that stopped may be found like.
+    """A state in which a stopped machine may be found.
 
     ``expected``: what was known then; ``lost``: whether a power cut may have taken what was not
     synced; ``where``: for people.
@@ -145,7 +145,7 @@ def judge(stops: Iterable[Found], check: Callable[[Path, Found], None], where: P
 class Stops:
     """Collects, during one run on its ``disk``, everything that may be found where it stops.
 
-    ``expected`` tells at each operation what is known by then; ``seeds`` are those of the power
+    ``expected`` returns the facts that must hold at an operation. ``seeds`` are those of the power
     cuts, beside the death of the process. ``more``: with those of `choice`, if there are any.
     """
 
@@ -207,12 +207,12 @@ class Life(Protocol):
     data: Path
 
     def build(self) -> None:
-        """What is there when the run begins."""
+        """Write the files with which the run begins."""
 
     def run(self, files: Files) -> None: ...
 
     def expected(self) -> tuple[object, ...]:
-        """What is known at this moment of the run."""
+        """Return the facts that must hold at this moment of the run."""
         ...
 
 

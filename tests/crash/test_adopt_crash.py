@@ -1,12 +1,12 @@
 """A crash at every file operation of adoptions, of restarts between them, of what others append.
 
-A query adopts batches in two topics, is started anew, asks for a batch twice; others append in
+A query adopts batches in two topics, is started again, asks for a batch twice; others append in
 between and have transactions of their own. Wherever it stops: of what was adopted every record is
 there once, in order; of the batch that was being adopted all or nothing, in all partitions; and
 when it is asked for again, all of it is there, once. Nothing is left open, so that readers see all.
 
 Nobody flushes staged files: who goes on asking with those that a power cut has left gets all of the
-batch adopted or none, and then stages it anew.
+batch adopted or none, and then stages it again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Rows = dict[tuple[str, int], list[list[bytes | None]]]
 
 
 def rows_of(batch: int) -> Rows:
-    """What a batch of the query holds, by partition the values of each task."""
+    """Return the values of a batch of the query, for each partition and task."""
     rows: Rows = {
         A: [[b"a%d-%d" % (batch, n) for n in range(3)], [b"a%d-x" % batch, None]],
         B1: [[b"b%d-%d" % (batch, n) for n in range(2)]],
@@ -59,7 +59,7 @@ class Stage(NamedTuple):
 
 
 class Life:
-    """What is run, and what was to be known at each of its stages."""
+    """The run, and the facts that must hold at each of its stages."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -149,7 +149,7 @@ class Life:
 
 
 def expected_values(batches: int, partition: tuple[str, int]) -> list[bytes | None]:
-    """What the batches below this one have put into a partition."""
+    """Return the values that the batches below this one have put into a partition."""
     return [
         value
         for batch in range(batches)
@@ -211,7 +211,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         assert least <= len(others) <= stage.others + 1
         if stage.asking is not None:
             count = ask_again(life, manager, stage.asking, count, lost=found.lost)
-        # The query is started anew, and asks for the batch that it does not know the end of.
+        # The query is started again, and asks for the batch whose outcome it does not know.
         for batch in (stage.adopted, stage.adopted + 1):
             request = staged(Unsynced(), str(path), "q", batch, rows_of(batch), run="third")
             outcome = manager.adopter.adopt(request, Task(), lambda: NOW_MS * 1_000_000)

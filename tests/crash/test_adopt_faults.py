@@ -1,7 +1,7 @@
 """A disk that fails, or is full, at each operation of an adoption.
 
-What was adopted before is there; of the batch all or nothing, and the answer is never a wrong yes.
-Where it can be asked for again at once or after a restart, it is there once.
+Earlier batches are there, the batch is there whole or not at all, and no answer is a wrong yes.
+After the next request, at once or after a restart, the batch is there once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def outcome_of(manager: LogManager) -> bool:
 
 
 def ask_after_restart(data: Path, answered: bool, failed: str) -> None:
-    """The query is started anew, and asks for its batch: it is there once, whatever was told."""
+    """The query is started again and asks for its batch, which is then there once."""
     with opened(data, Unsynced()) as manager:
         before = outcome_of(manager)
         last = staged(Unsynced(), str(data), "q", 1, ROWS, run="next")
@@ -70,7 +70,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_nobody_asks_before_the_restart(tmp_path: Path, error: int) -> None:
-    """What is asked for again repairs what a failure has left; a process that ends does not."""
+    """The next request would repair the files that a failure has left, but the process ends."""
     data = tmp_path / "data"
     for at, disk in each_failure(build(tmp_path / "built"), data):
         _, _, answered = ask(data, disk, error, at)
@@ -106,7 +106,7 @@ def test_all_or_nothing_and_once_when_asked_again(tmp_path: Path, error: int) ->
             with contextlib.suppress(OSError):
                 manager.adopter.settle(Task(), lambda: NOW_MS * 1_000_000)
         there = outcome_of(manager)
-        # A yes is a yes, though a marker may be missing yet; a no may be told before it is known.
+        # After a yes, a marker may still be missing. A no may come before the outcome is known.
         if not answered:
             assert not there, disk.failed
         outcomes.add((answered, there))

@@ -1,6 +1,6 @@
 """A crash at every file operation of two cleanings of a log, and of what lies between them.
 
-What is cleaned has several groups of several segments, transactions that were committed, aborted
+The cleaned log has several groups of several segments, transactions that were committed, aborted
 and are open, tombstones, a producer whose last batch is superseded, and a tail that is not flushed.
 The second cleaning replaces segments that the first one has made, when tombstones are over.
 
@@ -54,7 +54,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         assert before or any(after), (got, stage.contents)
         assert log.log_start_offset == 0
         if not before:
-            # What is left may be so only because of what came later.
+            # The cleaner may have removed a record only because of later ones.
             assert end >= stage.acknowledged
         assert checkpoint <= stage.checkpoint or any(after)
         check_readers(life, log)
@@ -80,7 +80,7 @@ def check_readers(life: Life, log: Log) -> None:
 
 
 def check_that_it_goes_on(life: Life, path: Path, found: Found) -> None:
-    """What was found is cleaned once more, appended to, and opened again."""
+    """Clean the log once more, append to it, and open it again."""
     check(life, path, found)
     with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
         log = manager.log("t", 0)
@@ -111,7 +111,7 @@ def test_cleaning_once_more(tmp_path: Path) -> None:
 
 
 def check_that_it_need_not_be_compacted(life: Life, path: Path, found: Found) -> None:
-    """The holes that a cleaning has made are no loss, whatever the settings say by then."""
+    """The gaps that a cleaning has made are no loss, whatever the settings are later."""
     manager = LogManager.open(str(path), files=Unsynced(), clock_ms=lambda: life.now_ms)
     before = content(manager.log("t", 0))
     manager.change_topic_settings("t", {"cleanup.policy": "delete"})

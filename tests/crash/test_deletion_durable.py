@@ -1,4 +1,4 @@
-"""What becomes durable with a deletion, and in which order: power cuts right behind each.
+"""A deletion makes its facts durable in order: a power cut follows right after each.
 
 Nothing is appended or flushed afterwards that would make up for what was left out.
 """
@@ -49,7 +49,7 @@ def roll_during_a_flush(manager: LogManager) -> None:
 
 
 def delete_for_good(manager: LogManager) -> None:
-    """The files are gone, the directory has not been synced, and the checkpoint is written anew.
+    """The files are deleted, the directory is not synced, and the checkpoint is written again.
 
     The log has a record, since the checkpoint always names the start of a log without records.
     """
@@ -139,8 +139,8 @@ def test_a_flush_that_fails_is_counted(tmp_path: Path) -> None:
 
 
 def test_deleted_records_stay_deleted_after_a_second_power_cut(tmp_path: Path) -> None:
-    """The first start after one removes their segment, and the checkpoint forgets where the log
-    starts, which its first segment tells by then."""
+    """The first start after one removes their segment. The checkpoint then omits the log start,
+    because it is the base offset of the first segment."""
     for seed in SEEDS:
         data = tmp_path / "data"
         data.mkdir()

@@ -41,7 +41,7 @@ class Stage(NamedTuple):
 
 
 class Life:
-    """What is run, and what was to be known at each of its stages."""
+    """The run, and the facts that must hold at each of its stages."""
 
     def __init__(self, data: Path) -> None:
         self.data = data

@@ -22,7 +22,7 @@ COMMITS = 4
 
 
 class Life:
-    """What is run, and how far it has come: the positions asked for, acknowledged and flushed."""
+    """The run, and the last position that was requested, acknowledged and flushed."""
 
     def __init__(self, data: Path) -> None:
         self.data = data

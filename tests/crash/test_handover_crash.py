@@ -69,12 +69,12 @@ def run(root: Path, files: Files, *, link: bool = False) -> None:
 
 
 def given(root: Path) -> dict[str, bytes]:
-    """All that a broker finds, but for the lock's file, which it makes itself."""
+    """Return all files that a broker finds, except the lock, which it makes itself."""
     return {name: data for name, data in content(root / "broker").items() if name != paths.LOCK}
 
 
 class Reference:
-    """What is there before, and after an undisturbed run."""
+    """The records before and after an undisturbed run."""
 
     def __init__(self, tmp_path: Path, *, is_open: bool = False, link: bool = False) -> None:
         self.link = link

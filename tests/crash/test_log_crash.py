@@ -28,7 +28,7 @@ from tests.storage.transactions import Client, marker, produced
 
 
 class Issued(NamedTuple):
-    """What was appended at an offset: of which producer, if any; a marker has its kind."""
+    """A record or a marker at an offset, and its producer, if any. A marker has a kind."""
 
     value: bytes | None
     producer_id: int = -1
@@ -37,7 +37,7 @@ class Issued(NamedTuple):
 
 
 class Life:
-    """Runs the life on a disk, and remembers what it was told."""
+    """Runs the life on a disk, and notes which appends and flushes have returned."""
 
     def __init__(self, data: Path) -> None:
         self.data = data

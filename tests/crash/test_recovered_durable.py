@@ -1,4 +1,4 @@
-"""What a start after a crash has changed is durable before anything that relies on it is.
+"""A start after a crash makes its changes durable before anything that relies on them.
 
 The power fails once more: after the start, and after records that were appended and flushed then.
 """
@@ -80,7 +80,7 @@ def after_a_second_cut(
 def test_what_is_flushed_after_a_start_stays(
     tmp_path: Path, build: Callable[[Path], None], left: list[bytes]
 ) -> None:
-    """No segment behind damage comes back over it, and none is gone with its name."""
+    """No segment after the damage comes back, and no new one loses its name."""
 
     def live(manager: LogManager, log: Log) -> None:
         assert values(log) == left
@@ -158,7 +158,7 @@ def test_what_a_killed_process_wrote_is_flushed_by_the_next_one(tmp_path: Path, 
 
 
 def test_what_is_known_of_producers_outlives_their_records(tmp_path: Path) -> None:
-    """A start makes the snapshots anew that a cut has taken; then retention takes the segments."""
+    """A start rebuilds snapshots that a cut has emptied. Then retention deletes the segments."""
 
     def build(data: Path) -> None:
         data.mkdir()

@@ -39,7 +39,7 @@ class Stage(NamedTuple):
 
 
 class Life:
-    """What is run, and what was to be known at each of its stages."""
+    """The run, and the facts that must hold at each of its stages."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -95,7 +95,7 @@ class Life:
 
     def moved(self, start: int) -> None:
         assert self.log.log_start_offset == start
-        # What was deleted was flushed before, so that no offset comes twice.
+        # Deleted records were flushed before, so that no offset comes twice.
         self.enter(starts=(start,), flushed=max(start, self.stages[-1].flushed))
 
     def retain(self, start: int) -> None:
@@ -115,7 +115,7 @@ class Life:
         remove()
 
     def build(self) -> None:
-        """What is there when the run begins."""
+        """Write the files with which the run begins."""
         self.data.mkdir()
         write_settings(self.data, log_index_size_max_bytes=240)
         self.open(Unsynced())
@@ -187,7 +187,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         assert start in stage.starts
         assert end >= (stage.flushed if found.lost else stage.acknowledged)
         assert end <= max(stage.acknowledged, following.acknowledged)
-        # All that there is lies at or behind the start, but for the rest of its segment.
+        # All batches lie at or after the start, except for the rest of its segment.
         assert [batch for batch in content(log) if batch.last_offset >= start] == [
             batch for batch in life.history if start <= batch.last_offset < end
         ]

@@ -1,6 +1,6 @@
 """A disk that fails, or is full, at each operation of retention, delete-records, topic deletion.
 
-The log then starts where it did or where it was about to, has every record behind that, can be read
+The log then starts where it did or where it was about to, has every record after that, can be read
 and appended to; a restart finds no more than was there, and what is tried again succeeds.
 """
 
@@ -98,7 +98,7 @@ def check_restart(
     delete: Callable[[LogManager, Log], bool],
     failed: str,
 ) -> None:
-    """What was deleted stays so; what failed can be tried again."""
+    """Deleted records stay deleted. A deletion that failed can be tried again."""
     with opened(data, Unsynced()) as manager:
         log = manager.log("t", 0)
         assert log.log_start_offset >= start, failed
@@ -122,7 +122,7 @@ def test_a_topic_is_there_or_gone(tmp_path: Path, error: int) -> None:
             manager.delete_topic("t")
         disk.fail_at = 0
         if "t" in manager.topics:
-            # What was not deleted can be read, and deleted once more.
+            # A topic that was not deleted can be read, and deleted once more.
             for log in manager.topic("t").partitions.values():
                 assert values(log) == rest_from(0)
             manager.delete_topic("t")

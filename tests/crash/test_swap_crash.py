@@ -1,7 +1,7 @@
 """A crash at every file operation of two cleanings by another process, which the owner swaps in.
 
 The same log and the same promises as in ``test_cleaner_crash``: wherever it stops, the log has
-every batch from before or exactly those that are left.  Who got no answer asks again.
+every batch from before or exactly those that are left.  A process without an answer asks again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StagedLife(Life):
 
 
 def check_that_it_is_asked_again(life: StagedLife, path: Path, found: Found) -> None:
-    """It is carried out now, or was before, or the files are gone and it is refused."""
+    """The swap is carried out now or was before, or it is refused because files are missing."""
     check(life, path, found)
     (number,) = found.expected
     assert isinstance(number, int)

@@ -1,10 +1,10 @@
 """A crash at every file operation of the deletion of a topic, of its sweep, and of what follows.
 
-Two topics are there; the first is deleted, swept, and made anew under its name.  Wherever that
+Two topics are there; the first is deleted, swept, and created again.  Wherever that
 stops, the other topic has all its records.  The deleted one has all its partitions, records and
 settings or is deleted, until the deletion was acknowledged: then it does not come back by itself.
 The new topic is its owner's as soon as it is there, begins at offset 0 with settings
-of its own, and keeps what it was told.
+of its own, and keeps its acknowledged records.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def build(data: Path, *, alone: bool) -> None:
         for number, log in manager.topic("gone").partitions.items():
             for n in range(6):
                 append(log, b"gone %d %d" % (number, n) * 8)
-        # What the checkpoints say of it must not count for a later one of its name.
+        # Its entries in the checkpoints must not count for a later topic of its name.
         log = manager.log("gone", 0)
         remove_head(log, 2, NOW_MS)
         log.log_start_offset += 1
@@ -53,7 +53,7 @@ def build(data: Path, *, alone: bool) -> None:
 
 
 class Life:
-    """What is run, and how far it has come."""
+    """The run, and how far it has come."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -105,7 +105,7 @@ def check(life: Life, alone: bool, path: Path, stopped: Found) -> None:
         if topic is None:
             pass
         elif deleted:
-            # The new one, of which the mkdir may be there before it was acknowledged.
+            # The new topic. Its directory may be there before it was acknowledged.
             assert list(topic.partitions) == [0]
             assert manager.settings.get_owner("gone", None) == OWNER
             assert manager.settings.overrides("gone") == {}
@@ -136,7 +136,7 @@ def has_no_more_than_topics(manager: LogManager) -> None:
 
 
 def begin_anew(path: Path) -> None:
-    """A topic of the deleted one's name begins anew, also where the next stop is a crash."""
+    """A new topic of the same name has no old records, also if the next stop is a crash."""
     manager = LogManager.open(str(path), files=Unsynced(), clock_ms=clock)
     log = manager.create_topic("gone", 1).partitions[0]
     assert manager.settings.overrides("gone") == {}

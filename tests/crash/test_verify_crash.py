@@ -1,4 +1,4 @@
-"""What a kill leaves behind, as ``verify`` has it before the next start: nothing is damaged."""
+"""The files that a kill leaves, as ``verify`` sees them before the next start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.storage.logs import NOW_MS, append
 
 
 def _killed(data: Path) -> Path:
-    """The directory of a partition of three segments, of which the first one is flushed."""
+    """Return the directory of a partition of three segments. The first one is flushed."""
     manager = LogManager.open(str(data))
     log = manager.create_topic("t", 1).partitions[0]
     manager.change_topic_settings("t", {"index.interval.bytes": "100"})
@@ -39,7 +39,7 @@ def test_a_snapshot_that_was_not_flushed(tmp_path: Path, content: bytes) -> None
 @pytest.mark.parametrize("base", [0, 6, 12])
 @pytest.mark.parametrize("kind", [".index", ".timeindex"])
 def test_an_index_that_was_not_trimmed(tmp_path: Path, base: int, kind: str) -> None:
-    """Of what is below the recovery point no start makes anything anew for its own sake."""
+    """A start rebuilds no index below the recovery point just because it is not trimmed."""
     path = _killed(tmp_path) / f"{base:020d}{kind}"
     os.truncate(path, 12 * 1000)
     report = verify(str(tmp_path))

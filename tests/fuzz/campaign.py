@@ -34,7 +34,7 @@ from tests.fuzz.targets import TARGETS, Target, with_right_crcs, with_right_crcs
 
 ALL: dict[str, Target] = {**TARGETS, **LOOPS, **DIRECTORIES}
 CPU_S = 20
-"""What one input may take of a processor, also under a sanitizer."""
+"""The most processor time that one input may take, also under a sanitizer."""
 MEMORY = 4 << 30
 LARGEST_INPUT = 1 << 20
 FINDINGS = 3
@@ -59,7 +59,7 @@ _OF_07 = ("log_07", "log_07_of_right_crcs")
 
 
 def makers(name: str) -> list[Maker]:
-    """What makes inputs of a target, beside its seeds."""
+    """Return the functions that make inputs of a target, beside its seeds."""
     if name in _OF_BATCHES:
         return [crafted.plain_log, crafted.plain_log, crafted.log]
     if name in _OF_LOGS:
@@ -99,7 +99,7 @@ def inputs_of(name: str, draw: Random) -> Callable[[], bytes]:
 
 @dataclass
 class Run:
-    """What one target was given."""
+    """The inputs of one target, and the failures."""
 
     name: str
     inputs: int = 0

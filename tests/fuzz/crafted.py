@@ -1,6 +1,6 @@
 """Batches made to find a loop's limits: right in most of their fields, and wrong in few.
 
-What they are made of follows from a `random.Random`.  And what changes any bytes at random.
+A `random.Random` decides their content. `mutated` changes any bytes at random.
 """
 
 from __future__ import annotations

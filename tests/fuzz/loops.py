@@ -74,7 +74,7 @@ def _part(bits: int, size: int) -> tuple[int, int]:
 
 @loop
 def shown_log(data: bytes) -> None:
-    """What each view shows of a log is as long as it measures, in any windows and buffers."""
+    """The text of each view is as long as it measures, in any windows and buffers."""
     ask = _choices(data)
     with before_guard_page(data[:ROOM]) as log:
         for view in VIEWS:
@@ -110,7 +110,7 @@ def _shown(view: TextView, log: memoryview, window: int, room: int, skip: int) -
 
 @loop
 def appended_lines(data: bytes) -> None:
-    """Any bytes as lines of each view: refused, or sound batches of so many records."""
+    """Any bytes as lines of each view: refused, or sound batches of a record for each line."""
     text = data[: ROOM - 1] + b"\n"
     limit = (70, 100, 1000, 1 << 30)[next(_choices(text)) & 3]
     for view in VIEWS:
@@ -127,7 +127,7 @@ def appended_lines(data: bytes) -> None:
 
 @loop
 def appended_batches(data: bytes) -> None:
-    """What the log says of batches that somebody appends; what it takes is read by all loops."""
+    """The log refuses batches that somebody appends, or its loops can read them."""
     stored = data[:ROOM]
     with before_guard_page(stored) as batches:
         for config in CONFIGS:

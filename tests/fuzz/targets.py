@@ -1,4 +1,4 @@
-"""What readers of foreign bytes promise, as functions of any bytes.
+"""The promises of readers of foreign bytes, as functions of any bytes.
 
 A target takes bytes and reads them as one of the formats.  It returns where they are refused with
 a StorageError, and fails where anything else is raised, where what was accepted is not what an
@@ -94,7 +94,7 @@ class Source:
 
 
 class OneFile(Files):
-    """A disk with the same content under every name that is asked for."""
+    """A disk that has the same content under every name."""
 
     def __init__(self, data: bytes, name: str = "") -> None:
         self._data = data
@@ -555,7 +555,7 @@ def _assert_shown(view: TextView, made: bytes | bytearray, text: bytes) -> None:
 
 
 def _shown(view: TextView, log: memoryview, window: int, room: int) -> bytes:
-    """What a view shows, given at least `window` bytes of the log and `room` of them taken."""
+    """Return a view's text, with windows of at least `window` bytes and a buffer of `room`."""
     text = b""
     out = bytearray(room)
     cursor = Cursor(0)
@@ -754,7 +754,7 @@ def _stream(codec: int, data: bytes) -> None:
             continue
         assert len(found) <= LIMIT
         if len(found) < 1 << 16:
-            # What one byte less of room refuses was all there is.
+            # With one byte less of room it is refused, so this was all.
             assert bytes(decompress(codec, compress(codec, found))) == bytes(found)
             if len(found):
                 with contextlib.suppress(StorageError):

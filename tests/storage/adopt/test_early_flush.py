@@ -81,7 +81,7 @@ def test_little_is_flushed_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_whoever_is_cancelled_leaves_no_flush_behind(data: Path) -> None:
-    """What was begun has ended, and its log knows: who closes it finds no thread in its files."""
+    """The flush has ended, and its log knows that: a close finds no thread in the files."""
 
     class Stopped(Task):
         appended = 0

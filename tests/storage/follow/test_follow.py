@@ -45,7 +45,7 @@ NEVER_FRESH = 1 << 62
 
 
 class Told(LogListener[Log]):
-    """What the log has told, and that each of it is true when it is told."""
+    """Notes the events of a log, and checks that each one is true when it comes."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -432,7 +432,7 @@ def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) ->
 
 
 class Tail(LogListener[Log]):
-    """The values that are told as appended."""
+    """The values that the listener gets as appended."""
 
     def __init__(self, log: Log) -> None:
         self.values: list[bytes | None] = []
@@ -471,7 +471,7 @@ def test_the_active_segment_is_cleaned_before_its_roll_is_seen(follow: Follow, u
 def test_a_killed_broker_was_about_to_replace_what_is_not_seen_to_be_below_the_high_watermark(
     follow: Follow, look_at: int
 ) -> None:
-    """What it replaces is below it.  When it starts again it removes that at once."""
+    """The replaced files are below it. The broker removes them at once when it starts again."""
     partition = follow.partition
     fill(partition)
     follow.look()
@@ -499,13 +499,13 @@ def test_a_killed_broker_was_about_to_replace_what_is_not_seen_to_be_below_the_h
 @pytest.mark.parametrize(
     ("kept", "told"),
     [
-        # What is left of it comes before anything that lies behind.
+        # The records that are left come before any later record.
         (b"b", ["rolled", "swapping", "swapped", "appended"]),
         (b"none", ["rolled", "appended", "swapping", "swapped"]),
     ],
 )
 def test_what_came_and_went_unseen(follow: Follow, kept: bytes, told: list[str]) -> None:
-    """Who has read what came before it does not pass over what is left of it."""
+    """A reader of the earlier records does not skip the records that are left."""
     partition = follow.partition
     follow.look()
     fill(partition, 5)
@@ -822,7 +822,7 @@ def test_several_groups_of_a_cleaner_and_retention_at_once(follow: Follow) -> No
 
 
 def test_one_segment_is_replaced_by_one_of_the_same_inode(follow: Follow) -> None:
-    """Once the old one is gone its inode may be given to any file."""
+    """Once the old file is deleted, any file may get its inode number."""
     fill(follow.partition)
     follow.look()
     first = follow.log.segments[0]
@@ -854,7 +854,7 @@ def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_as
     index = partition.active.with_suffix(paths.TXNINDEX)
     index.write_bytes(index.read_bytes()[txn_index.ENTRY_SIZE :])
     if is_asked:
-        # What is known of a producer is kept from then on.
+        # The follower then keeps the state of a producer.
         assert not log.transactions.is_aborted(1, first)
     follow.look()
     assert log.transactions.is_aborted(1, first)
@@ -1010,7 +1010,7 @@ def test_what_is_before_a_segment_that_cannot_be_searched_for_gaps(new_follow: N
 
 
 def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
-    """Who still reads the old end asks of its transactions, and others have its offsets now."""
+    """A reader of the old end asks for its transactions, but others have its offsets now."""
     partition, log = follow.partition, follow.log
     one, two = Producer(1, transactional=True), Producer(1, transactional=True, epoch=1)
     kept = partition.put(one.batch(b"kept"))
@@ -1052,7 +1052,7 @@ class Reusing(Files):
 @pytest.mark.parametrize("base", [0, 13])
 @pytest.mark.parametrize("looks", [False, True])
 def test_an_inode_number_that_is_given_again(new_follow: NewFollow, looks: bool, base: int) -> None:
-    """It is another file all the same: not one that was cut, and none to read in its place."""
+    """It is still another file: it was not cut, and cannot be read instead of the old one."""
     follow = new_follow(Reusing(base))
     partition = follow.partition
     fill(partition)
@@ -1338,7 +1338,7 @@ def test_a_swap_ends_while_a_large_directory_is_listed(new_follow: NewFollow, fi
         seen.append(values(follow.log))
         final.rename(swapped)
 
-    # What is replaced is put aside, and it has no name but `.swap` yet.
+    # The old files are renamed, and the new file has no name but `.swap` yet.
     partition.at_step(4, look)
     partition.clean(2, lambda offset, value: value.startswith(b"b"), first)
     assert seen == [partition.values]

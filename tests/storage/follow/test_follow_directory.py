@@ -33,7 +33,7 @@ NEVER_FRESH = 1 << 62
 
 
 class Starts(LogListener[Log]):
-    """Log starts, as they are told."""
+    """Notes the log starts that the listener gets."""
 
     def __init__(self) -> None:
         self.moved: list[int] = []

@@ -62,7 +62,7 @@ logs = st.lists(st.one_of(singles, singles, singles, sets), max_size=20)
 
 
 def records_of(log: Sequence[Stored], start: int = 0) -> list[tuple[int, bytes]]:
-    """What a reader is to be shown: ids and payloads."""
+    """Return the ids and payloads that a reader must see."""
     ids = itertools.accumulate((len(stored.data) for stored in log), initial=start)
     return [
         (id_, payload) for stored, id_ in zip(log, ids, strict=False) for payload in stored.payloads
@@ -127,7 +127,7 @@ def test_of_a_torn_log_every_whole_entry_is_read(log: list[Stored]) -> None:
                 assert read(data, end=cut) == records_of(log[:number])
                 batch, size = plain_07(data, start, cut, start)
                 assert not batch
-                # So that who reads that much more gets on.
+                # A reader that reads so much more gets further.
                 assert cut - start < size <= end - start
 
 
@@ -218,7 +218,7 @@ WRONG = {
 def test_what_is_wrong_is_said_where_it_lies(wrong: bytes, reason: str) -> None:
     data = HELLO_0 + wrong + HELLO_1
     batch, size = plain_07(data, 0, len(data), 1000)
-    # What is in front of it is still there.
+    # The entry before it is still there.
     assert size == len(HELLO_0)
     assert len(decode_plain(batch)) == 1
     with pytest.raises(CorruptRecord, match=reason) as caught:

@@ -137,7 +137,7 @@ def test_batches_stay_within_the_limit(rows: list[Record], limit: int) -> None:
 
 
 def test_no_record_grows() -> None:
-    """One that fits its old batch exactly, behind others and with a time far off, fits anew."""
+    """A record that just fits its old batch, after others and with a distant time, fits again."""
     value = b"v" * 400
     rows = [Record(0, 0, 0, b"k", b"short"), Record(0, 1 << 62, 0, b"k", value)]
     rows = [rows[0]] * 200 + [rows[1]] * 2

@@ -45,7 +45,7 @@ contents = st.one_of(
 
 
 def independent(codec: int, data: bytes) -> bytes:
-    """What another library than ours decompresses `data` to."""
+    """Decompress `data` with another library than ours."""
     if codec == GZIP:
         return gzip.decompress(data)
     if codec == ZSTD:

@@ -300,7 +300,7 @@ def test_a_log_that_is_none_is_its_partitions_fault(data: Path, kind: str) -> No
     path.rmdir() if kind == "directory" else path.unlink()
     kept.rename(path)
     with opened(data) as manager:
-        # What the checkpoints said of it is still there.
+        # Its entries in the checkpoints are still there.
         assert values(manager, "a", 0) == [b"3", b"4"]
 
 

@@ -28,7 +28,7 @@ LINES = [line for n in range(COUNT) for line in lines(n)]
 
 
 def fill(data: Path, stop: str, segments: int = 1) -> None:
-    """Batches of two records, of which all or none are flushed; the last segment has them all."""
+    """Write batches of two records into the last segment. All or none of them are flushed."""
     manager = LogManager.open(str(data))
     log = manager.create_topic("t", 1).partitions[0]
     for n in range(COUNT):
@@ -173,7 +173,7 @@ def test_a_line_says_where(tmp_path: Path) -> None:
 
 
 def test_a_kill_between_two_checkpoints_is_none(tmp_path: Path) -> None:
-    """What was appended since lies behind what was flushed, in one batch or in more."""
+    """The appended records lie after the flushed ones, in one batch or in more."""
     write_settings(tmp_path, log_index_interval_bytes=1)
     fill(tmp_path, "flushed")
     expected = list(LINES)

@@ -86,7 +86,7 @@ def test_what_comes_back_ends_it(tmp_path: Path) -> None:
 
 
 def test_salvage_brings_the_end_back(tmp_path: Path) -> None:
-    """Damage in the midst of what was flushed last: what is valid behind it reaches the end."""
+    """The damage is within the last flushed records. The valid ones after it reach the end."""
     fill(tmp_path, clean=False)
     path = log_file(tmp_path, 6)
     data = bytearray(path.read_bytes())

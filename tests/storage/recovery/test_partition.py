@@ -1,4 +1,4 @@
-"""What a directory is after any stop: torn tails, holes, half-done swaps, missing indexes."""
+"""A directory is recovered after any stop: torn tails, holes, missing indexes."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _six_batches(data: Path) -> None:
 
 @pytest.mark.parametrize("power_cut", [False, True])
 def test_a_stop_within_a_roll(tmp_path: Path, power_cut: bool) -> None:
-    """What a roll writes, cut off anywhere: the sealed segment's time index is whole afterwards.
+    """A roll is cut off anywhere. Afterwards the sealed segment's time index is whole.
 
     All of the log was flushed before, so that nothing of it is read for its own sake.
     """
@@ -518,7 +518,7 @@ def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: 
     """
     left = with_a_gap(tmp_path)
     with opened(tmp_path):
-        pass  # which makes the indexes anew
+        pass  # it rebuilds the indexes
     (tmp_path / ".kafka_cleanshutdown").unlink()
     points = tmp_path / "recovery-point-offset-checkpoint"
     if line == "unreadable":
@@ -632,7 +632,7 @@ def test_segments_of_older_formats_are_not_read(tmp_path: Path, magic: int) -> N
         files = CountedReads()
         with LogManager.open(str(tmp_path), read_only=read_only, files=files) as manager:
             assert manager.log("t", 0).log_end_offset == 3000
-            # Of 120,000 bytes: twice what lies behind the last index entry of each segment.
+            # Of 120,000 bytes: twice the part after the last index entry of each segment.
             assert files.log_bytes_read < 18_000
 
 
@@ -690,7 +690,7 @@ def test_a_hole_that_a_power_cut_has_left_is_no_cleaners(
 
 @pytest.mark.parametrize("written", range(1, 12))
 def test_a_time_entry_that_was_half_written(tmp_path: Path, written: int) -> None:
-    """It lies on two pages, of which the first one reached the disk."""
+    """It lies on two pages. Only the first one reached the disk."""
     manager = LogManager.open(str(tmp_path))
     log = manager.create_topic("t", 1).partitions[0]
     manager.change_topic_settings("t", {"index.interval.bytes": "1"})

@@ -1,4 +1,4 @@
-"""What a restart knows of producers and transactions: snapshots, and the log behind them."""
+"""A restart learns producers and transactions from snapshots, and from the log after them."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_snapshot_of_what_a_power_cut_took_does_not_come_back(tmp_path: Path, 
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_damage_where_the_last_snapshot_was_taken(tmp_path: Path, read_only: bool) -> None:
-    """Garbage behind the records of a log that was closed, and a segment far behind it."""
+    """Garbage after the records of a log that was closed, and a segment far after it."""
     with opened(tmp_path) as manager:
         put(new_log(manager), produced([b"a"], 7, 0))
     directory = tmp_path / "t-0"

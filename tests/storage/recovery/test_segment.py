@@ -31,7 +31,7 @@ CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Segment:
-    """A sealed one of so many batches of a record each, closed."""
+    """A sealed and closed segment. Each batch has one record."""
     writer = SegmentWriter.begin(
         Segment.create(Files(), str(tmp_path), BASE, CONFIG, now_ms=NOW_MS)
     )

@@ -1,4 +1,4 @@
-"""A swap replaces what it has written anew, at once or at the next start, and nothing else."""
+"""A swap replaces only the segments that it has written, at once or at the next start."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_decided_swap_is_finished_and_keeps_what_was_set_aside(tmp_path: Path)
     directory(tmp_path, ".swap")
     remaining = finish_swaps(Files(), str(tmp_path), sorted(names(tmp_path)))
     assert set(remaining) == names(tmp_path)
-    # Without an offset index all of them are made anew: which of these are the swap's is not known.
+    # Without an offset index all of them are rebuilt, since some may not belong to the swap.
     assert names(tmp_path) == {*KEPT, f"{BASE}.log", f"{BASE}.timeindex"}
 
 

@@ -108,7 +108,7 @@ def test_a_new_one_after_the_machine_went_down(
 
 
 def mark_as_brokers(data: Path) -> None:
-    """What is gone of its logs a broker has deleted or cleaned."""
+    """Make it a broker's directory, so that missing segments were deleted or cleaned."""
     (data / "meta.properties").write_text("version=1\nnode.id=1\n")
 
 
@@ -429,7 +429,7 @@ def test_positions_that_hang_on_a_segment_below_the_log_start_stay_after_a_kill(
         assert values(log) == [b"after"]
         assert log.history.follow_nonce == follow
         assert log.history.base("values") == (base, 1234)
-        # What nothing hangs on goes.
+        # A segment that no position depends on is deleted.
         assert log.segments[0].base_offset == base
         retain(manager, [log], Task(), NOW_MS)
         assert log.segments[0].base_offset == end
