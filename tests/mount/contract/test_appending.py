@@ -46,6 +46,17 @@ def batches(mount: Mount, path: Path) -> list[list[Record]]:
 # -- opening, and what is refused ----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("access", [os.O_WRONLY, os.O_RDWR], ids=["O_WRONLY", "O_RDWR"])
+def test_opening_for_writing_needs_o_append(orders: Path, access: int) -> None:
+    """As with a file under `chattr +a`: opening for writing needs O_APPEND …"""
+    append(orders, b"one\n")
+    fails(errno.EPERM, os.open, orders, access)
+    fails(errno.EPERM, os.open, orders, access | os.O_CREAT, 0o644)
+    with opened(orders, access | os.O_APPEND) as fd:
+        os.write(fd, b"two\n")
+    assert orders.read_bytes() == b"one\ntwo\n"
+
+
 def test_o_append_is_judged_at_open(orders: Path) -> None:
     """… judged at open (what F_SETFL clears later is not seen, and the write appends all the
     same) …

@@ -207,3 +207,32 @@ def test_of_a_large_write_what_came_before_the_refusal_stays(mount: Mount, order
         os.write(fd, made[0])
     assert len(payloads(batches(orders).read_bytes())) == kept + 1
     assert "a batch's CRC is wrong" in mount.events()
+
+
+def test_it_is_opened_as_the_topic_s_own_files(mount: Mount, orders: Path) -> None:
+    """As with a file under `chattr +a`."""
+    append(orders, b"line\n")
+    for flags in (os.O_WRONLY, os.O_RDWR, APPEND | os.O_TRUNC):
+        fails(errno.EPERM, os.open, batches(orders), flags)
+    fails(errno.EPERM, os.truncate, batches(orders), 0)
+    fails(errno.EPERM, os.unlink, batches(orders))
+    fails(errno.EPERM, os.open, batches(orders).parent / "1", APPEND | os.O_CREAT)
+    data = batches(orders).read_bytes()
+    with opened(batches(orders), os.O_RDWR | os.O_APPEND) as fd:
+        os.write(fd, bytes(batch([b"x"])))
+        assert os.pread(fd, 1000, 0)[: len(data)] == data
+    assert orders.read_bytes() == b"line\nx\n"
+
+
+@pytest.mark.parametrize("flag", [0, os.O_SYNC, os.O_DSYNC], ids=["", "O_SYNC", "O_DSYNC"])
+def test_what_makes_it_survive_the_machine(mount: Mount, orders: Path, flag: int) -> None:
+    """`fsync`, O_SYNC and O_DSYNC, `flush.messages` …: as for lines."""
+    mount.run('echo flush.ms=9223372036854775807 >> "$T/.config"', T=orders.parent)
+    with opened(batches(orders), APPEND | flag) as fd:
+        os.write(fd, bytes(batch([b"a", b"b"])))
+        assert offsets(orders)["recovery_point"] == (2 if flag else 0)
+        os.fsync(fd)
+        assert offsets(orders)["recovery_point"] == 2
+        mount.run('echo flush.messages=3 >> "$T/.config"', T=orders.parent)
+        os.write(fd, bytes(batch([b"a"] * 3)))
+        assert offsets(orders)["recovery_point"] == 5

@@ -9,6 +9,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+from storage import LogManager
 from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
 
 NOBODY = 65534
@@ -86,6 +87,17 @@ def test_two_who_create_the_same_partition(mount: Mount, orders: Path) -> None:
 
 
 # -- rmdir ---------------------------------------------------------------------------------------
+
+
+def test_what_was_deleted_stays_deleted(own: Mount) -> None:
+    """… removed after `file.delete.delay.ms`: at the latest by the next mount."""
+    orders = own.topic()
+    own.run("echo line >> orders/0; rmdir orders")
+    own.restart()
+    assert os.listdir(own.path) == []
+    with LogManager.open(str(own.data), read_only=True) as manager:
+        assert manager.topics == {}
+    assert not orders.exists()
 
 
 def test_rmdir_of_a_topic_whose_directories_have_vanished(own: Mount) -> None:

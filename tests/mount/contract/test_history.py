@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -312,3 +313,28 @@ def test_an_old_file_has_no_link_and_its_watchers_hear_of_it(steered_mount: Stee
             assert os.fstat(old.fileno()).st_ino != orders.path.stat().st_ino
             old.close()
             watcher.wait(lambda data: b"DELETE_SELF" in data)
+
+
+def identity(path: Path) -> tuple[int, int, bytes]:
+    return path.stat().st_ino, path.stat().st_size, path.read_bytes()
+
+
+def test_a_cut_history_stays_over_a_remount(tmp_path: Path) -> None:
+    """… is kept on disk beside a fingerprint of the segments: the same after a remount …, also
+    after retention and compaction.
+    """
+    from tests.mount.steering import steered
+
+    with steered(tmp_path) as mount:
+        orders = Orders(mount)
+        for _ in range(4):
+            orders.segment(10)
+        orders.append(10)
+        orders.remove_head()
+        orders.clean(2)
+        before = identity(orders.path)
+        mount.restart()
+        assert identity(orders.path) == before
+        mount.kill()
+        mount.start()
+        assert identity(orders.path) == before

@@ -173,3 +173,12 @@ def test_extended_attributes(steered_mount: SteeredMount, orders: Path) -> None:
     steered_mount.daemon.remove_head(orders.parent.name, 1)
     assert facts(orders)["generation"] != generation
     assert facts(orders)["records"] == "801"
+
+
+def test_attributes_in_every_view(steered_mount: SteeredMount, orders: Path) -> None:
+    """They are the partition's, whatever file of it is asked: but the view's own generation."""
+    topic = orders.parent
+    of_values = facts(orders)
+    for view in (".kv", ".jsonl", ".batches"):
+        shown = facts(topic / view / "0")
+        assert shown == of_values, view

@@ -191,6 +191,18 @@ def test_tail_sees_a_range_end(mount: Mount, view: str) -> None:
     assert orders.offsets(view, "0@0..3") == [0, 1, 2]
 
 
+def test_an_open_range_grows_up_to_its_end(noon: Orders) -> None:
+    """Also in one large write that goes past it."""
+    path = noon.topic / "0@10..15"
+    with open(path, "rb", buffering=0) as file:
+        assert file.read(100) == b"v10\nv11\n"
+        noon.append(*[NOON] * 10)
+        assert file.read(100) == b"v12\nv13\nv14\n"
+        assert file.read(100) == b""
+        assert os.fstat(file.fileno()).st_size == 20
+        assert os.lseek(file.fileno(), 0, os.SEEK_END) == 20
+
+
 # -- what else it is -----------------------------------------------------------------------------
 
 

@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.mount.contract.conftest import new_topic
-from tests.mount.contract.writing import append, opened, write_all
+from tests.mount.contract.test_appending import (
+    flush_only_when_asked,
+    opened_longer_than_mounted,
+)
+from tests.mount.contract.writing import APPEND, append, offsets, opened, write_all
 from tests.mount.mounting import Mount, fails
 from tests.murmur2 import partition_of
 
@@ -188,3 +192,63 @@ def test_several_writers_lose_and_mix_nothing(topic: Path) -> None:
     assert {name: sorted(numbers) for name, numbers in found.items()} == {
         name: list(range(10_000)) for name in forms
     }
+
+
+def recovery_points(topic: Path) -> list[int]:
+    return [offsets(topic / str(number))["recovery_point"] for number in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_unfinished_line(mount: Mount, way: str) -> None:
+    """The rest without a newline stays with the handle, is joined with the next write, and becomes
+    a record at release: as in a partition's own file.
+    """
+    topic = new_topic(mount, PARTITIONS).parent
+    before, line, after = (
+        (b'{"value":"', b"unfinished", b'"}') if "json" in way else (b"", b"un", b"")
+    )
+    with opened(topic / way) as fd:
+        os.write(fd, before)
+        os.write(fd, line)
+        subprocess.run(["true"], check=True, pass_fds=[fd])
+        assert lines_of(topic) == []
+        os.write(fd, after + b"\n" + before + b"next")
+        assert lines_of(topic) == [line]
+        os.write(fd, after)
+    assert sorted(lines_of(topic)) == sorted([line, b"next"])
+
+
+def test_an_orderly_shutdown_makes_it_a_record(own: Mount) -> None:
+    topic = own.topic(partitions=PARTITIONS).parent
+    with opened_longer_than_mounted(topic / ".kv" / "append") as fd:
+        os.write(fd, EVERYWHERE + key_of(2) + b"\tunfinished")
+        own.stop()
+        fails(errno.ENOTCONN, os.write, fd, b"too late\n")
+    own.start()
+    assert shown(topic) == [b"v0\n", b"v1\n", b"v2\nunfinished\n", b"v3\n"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_too_large_is_discarded_through_its_newline(mount: Mount, way: str) -> None:
+    """(the handle then discards through its newline, so that the remainder never becomes a
+    record)
+    """
+    topic = new_topic(mount, PARTITIONS).parent
+    good = b'{"value":"good"}\n' if "json" in way else b"good\n"
+    mount.run('echo max.message.bytes=1000 >> "$T/.config"', T=topic)
+    with opened(topic / way) as fd:
+        fails(errno.EMSGSIZE, os.write, fd, good + b"x" * 20_000)
+        os.write(fd, b"more of the same line")
+        os.write(fd, b"and its end\n" + good)
+    assert lines_of(topic) == [b"good"]
+
+
+@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC], ids=["O_SYNC", "O_DSYNC"])
+def test_o_sync(mount: Mount, topic: Path, flag: int) -> None:
+    """O_SYNC and O_DSYNC … flush before replying …"""
+    flush_only_when_asked(mount, topic / "0")
+    with opened(topic / ".kv" / "append", APPEND | flag) as fd:
+        os.write(fd, EVERYWHERE)
+        assert recovery_points(topic) == [1] * PARTITIONS
+        os.write(fd, key_of(1) + b"\tv\n")
+        assert recovery_points(topic) == [1, 2, 1, 1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.mount.contract.writing import append
-from tests.mount.mounting import mounted
+from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
 from tests.storage.producers import Producer
 
@@ -61,3 +62,27 @@ def test_tail_shows_what_was_held_back(orders: Path, options: list[str]) -> None
         assert tail.errors() == ""
     expected = b"".join(b"in %d\nout %d\n" % (number, number) for number in range(5))
     assert shown == b"before\n" + expected == orders.read_bytes()
+
+
+def meta(orders: Path, name: str) -> Path:
+    return orders.parent / ".meta" / orders.name / name
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_what_is_open_outlives_the_daemon(own: Mount, end: str) -> None:
+    """The state of producers and transactions is the log's: after a restart, after a kill."""
+    orders = own.topic()
+    now_ms = time.time_ns() // 1_000_000
+    one = Producer(1, epoch=3, transactional=True, now_ms=now_ms)
+    two = Producer(2, transactional=True, now_ms=now_ms)
+    append(batches(orders), two.batch(b"x") + two.abort() + one.batch(b"a"))
+    append(orders, b"line\n")
+    names = ("producers", "txnindex", "offsets")
+    before = [meta(orders, name).read_text().split("recovery_point")[0] for name in names]
+    getattr(own, end)()
+    own.start()
+    after = [meta(orders, name).read_text().split("recovery_point")[0] for name in names]
+    assert after == before
+    assert orders.read_bytes() == b""
+    append(batches(orders), one.batch(b"b") + one.commit())
+    assert orders.read_bytes() == b"a\nline\nb\n"
