@@ -913,7 +913,7 @@ FAULTS = [
         "        self.attr_timeout = self.name_timeout = 0.0\n",
         "        pass\n",
         "A broker starts on what is mounted read-only, and its appends are not seen.",
-        ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
+        ("tests/kafkafs/tree/test_following.py",),
     ),
     # -- histories -----------------------------------------------------------------------------
     Fault(

@@ -814,6 +814,28 @@ def test_a_partition_that_cannot_be_followed_is_named_once(beside: Beside) -> No
 # -- when nobody writes it yet -------------------------------------------------------------------
 
 
+def test_a_broker_that_starts_after_the_mount_is_followed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mount has been at rest: only the start of the broker ends the time of attributes."""
+    beside = Beside(home / "data", MountOptions(read_only=True))
+    tree = beside.mount()
+    with contextlib.closing(_Stop(tree)):
+        node = tree.file()
+        assert tree.attributes(node).attr_timeout > 0
+        beside.partition.append(b"one")
+        tree.fs.partitions.tick()
+        assert beside.size(node) == 5, "no process has the lock"
+        monkeypatch.setattr(type(tree.manager.files), "is_locked", lambda self, path: True)
+        tree.fs.partitions.tick()
+        assert beside.size(node) == 9
+        assert node.inode in tree.notices.attributes
+        assert tree.open(node).direct_io
+        tree.rest()
+        attributes = tree.attributes(node)
+        assert (attributes.attr_timeout, attributes.entry_timeout) == (0, 0)
+
+
 class _Stop:
     def __init__(self, tree: Tree) -> None:
         self.close = tree.stop
