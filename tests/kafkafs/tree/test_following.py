@@ -88,6 +88,21 @@ def rest(handle: Handle, node: ViewFile, position: int, tree: Tree) -> bytes:
     return read(handle, position, size - position) if size > position else b""
 
 
+def test_a_name_leads_to_a_new_inode_once_the_past_has_changed(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    inodes = [tree.file().inode]
+    for change in changes(partition)[:4]:
+        change()
+        inode = tree.file().inode
+        assert (inode == inodes[-1]) == (len(inodes) == 1)
+        inodes.append(inode)
+        assert tree.read("t/0") == partition.text()
+        assert beside.size(tree.file()) == len(partition.text())
+    assert len(set(inodes)) == 4
+    assert tree.notices.names == 3
+
+
 def test_a_file_that_was_woken_and_closed_leaves_no_watch(beside: Beside) -> None:
     """The kernel did not poll it again in between."""
     tree, partition = beside.tree, beside.partition
@@ -388,6 +403,32 @@ def test_several_cuts(beside: Beside) -> None:
                 read(handle, at + 3, 3)
 
 
+def test_delete_records(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    node = tree.file()
+    handle = tree.open(node)
+    before = partition.text()
+    assert beside.size(node) == len(before)
+    partition.delete_records(5)
+    tree.fs.partitions.tick()
+    assert tree.file() is not node
+    assert tree.read("t/0") == partition.text()
+    partition.append(b"more")
+    assert beside.size(node) == len(before) + 5
+    assert read(handle) == before + b"more\n"
+
+
+def test_what_changes_while_mounted_is_remembered(beside: Beside) -> None:
+    partition = beside.partition
+    fill(partition)
+    beside.tree.file()
+    partition.delete_head(1)
+    inode = beside.tree.file().inode
+    beside.tree.stop()
+    assert beside.mount().file().inode == inode
+
+
 def test_a_view_of_batches_follows_too(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
     fill(partition)
@@ -609,6 +650,19 @@ class Ended:
 
 
 UNTIL = Following(read_only=True, until="high-watermark")
+
+
+def test_until_the_high_watermark(home: Path) -> None:
+    options = Following(read_only=True, until="high-watermark")
+    beside = Beside(home / "data", options)
+    beside.partition.append(b"one")
+    beside.broker.write_high_watermark(beside.partition, 1)
+    tree = beside.mount()
+    with contextlib.closing(_Stop(tree)):
+        node = tree.file()
+        assert tree.read(node) == b"zero\n"
+        beside.broker.write_high_watermark(beside.partition, 2)
+        assert beside.size(node) == 9
 
 
 @pytest.mark.parametrize(
