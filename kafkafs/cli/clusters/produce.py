@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.errors import ClientError, UnknownOutcome
-from kafka_client.requests import describe_topic_configs, produce
+from kafka_client.requests import TopicSettings, describe_topic_configs, produce
 from kafkafs.cli.common.ending import fail
 from kafkafs.views import TEXT_VIEWS, TextView
 from storage.log.partitioner import Partitioner
@@ -25,9 +25,10 @@ class TopicWriter:
         self._numbers = [each.partition for each in partitions]
         self._view: TextView = TEXT_VIEWS[view]()
         self._partitioner = Partitioner()
-        found = describe_topic_configs(cluster, [self._topic])[self._topic]
-        in_force = {} if isinstance(found, ClientError) else found.in_force
-        self._limit = int(in_force.get("max.message.bytes", LogConfig().max_message_bytes))
+        found = describe_topic_configs(cluster, [self._topic]).get(self._topic)
+        in_force = found.in_force if isinstance(found, TopicSettings) else {}
+        limit = in_force.get("max.message.bytes", "")
+        self._limit = int(limit) if limit.isdecimal() else LogConfig().max_message_bytes
         self._lines = 0
 
     def write(self, data: bytes) -> None:

@@ -41,6 +41,7 @@ COMMANDS: dict[str, list[str]] = {
     "grep v": ["Metadata", "ListOffsets", "Fetch"],
     "append": ["DescribeConfigs", "Metadata", "Produce"],
 }
+SIZE_WITHOUT_NUMBER = {"name": "max.message.bytes", "value": "large"}
 STEPS = [(command, api) for command, apis in COMMANDS.items() for api in apis]
 
 
@@ -522,6 +523,14 @@ def test_a_line_that_is_refused(broker: OneBroker) -> None:
     }
     refusal = "kafkafs: line 1 of standard input: t:0: MESSAGE_TOO_LARGE; nothing was appended\n"
     assert append(broker) == (3, refusal)
+
+
+@pytest.mark.parametrize("results", [[], [{"resourceName": "t", "configs": [SIZE_WITHOUT_NUMBER]}]])
+def test_a_broker_that_does_not_say_how_large_a_batch_may_be(
+    broker: OneBroker, results: list[Struct]
+) -> None:
+    broker.answers["DescribeConfigs"] = lambda *_: {"results": results}
+    assert append(broker) == (0, "")
 
 
 # -- the command line ------------------------------------------------------------------------------
