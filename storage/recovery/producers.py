@@ -72,7 +72,8 @@ def replay(
             rebuilt += _walk(partition, item, newest, state)
         if item.scan is not None or base in may_lack_aborts:
             trusted_to = end if item.scan is None else item.scan.offset
-            _put_transactions(partition, item.segment, trusted_to, rebuilt, names)
+            read_to = end if item.end is None else item.end
+            _put_transactions(partition, item.segment, trusted_to, read_to, rebuilt, names)
     snapshots.drop_others(bases)
     return state, snapshots
 
@@ -131,11 +132,12 @@ def _put_transactions(
     partition: PartitionFiles,
     segment: Segment,
     trusted_to: int,
+    read_to: int,
     rebuilt: list[TxnEntry],
     names: Collection[str],
 ) -> None:
-    """Write the transaction index of a segment: its entries up to the offset `trusted_to`, and
-    later ones that its log has.
+    """Write the transaction index of a segment: its entries up to the offset `trusted_to`, later
+    ones that its log has, and its entries from the offset `read_to` on, which damage has hidden.
 
     An index that was emptied, or copied before its log, lacks the last entries. A cleaner may have
     removed earlier ones, and the markers of others.
@@ -147,6 +149,8 @@ def _put_transactions(
     known = tuple(entry for entry in index.entries if base <= entry.last_offset < trusted_to)
     known_to = known[-1].last_offset if known else -1
     later = {entry.last_offset: entry for entry in rebuilt if entry.last_offset > known_to}
+    hidden = (each for each in index.entries if read_to <= each.last_offset < segment.next_offset)
+    later.update((each.last_offset, each) for each in hidden if each.last_offset > known_to)
     entries = known + tuple(later[offset] for offset in sorted(later))
     if not partition.writable:
         index.entries = entries

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -348,6 +349,40 @@ def test_a_batch_of_an_open_transaction_in_which_the_log_starts(tmp_path: Path, 
         assert read() == []
         producer.end(kind)
         assert read() == ([2] if kind == ABORT else [0, 2])
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_damage_before_a_marker_ends_no_transaction_otherwise(
+    tmp_path: Path, kind: int, read_only: bool
+) -> None:
+    """The segment is read from its start, as its index is missing."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        producer = Client(log, 7)
+        producer.send(b"in it")
+        log.roll(NOW_MS)
+        append(log, b"damaged")
+        producer.end(kind)
+        log.roll(NOW_MS)
+        append(log, b"after")
+        path = Path(log.segments[1].log_path)
+    path.with_suffix(".index").unlink()
+    good = path.read_bytes()
+
+    def first() -> list[bytes | None]:
+        with LogManager.open(str(tmp_path), read_only=read_only) as manager:
+            return [record.value for record in islice(manager.log("t", 0).records(), 1)]
+
+    path.write_bytes(good[:70] + b"!" + good[71:])
+    expected = [b"damaged"] if kind == ABORT else [b"in it"]
+    if kind == ABORT:
+        with pytest.raises(CorruptRecord):
+            first()
+    else:
+        assert first() == expected
+    path.write_bytes(good)
+    assert first() == expected
 
 
 def test_markers_where_the_whole_log_was_deleted_read_nothing(tmp_path: Path) -> None:
