@@ -45,12 +45,6 @@ def metric(mount: Mount, name: str) -> float:
     return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
 
 
-def ticks(pid: int) -> int:
-    """The processor time of a process, in hundredths of a second."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
 def faults(pid: int) -> int:
     """How many pages a process has got from the kernel, which has zeroed them."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
@@ -162,27 +156,6 @@ def test_one_record_of_kilobytes(mount: Mount) -> None:
     until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
 
 
-@pytest.mark.parametrize("view", [".jsonl/0", ".kv/0"])
-def test_the_cost_of_a_long_line_grows_with_its_length(mount: Mount, view: str) -> None:
-    """The kernel splits reads of 1 MiB: each part continues where the one before ended."""
-
-    def cost(size: int) -> int:
-        """Read a line of `size` MiB and return the processor time of that."""
-        path = mount.topic(f"t{size}").parent
-        batch = recompress(encode([Record(0, 0, 0, None, b"x" * (size * MIB))]), ZSTD)
-        with (path / ".batches/0").open("ab", buffering=0) as batches:
-            assert batches.write(batch) == len(batch)
-        with (path / view).open("rb", buffering=0) as file:
-            assert len(file.read(MIB)) == MIB
-            before = ticks(mount.pid)
-            for _ in range(size - 1):
-                assert len(file.read(MIB)) == MIB
-            return ticks(mount.pid) - before
-
-    short = cost(25)
-    assert cost(100) < 8 * max(short, 3)
-
-
 @pytest.mark.parametrize("path", ["0", ".jsonl/0", ".batches/0", ".append"])
 def test_what_is_unfinished_takes_its_bytes_and_is_given_back(tmp_path: Path, path: str) -> None:
     """Eight files take 50 MiB together, which grow by turns: no holes are left between them."""
@@ -286,22 +259,6 @@ def test_claims_of_names_count(tmp_path: Path) -> None:
         for fd in handles:
             os.close(fd)
         until(lambda: metric(mount, "kafkafs_unfinished_bytes") == 0)
-
-
-@pytest.mark.parametrize("view", [".jsonl/0", ".kv/0"])
-def test_readers_in_the_middle_of_lines(mount: Mount, view: str) -> None:
-    """200 open files stored the rest of a line of 4 MiB each."""
-    topic = mount.topic("t").parent
-    batch = recompress(encode([Record(0, 0, 0, None, b"x" * (4 * MIB - 1000))]), ZSTD)
-    with (topic / ".batches/0").open("ab", buffering=0) as batches:
-        assert batches.write(batch) == len(batch)
-    idle = resident_bytes(mount.pid)
-    handles = [os.open(topic / view, os.O_RDONLY) for _ in range(200)]
-    for fd in handles:
-        assert len(os.pread(fd, 4096, 0)) == 4096
-    assert peak_bytes(mount.pid) < idle + 64 * MIB
-    for fd in handles:
-        os.close(fd)
 
 
 def test_lines_that_nobody_ends(tmp_path: Path) -> None:

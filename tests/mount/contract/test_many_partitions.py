@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -125,14 +124,3 @@ def test_a_listing_while_partitions_are_created(many: Mount) -> None:
     assert len(os.listdir(topic)) == made + 100
     settings = (many.data / "late-0" / "kafkafs-topic.properties").read_text().splitlines()
     assert [line.partition("=")[0] for line in settings[1:]] == ["owner"], "made as its topic says"
-
-
-def test_partitions_owners(own: Mount) -> None:
-    """What touch makes has the mode of creat(2); a chmod of the topic changes no partition."""
-    orders: Path = own.topic("orders", 2)
-    own.run("(umask 077; touch orders/2); chmod 644 orders/0")
-    own.run("chmod 750 orders")
-    modes = [(orders.parent / name).stat().st_mode & 0o777 for name in "012"]
-    assert modes == [0o644, 0o644, 0o600]
-    own.restart()
-    assert modes == [(orders.parent / name).stat().st_mode & 0o777 for name in "012"]
