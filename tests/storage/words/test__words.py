@@ -154,6 +154,17 @@ def test_a_bucket_with_too_many_slots_has_none() -> None:
     assert pages[:2] == bytes((ANY_BLOCK, 0))
 
 
+def test_offsets_that_no_block_could_have_are_refused() -> None:
+    builder = PartBuilder(*SECRET, 5)
+    with pytest.raises(CorruptRecord, match="offset does not fit"):
+        builder.read(encode([Record(4, 0, 0, None, b"")]))
+    outside = bytearray(encode([Record(5, 0, 0, None, b""), Record(6, 0, 0, None, b"")]))
+    outside[23:27] = bytes(4)
+    with pytest.raises(CorruptRecord, match="offset does not fit"):
+        builder.read(outside)
+    assert builder.next_offset == 5
+
+
 @pytest.mark.parametrize("base", [(1 << 63) - 1, (1 << 63) - 2])
 def test_offsets_beyond_the_largest_one_are_refused(base: int) -> None:
     batch = bytearray(encode([Record(0, 0, 0, None, b""), Record(1, 0, 0, None, b"")]))
