@@ -10,6 +10,7 @@ prints ``mounted`` when it answers.  The root shows:
 ``error-NAME`` reading raises the StorageError of that name (``error-28``: OSError of that number)
 ``together-N`` fsync waits until `SYNC_THREADS` of them run
 ``syncs``      how often its data was synced: ``fsync``, O_SYNC
+``unsynced``   the same, but its fsync fails
 ``swap``       each write makes the name ``swap`` lead to a new inode
 ``thread``     shows the names of the threads in which its content was written
 ``unlisted/``  listing it raises what nobody foresaw
@@ -149,11 +150,11 @@ class SyncedHandle(OddHandle):
     """Counts what was synced, and says so as its content."""
 
     def __init__(
-        self, data: bytearray, flags: int, barrier: threading.Barrier | None = None
+        self, data: bytearray, flags: int, sync: Callable[[], object] = lambda: None
     ) -> None:
         super().__init__(data)
         self.flags = flags
-        self.barrier = barrier
+        self.sync = sync
 
     def write(self, position: int, data: bytes) -> int:
         self.sync_due = self.flags & (os.O_SYNC | os.O_DSYNC) != 0
@@ -164,8 +165,7 @@ class SyncedHandle(OddHandle):
 
         def run() -> None:
             assert threading.current_thread() is not threading.main_thread()
-            if self.barrier is not None:
-                self.barrier.wait(HANG_S)
+            self.sync()
 
         def finish() -> None:
             assert threading.current_thread() is threading.main_thread()
@@ -289,7 +289,7 @@ class Root(Directory):
         super().__init__(ROOT_INODE)
         self.notices = notices
         self.events = events
-        self.barrier = threading.Barrier(SYNC_THREADS)
+        self.barrier = threading.Barrier(SYNC_THREADS, timeout=HANG_S)
         self.files: dict[str, Node] = {
             "many": Many(),
             "file": (file := OddFile("file", lambda flags: WaitingHandle(file.data))),
@@ -299,6 +299,11 @@ class Root(Directory):
             ),
             "bug": BuggyFile("bug", lambda flags: BuggyHandle()),
             "syncs": (syncs := OddFile("syncs", lambda flags: SyncedHandle(syncs.data, flags))),
+            "unsynced": (
+                unsynced := OddFile(
+                    "unsynced", lambda flags: SyncedHandle(unsynced.data, flags, _fail)
+                )
+            ),
             "thread": (thread := OddFile("thread", lambda flags: ThreadHandle(thread.data))),
             "swap": Swapped(self, 0),
             "unlisted": Unlisted(),
@@ -315,7 +320,7 @@ class Root(Directory):
             text = bytearray(self.events.text().encode())
             return OddFile(f"log {text!r}", lambda flags: OddHandle(text))
         if name.startswith("together-"):
-            return OddFile(name, lambda flags: SyncedHandle(bytearray(), flags, self.barrier))
+            return OddFile(name, lambda flags: SyncedHandle(bytearray(), flags, self.barrier.wait))
         kind = name.removeprefix("error-")
         if kind != name:
             return OddFile(name, lambda flags: RaisingHandle(_error(kind)))
@@ -333,6 +338,10 @@ class Root(Directory):
         node.inode = inode_number("directory", name)
         self.files[name] = node
         return node
+
+
+def _fail() -> None:
+    raise _error(str(errno.EIO))
 
 
 def _error(kind: str) -> Exception:

@@ -183,6 +183,12 @@ def test_fsync_and_synchronous_writes(odd: Path) -> None:
     assert (odd / "syncs").read_bytes() == b"synced\n" * 4
 
 
+def test_a_flush_that_fails_is_ended(odd: Path) -> None:
+    with open(odd / "unsynced", "ab", buffering=0) as file, refused_with(errno.EIO):
+        os.fsync(file)
+    assert (odd / "unsynced").read_bytes() == b"synced\n"
+
+
 def test_fsyncs_run_at_once(odd: Path) -> None:
     def sync(number: int) -> None:
         with open(odd / f"together-{number}", "ab", buffering=0) as file:
