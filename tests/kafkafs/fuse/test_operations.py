@@ -173,10 +173,9 @@ def test_changes_of_the_tree_run_one_at_a_time_in_a_worker_thread(odd: Path) -> 
 
 def test_fsync_and_synchronous_writes(odd: Path) -> None:
     for flags, synced in ((0, 0), (os.O_SYNC, 1), (os.O_DSYNC, 2)):
-        descriptor = os.open(odd / "syncs", os.O_WRONLY | flags)
-        os.write(descriptor, b"x")
-        assert (odd / "syncs").read_bytes() == b"synced\n" * synced
-        os.close(descriptor)
+        with os.fdopen(os.open(odd / "syncs", os.O_WRONLY | flags), "wb", buffering=0) as file:
+            file.write(b"x")
+            assert (odd / "syncs").read_bytes() == b"synced\n" * synced
     with open(odd / "syncs", "ab", buffering=0) as file:
         os.fsync(file)
         os.fdatasync(file)
