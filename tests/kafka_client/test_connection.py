@@ -1,5 +1,6 @@
-"""What a connection accepts of a broker, and how it ends. The time limit is 10 seconds; here the
-clock of a socket is a shorter limit.
+"""Connections to a broker: the answers that they accept, and how they end.
+
+The time limit is 10 seconds. The tests set a shorter one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def connect(broker: FakeBroker) -> Connection:
 
 @pytest.fixture
 def be_quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From the call on the time limit is a tenth of a second."""
+    """Return a function that sets the time limit to a tenth of a second."""
     return lambda: monkeypatch.setattr(module, "TIMEOUT_S", 0.1)
 
 

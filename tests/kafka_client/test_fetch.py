@@ -1,4 +1,4 @@
-"""What is checked of the batches that a broker sends, and the state of a fetch session."""
+"""Checks of the batches that a broker sends, and the state of a fetch session."""
 
 from __future__ import annotations
 

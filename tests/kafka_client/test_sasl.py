@@ -21,7 +21,7 @@ USER = Sasl("SCRAM-SHA-256", "user", Secret("pencil"))
 
 
 def talk(first: str, final: str, settings: Sasl = USER) -> list[str]:
-    """What the client says to a broker that says this."""
+    """Return the messages that the client sends to a broker that answers `first` and `final`."""
     said: list[str] = []
 
     def exchange(data: bytes) -> bytes:

@@ -122,7 +122,7 @@ def ending(pid: int) -> Iterator[None]:
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On the disk, as users have their data: the one in memory is said to be slow to tell."""
+    """A directory on a disk, where users keep their data. `doctor` warns about data on tmpfs."""
     return tmp_path_factory.mktemp("test")
 
 

@@ -1,4 +1,4 @@
-"""What Tab completes, in the shells themselves."""
+"""Completion with Tab, in real shells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.storage.logs import write_settings
 from tests.waits import HANG_S
 
-#: An interactive shell that reads no files of its user's, and what it is told first.
+#: The command of an interactive shell that reads no startup files, and its first line of input.
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source bash.completion"),
     "zsh": (
@@ -34,7 +34,7 @@ SHELLS = {
 }
 TAB = "\t"
 ALL = "\x1b*"
-"""Has bash insert all words that may stand here."""
+"""The key that makes bash insert all possible completions."""
 
 
 class Shells:
@@ -223,7 +223,7 @@ def test_words_are_offered(shells: Shells, line: str, words: list[str]) -> None:
 
 
 def answers(shells: Shells, line: str) -> list[str]:
-    """What a shell's script is told."""
+    """Return the words that kafkafs offers to the completion script of zsh."""
     told = subprocess.run(
         KAFKAFS,
         cwd=shells.base,

@@ -35,7 +35,7 @@ def pages(prefix: Path) -> dict[str, Path]:
 
 
 def man(prefix: Path, *arguments: str | Path) -> str:
-    """What `man` prints for a user who has that `bin` in the PATH. It warns of nothing."""
+    """Return the output of `man` for a user with that `bin` in the PATH. It prints no warning."""
     done = subprocess.run(
         ["man", "--warnings", *arguments],
         env={

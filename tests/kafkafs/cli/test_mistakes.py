@@ -25,7 +25,7 @@ from tests.storage.directory.test_mirror import make_mirror, mirrored_line
 
 Arguments = Callable[[str], list[str]]
 
-#: What a command is called with, for a data directory.
+#: The arguments of each command, for a data directory.
 TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "append": lambda data: [data, "orders:0"],
     "append --view batches": lambda data: [data, "orders:0"],
@@ -119,7 +119,7 @@ each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)
 
 
 def all_commands() -> set[str]:
-    """What `kafkafs --help` lists, and the jobs of Spark."""
+    """Return the commands that `kafkafs --help` lists, and for a group its subcommands instead."""
 
     def names(group: click.Group, prefix: str) -> Iterator[str]:
         context = click.Context(group)

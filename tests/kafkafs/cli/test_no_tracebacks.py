@@ -1,4 +1,4 @@
-"""What the system refuses to the command line itself: a line and a status, and no traceback."""
+"""Errors of the system in the command line itself: one line and a status, and no traceback."""
 
 from __future__ import annotations
 

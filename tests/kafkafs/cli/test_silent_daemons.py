@@ -1,6 +1,6 @@
-"""Commands beside a mount whose daemon is stopped or was killed: none of them waits for it.
+"""Commands on a mount whose daemon is stopped or was killed: none of them waits for the daemon.
 
-What only reads has the data directory; all others say what to type.
+Commands that only read use the data directory instead. All others fail and print what to type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 
-#: What only reads, for a mount.
+#: Commands that only read, and their arguments for a mount.
 READERS = {
     "ls": ["MNT"],
     "ls --json": ["MNT"],
@@ -39,7 +39,7 @@ READERS = {
     "verify": ["MNT"],
     "words": ["MNT/orders"],
 }
-#: What needs the daemon.
+#: Commands that need the daemon.
 OTHERS = {
     "append": ["MNT/orders"],
     "append by a link": ["LINK/orders/0"],
@@ -57,7 +57,7 @@ OTHERS = {
     "tail": ["MNT/orders/0", "MNT/users/0"],
     "wait": ["MNT/orders/.control/compaction"],
 }
-#: What needs it as long as it is there: a directory that is nobody's it works on itself.
+#: Jobs that send requests to a running daemon. Without a daemon they open the directory themselves.
 JOBS = {
     "spark compact": ["MNT/users"],
     "spark import": ["MNT", "orders", os.devnull],
@@ -69,9 +69,9 @@ class Silent(NamedTuple):
 
     place: Place
     why: str
-    """What is said of it."""
+    """The message about the mount and its daemon."""
     shown: dict[str, str]
-    """What the readers have printed when it did."""
+    """The output of each command that only reads, while the daemon still answered."""
     is_dead: bool
 
 

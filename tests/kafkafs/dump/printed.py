@@ -1,4 +1,4 @@
-"""Where tests of a dump have it print to."""
+"""An output for tests of dumps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kafkafs.dump.output import Output, Value
 
 
 class Printed(Output):
-    """What is printed, and what is complained about."""
+    """Collects the events, the printed lines and the complaints."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Value]]] = []

@@ -1,4 +1,4 @@
-"""What control records say, and what is none."""
+"""Control records as text and as fields, and keys and values that are no control record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decoders make of a record's key and value, and what of those that they cannot read."""
+"""Decoders of keys and values, and their errors for keys and values that they cannot read."""
 
 from __future__ import annotations
 

@@ -223,7 +223,10 @@ def test_a_file_that_is_not_there(tmp_path: Path, file: str) -> None:
 
 
 def test_a_partition_is_no_file_of_a_log(place: Place) -> None:
-    """In a mount, or by its directory: what is said to type prints its segments."""
+    """The error names a command that prints the partition's segments.
+
+    The path is in a mount or in the data directory.
+    """
     with opened(place.data) as manager:
         append(manager.create_topic("orders", 1).partitions[0], b"one")
     place.mount()

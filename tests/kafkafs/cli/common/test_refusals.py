@@ -1,4 +1,4 @@
-"""What a mount refuses, the command line gives the reason of: that of its own request."""
+"""If a mount refuses a request, the command line prints the reason for that very request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_KEY = "a compacted topic requires a key in each record"
 
 
 def refusal(*words: object, stdin: str = "") -> str:
-    """Of a command that fails: the line that it prints, and nothing else."""
+    """Run a command that must fail, and return the one line that it prints."""
     done = subprocess.run(
         [*KAFKAFS, *map(str, words)],
         input=stdin,

@@ -128,7 +128,10 @@ def programs(tmp_path: Path) -> Path:
 
 
 def broken(programs: Path, make: str, user: int | None = None) -> Findings:
-    """What doctor finds with an empty /dev, the programs, a fuse.conf, and what `make` does."""
+    """Run doctor with only /dev/null in /dev, an empty fuse.conf and these programs.
+
+    `make`: shell commands that run first.
+    """
     conf = programs / "fuse.conf"
     conf.touch()
     before = f"mount --bind {conf} /etc/fuse.conf; mount -t tmpfs none /dev; "
@@ -538,7 +541,7 @@ def test_a_disk_that_hangs_is_named(hanging: Path) -> None:
 
 
 def test_every_mending_command_is_one() -> None:
-    """What it says to type are commands that there are."""
+    """Each `kafkafs` command that doctor suggests exists."""
     words = set()
     for path in (ROOT / "kafkafs/cli/mounting/doctor").glob("*.py"):
         words |= set(re.findall(r"\"kafkafs ([a-z]+)", path.read_text()))

@@ -1,4 +1,4 @@
-"""What `kafkafs consume` gives its batches to."""
+"""Outputs of `kafkafs consume`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.programs
 
 
 def test_a_signal_ends_a_command_that_is_just_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may write before it is known here that it has started."""
+    """The command may write before this process knows that it has started."""
     output = Command("exec sleep 1000")
     popen = subprocess.Popen
 

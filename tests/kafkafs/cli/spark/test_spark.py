@@ -52,7 +52,7 @@ EXTRA = ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib")
 
 
 class Told(NamedTuple):
-    """What a command has printed, and its status."""
+    """The exit status and the output of a command."""
 
     returncode: int
     stdout: str
@@ -86,7 +86,7 @@ def run(*words: object, without: tuple[str, ...] = EXTRA, **environment: str) ->
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A topic `t` of two partitions, of which one has a record."""
+    """A data directory with a topic `t` of two partitions, and a record in partition 0."""
     path = tmp_path / "data"
     path.mkdir()
     with opened(path) as manager:
