@@ -1,13 +1,13 @@
-"""A file system with nothing behind it, to load the session loop alone.
+"""A file system that stores nothing, to load the session loop alone.
 
-Run as a program: ``python -m tests.kafkafs.fuse.bare_file_system MOUNT [options]``.  It prints
-``mounted`` when it answers and, at its end, one line of JSON with what it saw.  ``MOUNT/file``
-takes every write and reads as zeros; ``MOUNT/slow`` answers from a worker thread after
-``--slow`` milliseconds; a write to ``MOUNT/cancel`` cancels the main task.  ``--watch``
-runs a task that sleeps over and over and lists how late it wakes; ``--stock`` is pyfuse3's own
-loop, ``--without-trio`` the fall-back to it.
+Run as a program: `python -m tests.kafkafs.fuse.bare_file_system MOUNT [options]`. It prints
+`mounted` when it answers and, at its end, one line of JSON with what it saw. `MOUNT/file` takes
+every write and reads as zeros. `MOUNT/slow` answers from a worker thread after `--slow`
+milliseconds. A write to `MOUNT/cancel` cancels the main task. `--watch` runs a task that sleeps
+over and over and lists how late it wakes. `--stock` is pyfuse3's own loop, `--without-trio` the
+fall-back to it.
 
-It is a process of its own, as a process cannot use a file system that it serves.
+The program is a process of its own, because a process cannot use a file system that it serves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = {b"file": 2, b"slow": 3, b"cancel": 4}
 
 
 class BareFileSystem(pyfuse3.Operations):
-    """Every handler answers at once, but for those of ``slow``."""
+    """All handlers answer at once, except those of `slow`."""
 
     def __init__(self, spinner: session_loop.Spinner, slow_s: float) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def main() -> None:
     spinner = session_loop.Spinner()
     operations = BareFileSystem(spinner, arguments.slow / 1000)
     if arguments.without_trio:
-        # A later pyfuse3 may keep trio elsewhere: the attribute is gone, its own loop is not.
+        # A later pyfuse3 may have no attribute `trio`. Its own loop still works.
         class Later:
             __version__ = "9.9"
 

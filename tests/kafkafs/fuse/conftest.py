@@ -27,12 +27,12 @@ class RunningMount:
     process: subprocess.Popen[str]
 
     def unmounted(self) -> str:
-        """Unmount it; what it printed until its good end."""
+        """Unmount it, wait until the program has exited with status 0, and return its output."""
         unmount(self.path)
         return self.ended()
 
     def ended(self) -> str:
-        """What it printed until its good end."""
+        """Wait until the program has exited with status 0, and return its output."""
         output, _ = self.process.communicate(timeout=HANG_S)
         assert self.process.returncode == 0
         return output

@@ -359,7 +359,7 @@ def _error(kind: str) -> Exception:
 
 
 class OddTree:
-    """What the daemon needs of `FileSystem`."""
+    """The part of `FileSystem` that the daemon needs."""
 
     def __init__(self, manager: LogManager, notices: KernelNotices, events: Events) -> None:
         self.mount = MountContext(manager, MountOptions(), notices=notices, events=events)

@@ -56,7 +56,7 @@ class SlowMount:
 def mount(tmp_path: Path) -> Iterator[SlowMount]:
     data, gate = tmp_path / "data", tmp_path / "gate"
     data.mkdir()
-    # flush.ms would have the daemon flush by itself; here only what is asked for.
+    # The daemon does not flush by itself during a test: each fsync is one that a test asks for.
     (data / "kafkafs.properties").write_text("log.flush.interval.ms=3600000\n")
     with LogManager.open(str(data)) as manager:
         manager.create_topic("slow")

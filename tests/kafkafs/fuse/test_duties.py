@@ -1,5 +1,6 @@
-"""What goes on by itself goes on by itself after it has failed: once, twice, for many turns of the
-clock, with each error that it can meet. The clock is the test's own.
+"""Background work continues by itself after it has failed once, twice or for many turns.
+
+It fails with each error that it can meet. The tests set the clock.
 """
 
 from __future__ import annotations
@@ -277,7 +278,7 @@ DUTIES = [
     Duty("retention", something_old, "pwrite", LOG_STARTS, NO_ROOM, 10, 10),
     Duty("retention", something_old, "open", LOG_STARTS, NO_DESCRIPTOR, 10, 10),
     Duty("compaction", something_dirty, "pwrite", ".cleaned", NO_ROOM, 15, CLEAN_AGAIN_S[1]),
-    # (Where descriptors ran out other segments let go of theirs for it.)
+    # (Not EMFILE: other segments then close descriptors, and the file is opened.)
     Duty("compaction", something_dirty, "open", ".cleaned", (errno.ENOMEM,), 15, CLEAN_AGAIN_S[1]),
     Duty("check of newest segments", something_new, "open", ".log", NO_DESCRIPTOR, 10, 10),
     Duty("check of sealed segments", something_sealed, "open", "0.log", NO_DESCRIPTOR, 10, 10),

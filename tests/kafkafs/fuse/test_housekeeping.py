@@ -1,4 +1,4 @@
-"""What the daemon does by the clock, on a clock of the test's own."""
+"""The periodic work of the daemon, on a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class World:
             await trio.testing.wait_all_tasks_blocked(0.001)
 
     async def pass_s(self, seconds: float) -> None:
-        """Time passes in steps, in each of which everyone who is woken comes to rest."""
+        """Let time pass in steps. After each step, wait until all tasks are blocked again."""
         for _ in range(round(seconds / 0.05)):
             self.clock.jump(0.05)
             await trio.testing.wait_all_tasks_blocked()

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 OURS = (f"{ROOT}/storage/", f"{ROOT}/kafkafs/")
 PARTITIONS = 4
 WALKS_S = 10_000
-"""What has to look at all logs is not due for so long."""
+"""The interval of the tasks that look at all logs, in seconds: none is due during a test."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def calls() -> Iterator[Counter[str]]:
             counted[f"{path.rpartition('/')[2]} {frame.f_code.co_qualname}"] += 1
 
     before = sys.getprofile()
-    # What other tests have left is collected before, and not meanwhile.
+    # Collect the garbage of other tests now, and not while calls are counted.
     gc.collect()
     gc.disable()
     sys.setprofile(count)
@@ -74,8 +74,10 @@ def made(data: Path, topics: int) -> None:
 
 
 def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
-    """What a daemon calls in a minute in which nobody asks for anything, when all was looked at,
-    and, where that may be, appended to, some time before.
+    """Count the calls in a daemon during a minute without requests.
+
+    Some time before, the test reads each partition. It also appends to each, unless the daemon
+    follows another writer.
     """
     clock = trio.testing.MockClock()
     found: list[Counter[str]] = []

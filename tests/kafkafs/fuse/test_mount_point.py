@@ -1,4 +1,7 @@
-"""What is mounted where; the rest is shown by the daemon's tests."""
+"""Mount points: finding mounts and their daemons, and unmounting.
+
+The tests of the daemon show the rest.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,7 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
         mount_point.clean(path)
     assert mount_table.find(path) == mounted, "its daemon lives"
     os.kill(pid, signal.SIGCONT)
-    # Who has asked it is there still, until it is answered.
+    # `clean` has started a process that still waits in the mount for the daemon's answer.
     mount.unmounted()
 
 

@@ -154,7 +154,10 @@ def test_attributes_that_must_wait(odd: Path) -> None:
 
 
 def test_attributes_that_a_thread_has_told_are_not_kept(odd: Path) -> None:
-    """What a thread has found may be old when it is answered."""
+    """Attributes from a worker thread may be outdated when they are sent.
+
+    So the kernel must not cache them.
+    """
     with open(odd / "restless", "rb", buffering=0) as file:
         sizes = [os.fstat(file.fileno()).st_size for _ in range(5)]
     assert sizes == list(range(sizes[0], sizes[0] + 5))

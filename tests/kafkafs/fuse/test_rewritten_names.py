@@ -88,7 +88,7 @@ class Beside:
         self.operations = Operations(fs, Spinner(), lambda: None)
 
     def clean(self, *, remove: bool = False) -> None:
-        """One record fewer, in other files; `remove`: the old ones are gone."""
+        """Rewrite the sealed segments without one record. `remove`: delete the old files, too."""
         least = self.partition.records[20][0]
         count = len(self.partition.bases) - 1
         self.partition.clean(count, lambda offset, value: offset != least)
@@ -368,9 +368,10 @@ def test_it_is_rewritten_before_anything_that_is_asked_of_the_disk(
     until: int | None,
     removes: bool,
 ) -> None:
-    """`first`: of every second thing that is asked. `until`: the high watermark that was written
-    down before. `removes`: what was put aside is removed at once; then somebody who has it open may
-    be told so when he reads.
+    """The log is rewritten before the Nth disk operation, for every second N from `first` on.
+
+    `until`: the high watermark that the broker wrote before. `removes`: the old files are deleted
+    at once, so that a reader that has one open may get ESTALE.
     """
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 

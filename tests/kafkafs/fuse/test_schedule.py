@@ -1,5 +1,6 @@
-"""What is cleaned by the clock, and when, on a clock of the test's own. Through a mount:
-tests/mount/contract/test_schedule.py.
+"""Scheduled cleaning: which logs are cleaned and when, on a clock that the tests set.
+
+Tests through a mount: tests/mount/contract/test_schedule.py.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ class World:
         log.roll(self.now_ms())
 
     async def pass_s(self, seconds: float) -> None:
-        """Time passes. What was due by then has been done: threads take real time, for which
-        the clock stands still.
+        """Let time pass, and wait until all work that is due is done.
+
+        Worker threads take real time. The clock stands still meanwhile.
         """
         # A turn that still runs would begin its pause after the jump, and never end it.
         await self._rest()

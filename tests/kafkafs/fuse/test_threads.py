@@ -57,7 +57,7 @@ class World:
 
 
 class Held:
-    """Work that goes on until it is let go or told to stop."""
+    """Work that ends when `release` is set or its task is cancelled."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

@@ -205,7 +205,7 @@ def test_so_many_may_wait_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(BlockingIOError) as refused:
                 await turns.passed(slow)
             assert refused.value.errno == errno.EAGAIN
-            # Who writes is not refused.
+            # An append is not refused.
             nursery.start_soon(turns.call, Append([], "2", slow, held=False))
             await turns.passed(AppendQueue("other"))
             first.release()
