@@ -272,8 +272,10 @@ def test_a_broker_that_is_killed_amid_a_swap_and_starts_again(beside: Beside, st
 def test_a_broker_is_killed_amid_a_swap_of_what_it_had_cleaned_before(
     beside: Beside, steps: int
 ) -> None:
-    """What was read of the first segment is gone, and what comes next is there as it was put aside
-    and as it is to be swapped in. ``steps``: of the last swap.
+    """The broker has cleaned the first segment twice, so the file that the tree read is deleted.
+
+    The third segment has a `.deleted` file of an earlier cleaning and a `.swap` file of the last
+    one. `steps`: the step of the last cleaning at which the broker is killed.
     """
     partition = beside.partition
     partition.roll()
@@ -608,8 +610,12 @@ class Ended:
     """A log with transactions, and what a consumer gets below each high watermark."""
 
     def __init__(self, broker: BrokerDirectory, rolls: int, *, commit: bool) -> None:
-        """Two transactions, one of which is aborted first and both of which lie inside one another,
-        and other records. ``rolls``: after how many batches a segment ends.
+        """Write transactions of two producers, and other records.
+
+        The first transaction is aborted. The transaction of the second producer lies inside the
+        next transaction of the first one. `commit`: the inner one is committed and the outer one
+        aborted, else the other way round. `rolls`: each segment has that many batches; 0: there
+        is one segment.
         """
         partition = self.partition = broker.partition()
         one, two = Producer(1, transactional=True), Producer(2, transactional=True)
@@ -951,8 +957,9 @@ def test_a_cache_that_cannot_be_written(home: Path) -> None:
 
 @pytest.mark.parametrize("end", range(7))
 def test_a_name_leads_to_what_a_killed_broker_has_left(home: Path, end: int) -> None:
-    """It has cleaned what was written since it wrote the high watermark down, ``end``, also what
-    begins there: the first segment so often that what was read of it is gone.
+    """The broker wrote the high watermark `end` and then cleaned all sealed segments.
+
+    It cleaned the first segment three times, so the file that the tree read is deleted.
     """
     beside = Beside(home / "data", UNTIL)
     partition = beside.partition

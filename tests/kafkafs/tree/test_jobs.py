@@ -29,7 +29,7 @@ class World:
         self.other = Topic("others", "id-2", dict.fromkeys([0]))  # type: ignore[arg-type]
 
     def said(self) -> str:
-        """What the log of events has, without times."""
+        """Return the log of events without the times."""
         return "".join(line.partition(" ")[2] for line in self.events.text().splitlines(True))
 
     def hold(self) -> None:

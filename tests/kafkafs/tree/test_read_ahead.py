@@ -66,7 +66,7 @@ def test_what_is_ahead_is_not_read_from_the_log_again(tree: Tree, files: Counted
     files.reads = 0
     again = read_in_order(handle, SIZE, start=4 * PIECE, end=6 * PIECE)
     assert again == TEXT[4 * PIECE : 6 * PIECE]
-    # Pieces may begin anywhere, and one read of the log may give less than was asked for.
+    # Pieces may begin anywhere, and a read of the log may return fewer bytes than it requested.
     assert files.reads <= 6
     handle.release()
 

@@ -1,4 +1,4 @@
-"""What each process has looked up last."""
+"""The last lookups of each process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What another process has cleaned before it could be read is read from what is left of it.
+"""Another process cleans records before a reader has read them: the reader gets the records left.
 
-So does a consumer, who asks by offset: what comes behind what he was given is what is there.
+A consumer gets the same: it fetches by offset, and the next record is the next one that exists.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def clean_twice(partition: BrokerPartition, count: int, keep: Keep, first: int) 
 def test_a_tail_goes_on_with_what_is_left(
     beside: Beside, seen: int, merged: int, unread: int, kept: str, view: str
 ) -> None:
-    """`seen` batches of the active segment were read. It is cleaned, together with `merged` before
-    it and `unread` behind it.
+    """The tail has read `seen` batches of the active segment.
+
+    Then that segment is cleaned, with `merged` segments before it and `unread` segments after it.
     """
     partition = beside.partition
     for number in range(3):
@@ -164,8 +165,10 @@ def test_a_tail_goes_on_with_what_is_left(
 def test_transactions_in_what_is_left(
     beside: Beside, is_held: bool, merged: int, marker: str, commit: bool, kept: str, view: str
 ) -> None:
-    """One was open in what was read (`is_held`), or began in what was not. Its marker comes in the
-    same segment, in one behind it, or in the last one, which nobody cleans.
+    """The transaction begins before the end of the last read (`is_held`), or after it.
+
+    Its marker lies in the same segment, in a later segment that is cleaned, too, or in the active
+    segment, which no cleaner touches.
     """
     partition = beside.partition
     producer = Producer(7, transactional=True)
@@ -217,7 +220,10 @@ def test_transactions_in_what_is_left(
 def test_a_read_over_the_place_where_it_goes_on(
     beside: Beside, times: int, kept: str, view: str
 ) -> None:
-    """What was told of before is read there, what came behind it in the middle of another file."""
+    """The bytes in the last reported size come from the file as it was before the cleaning.
+
+    The bytes after them come from the middle of the cleaned file.
+    """
     partition = beside.partition
     for number in range(2):
         fill(partition, f"old{number}", 3)
@@ -245,7 +251,7 @@ def test_a_read_over_the_place_where_it_goes_on(
 
 
 def read_to_the_end(beside: Beside, view: str) -> BrokerPartition:
-    """The partition, of which a handle has read a sealed segment and the active one."""
+    """Return the partition, after a handle has read its sealed segment and its active one."""
     partition = beside.partition
     fill(partition, "old", 3)
     partition.roll()
@@ -260,7 +266,7 @@ def read_to_the_end(beside: Beside, view: str) -> BrokerPartition:
 def test_a_read_in_a_worker_thread_while_what_was_read_is_cleaned(
     beside: Beside, view: str
 ) -> None:
-    """Only the owner's thread sees what has become of it; what it reads is there all the same."""
+    """Only the log's thread notices the cleaning. The text can still be read from open files."""
     partition = read_to_the_end(beside, view)
     partition.roll()
     clean_twice(partition, 1, KEPT["none"], 1)

@@ -1,4 +1,4 @@
-"""Names: what is listed, what is found, what can be made and removed, and by whom it is owned."""
+"""Names: listing, lookup, creation, removal and ownership."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_inode_numbers_are_those_of_before(tmp_path: Path) -> None:
 
 
 def test_a_topic_and_its_copy_share_no_inode(tmp_path: Path) -> None:
-    """Who copies a topic's directory under another name copies the topic's id."""
+    """A copy of a topic's directory under another name has the same topic id."""
     names = ["", "/0", "/0@start", "/.kv", "/.kv/0", "/.kv/append", "/.follow/0", "/.append"]
     names += ["/.raw/0", "/.raw/0/partition.metadata", "/.meta/0", "/.meta/0/index", "/.config"]
     names += ["/.control/retention", "/.control/abort-transaction"]

@@ -1,4 +1,4 @@
-"""What it costs to change one topic: the same to the disk, however many others there are."""
+"""A change of one topic costs the same disk operations, however many other topics there are."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_many_partitions() -> None:
 
 
 def test_the_library_is_not_loaded_before_it_is_needed() -> None:
-    """What a mount imports at its start has no prometheus_client in it."""
+    """A mount does not import prometheus_client when it starts."""
     program = "import sys, kafkafs.fuse.daemon; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"False\n"

@@ -184,7 +184,7 @@ class Followed(RuleBasedStateMachine):
         self.log().prepare_replacement(self.log().segments[:1], ())()
         self.unmount(False)
         self.tree = Tree(self.data)
-        # What can be read is not less than what could be after the removal, and not more.
+        # Exactly the records that the removal would have left can be read.
         self.valid = max(self.valid, first)
 
     @rule()

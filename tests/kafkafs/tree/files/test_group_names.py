@@ -17,7 +17,7 @@ from kafkafs.tree.files.group_names import (
 )
 from kafkafs.tree.files.start_names import Offset, OfGroup, parse_start_name
 
-#: What a key may hold: UTF-8, and bytes that are none, as surrogates.
+#: Characters of a group name in a record's key. Bytes that are not UTF-8 are surrogates.
 CHARACTERS = st.one_of(
     st.sampled_from("./%~@= \n\x00\x1b\x7fAé\udc80\udcff"),
     st.characters(exclude_categories=["Cs"]),

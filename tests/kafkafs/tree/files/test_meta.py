@@ -24,7 +24,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 
 def text(tree: Tree, name: str) -> str:
-    """The file's content, of which stat has told the size."""
+    """Return the content of the file. Its length is the size that stat reports."""
     node = tree.node(f"t/.meta/0/{name}")
     size = tree.attributes(node).size
     data = tree.read(node)

@@ -140,7 +140,7 @@ FOLLOWING = Following(read_only=True)
     ],
 )
 def test_a_log_that_is_cut_twice(beside: BrokerPartition, name: str, measured: bool) -> None:
-    """The later cut is below the one before, whether what that left was measured by then or not."""
+    """Each cut is below the one before. `measured`: stat measures the log between the cuts."""
     with a_tree(beside.data, FOLLOWING) as tree:
         node = tree.file(f"t/{name}")
         handle = tree.open(node)

@@ -1,4 +1,4 @@
-"""What names with an `@` say."""
+"""Parsing of names with an `@`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line that commits a position means: the offset, in range, or EINVAL."""
+"""Lines that commit a position: the offset of each line, within the log, or EINVAL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage import Record, encode
 from tests.kafkafs.trees import Tree, a_tree
 from tests.storage.logs import NOW_MS
 
-#: A log of the offsets 3 to 9, of which each has its number as its time.
+#: The log has the offsets 3 to 9. The timestamp of offset N is NOW_MS + N.
 START, END = 3, 10
 
 

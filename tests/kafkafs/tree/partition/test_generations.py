@@ -39,7 +39,7 @@ def located(timeline: Timeline, absolute: int) -> Any:
 
 @dataclass
 class Opened:
-    """A generation, all of its text, and the absolute positions below which it is gone."""
+    """A generation, all of its text, and the ranges of absolute positions that stay in memory."""
 
     generation: Generation
     text: str
@@ -47,7 +47,7 @@ class Opened:
 
 
 def read(generation: Generation, absolute: int, size: int) -> str:
-    """What a reader does: extent by extent."""
+    """Read as a reader does, extent by extent."""
     text = ""
     end = min(absolute + size, generation.timeline.end)
     while absolute + len(text) < end:

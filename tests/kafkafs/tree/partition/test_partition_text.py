@@ -1,4 +1,4 @@
-"""What of a log is measured for who asks for its end only."""
+"""A reader that asks only for the end of a log: the part of the log that is measured for it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_nothing_before_the_segment_of_its_start_is_measured(
     foreign(tmp_path / "data")
     files = WatchedFiles()
     with a_tree(tmp_path / "data", files=files) as tree:
-        # What opening the directory has read does not count, nor the check afterwards.
+        # Forget the files that were read to open the directory.
         files.read.clear()
         with_handle = tree.open(f"t/{directory}{name}")
         assert read(with_handle, 0, 6) == first
@@ -127,7 +127,7 @@ def test_what_is_left_unplaced_changes(tmp_path: Path) -> None:
 
 
 def test_a_base_once_written_stays(tmp_path: Path) -> None:
-    """Whoever keeps absolute positions finds them, whatever was looked at first."""
+    """Absolute positions stay valid, whatever part of the log is measured first."""
 
     def base(log: Log) -> tuple[int, int]:
         return log.history.base("values")
@@ -152,7 +152,7 @@ def test_a_base_once_written_stays(tmp_path: Path) -> None:
 
 
 class UnknownBlocks(Files):
-    """While `broken`, nobody says how many blocks a file has."""
+    """While `broken`, the number of blocks of a file cannot be read."""
 
     broken = False
 
@@ -163,7 +163,7 @@ class UnknownBlocks(Files):
 
 
 def test_a_roll_whose_blocks_cannot_be_counted_is_shown(tmp_path: Path) -> None:
-    """The segments are others by then: each view hears of it, and the blocks are counted later."""
+    """The log has rolled already. So each view is updated, and the blocks are counted later."""
     files = UnknownBlocks()
     with a_tree(tmp_path / "data", files=files) as tree:
         tree.mkdir("t")

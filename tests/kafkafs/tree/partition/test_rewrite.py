@@ -1,4 +1,4 @@
-"""What is written down of a change of the past: when, by whom, and what if it cannot be."""
+"""A change of the past writes the history file: the time, the thread, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def reopened(tree: Tree) -> tuple[int, int]:
 def test_what_was_saved_while_it_was_measured_does_not_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes is measured and written again."""
+    """The change is measured and written again."""
     tree = filled(Tree(tmp_path))
     work_out = Rewrite._work_out
     saves = iter([tree.fs.partitions.of(tree.log()).save_history])
@@ -447,7 +447,7 @@ def test_what_cannot_be_written_down_is_not_deleted(
 
 
 def test_what_cannot_be_measured_begins_anew(tmp_path: Path) -> None:
-    """What is damaged can be deleted like everything else."""
+    """A damaged segment can be deleted, too. Positions in `.follow` restart."""
     data = tmp_path / "data"
     with a_tree(data) as tree:
         tree.mkdir("t")

@@ -239,7 +239,7 @@ def test_retention_has_the_owner_read_no_log(tmp_path: Path) -> None:
 
 
 def test_a_change_that_nobody_sees_has_the_owner_read_no_history(tmp_path: Path) -> None:
-    """What lies below the log start is removed before anybody has looked at the partition."""
+    """The segments below the log start are removed before any reader has opened the partition."""
     files = OwnersFiles()
     with a_tree(tmp_path / "data", files=files) as tree:
         tree.mkdir("t")
