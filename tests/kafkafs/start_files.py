@@ -1,4 +1,4 @@
-"""What tests of files that start somewhere else share: a partition with lines, and an oracle."""
+"""Helpers for tests of files that start at another record: a partition of lines, and an oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def start_file(tree: Tree, name: str) -> StartFile:
 
 
 def text(tree: Tree, name: str) -> bytes:
-    """All of it; its size agrees."""
+    """Read the whole file. Its size must be the length of its text."""
     file = start_file(tree, name)
     data = tree.read(file)
     assert tree.attributes(file).size == len(data)
@@ -28,7 +28,7 @@ def text(tree: Tree, name: str) -> bytes:
 
 
 def forget(tree: Tree) -> None:
-    """Nothing of what is measured and placed is known any more; no file may be open."""
+    """Forget all measured lengths and positions. No file may be open."""
     inodes = tree.fs.inodes
     for node in list(inodes.nodes.values()):
         if isinstance(node, ViewFile):

@@ -29,8 +29,8 @@ from tests.oracle import crc32c
 T = 1_700_000_000_000
 EARLIEST = -(2**63)
 
-# A null value length that is one byte longer than it must be, and no header count behind it.
-# A record of attributes, two deltas, a null key and this.
+# The length of a null value takes one byte more than necessary, and no header count follows.
+# The record has attributes, two deltas, a null key and this value.
 CUT_OFF = b"\x0c" + b"\0\0\0" + b"\x01" + b"\x81\x00"
 
 

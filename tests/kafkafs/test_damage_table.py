@@ -1,7 +1,7 @@
 """Every kind of damage, in every place, for every reader: its batch is lost, and nothing else.
 
-A partition of three segments is written and closed, one of its files is damaged, and it is opened
-again, as after a restart: nobody has been told of the damage.
+Each test closes a partition of three segments, damages one of its files and opens it again. So
+nothing has found the damage before the readers do, as after a restart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAD = 500
 
 
 class Fault(NamedTuple):
-    """What becomes of a batch's bytes, and whether what follows in the segment's file goes too."""
+    """Damages the bytes of a batch. `cuts`: the rest of the segment's file is removed, too."""
 
     damage: Callable[[bytearray], None]
     cuts: bool = False

@@ -351,8 +351,10 @@ def test_the_last_records_are_counted_over_a_damaged_batch(tmp_path: Path, numbe
 
 @pytest.mark.parametrize("first", [1, 2])
 def test_damage_after_the_saved_part_hides_nothing_before_it(tmp_path: Path, first: int) -> None:
-    """The entries of the saved part are measured again. It has two batches, of which the second is
-    damaged with the one after it (`first` 1), or none is.
+    """The saved part has two batches. Without its file it is measured again.
+
+    `first` 1: the second saved batch and the batch after it are damaged. `first` 2: only the batch
+    after it is damaged.
     """
     manager = LogManager.open(str(tmp_path))
     manager.create_topic("t", 1)

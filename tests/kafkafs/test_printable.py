@@ -1,4 +1,4 @@
-"""What cannot be printed is escaped, and nothing else is changed."""
+"""Characters that cannot be printed are escaped, and nothing else is changed."""
 
 from __future__ import annotations
 

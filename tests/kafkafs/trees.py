@@ -1,4 +1,4 @@
-"""What tests of the tree share: a tree over a real data directory, asked as the FUSE layer asks."""
+"""Helpers for tests of the tree: a tree over a real data directory, called as the daemon does."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Tree:
         )
 
     def attributes(self, node: Node) -> Attributes:
-        """As `operations` asks: what a worker thread has made possible is asked for again."""
+        """Get the attributes as `operations` does: again after a worker thread has waited."""
         try:
             return at_once(node.attributes)
         except BlockingIOError:
@@ -157,7 +157,7 @@ class Tree:
         return node
 
     def rest(self) -> None:
-        """Nothing has grown for a while, and nobody was told of anything."""
+        """Let two ticks pass in which nothing grows, and clear the recorded notices."""
         for _ in range(2):
             self.fs.partitions.tick()
         self.notices.clear()
@@ -254,7 +254,7 @@ def a_tree(
 
 
 def cleaned_segment(log: Log, count: int, drop: Callable[[Record], bool]) -> Segment:
-    """What the first `count` segments hold, without some records, in one `.cleaned` segment."""
+    """Write the first `count` segments, without the records to `drop`, as a `.cleaned` segment."""
     old = log.segments[:count]
     kept: list[bytes] = []
     for segment in old:

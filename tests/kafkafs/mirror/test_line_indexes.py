@@ -34,7 +34,7 @@ def index_all(indexes: LineIndexes) -> None:
 
 
 def index(indexes: LineIndexes, count: int) -> None:
-    """Try to index so many segments, one after the other."""
+    """Try to index `count` segments, one after the other."""
     for _ in range(count):
         assert indexes.run()
         indexes._worker.join()

@@ -152,7 +152,7 @@ def encoded(schema: Any, value: Any) -> bytes:
 
 
 class Oracle:
-    """What fastavro reads. Times are numbers, as in our JSON."""
+    """Decodes values with fastavro. Times are numbers, as in our JSON."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = fastavro.parse_schema(_without_times(json.loads(json.dumps(schema))))

@@ -1,4 +1,4 @@
-"""What a view shows of a log, and what it makes of lines."""
+"""Calls of a view: render and measure a log, and parse lines."""
 
 from __future__ import annotations
 

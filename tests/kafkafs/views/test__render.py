@@ -165,7 +165,7 @@ def test_large_window() -> None:
 
 # -- damage --------------------------------------------------------------------------------------
 
-# What the values view does not look at: what a record holds behind its value, and counts.
+# Damage that the values view does not find: it reads neither counts nor the end of a record.
 NOT_SEEN = {
     "negative count",
     "fewer records than the count",
@@ -188,7 +188,7 @@ def test_reader_rejects(reason: str) -> None:
     log = THREE_RECORDS + REJECTED[reason]
     out = bytearray(100)
     cursor = Cursor(0)
-    # The text before the damage comes first, then the error, as often as it is asked for.
+    # The first call returns the text before the damage. Each later call raises the error.
     end, _ = render(log, 0, len(log), cursor, out, 0, 100, 0)
     assert out[:6] == b"v1\n\n\n" + out[5:6]
     for _ in range(2):

@@ -30,8 +30,8 @@ text_of = partial(calls.text_of, VIEW)
 length_of = partial(calls.length_of, VIEW)
 parsed = partial(calls.parsed, VIEW)
 
-# What is escaped, what is not UTF-8, and the characters at the ends of its ranges, by name so
-# that no first draw from all of Unicode takes seconds.
+# Characters that are escaped, characters at the ends of the ranges of UTF-8, and bytes that are
+# not UTF-8. They are listed because the first draw from all of Unicode takes seconds.
 CHARACTERS = [
     *(char.encode() for char in 'ab "\\/\n\r\t\b\f\0\x01\x1f\x7f\x80\u07ff\u0800\u2028'),
     *(char.encode() for char in "\ud7ff\ue000\ufeff\ufffd\uffff\U00010000\U0010ffff"),

@@ -274,8 +274,8 @@ def test_large_blocks(line: bytes) -> None:
 
 
 def test_input_that_changes_meanwhile() -> None:
-    # What comes out is anybody's guess, but it is batches or a refusal, and no byte outside of
-    # the input is read or of the output is written.
+    # The content of the output is undefined. But the output is valid batches, or the input is
+    # refused, and no byte outside of the input is read or outside of the output is written.
     size = 1 << 20
     with mmap.mmap(-1, size) as shared:
         line = b"key\t" + b"\\\\" * 20 + b"x" * 55 + b"\n"

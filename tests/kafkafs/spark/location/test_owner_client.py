@@ -1,6 +1,6 @@
-"""Whoever owns a data directory is found and asked: a daemon by its mount, or nobody but ourselves.
+"""Requests to the owner of a data directory: a mount's daemon, else this process itself.
 
-How a daemon that dies is asked again: `tests/mount/test_adopt.py`.
+Tests of requests to a daemon that dies: `tests/mount/test_adopt.py`.
 """
 
 from __future__ import annotations
