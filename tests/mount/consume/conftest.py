@@ -60,13 +60,13 @@ class Topic:
         )
 
     def output(self, *options: object, group: bool = True) -> bytes:
-        """What it prints; it must succeed and say nothing else."""
+        """Run it. Return its output. It must succeed and print no errors."""
         done = self.consume(*options, group=group)
         assert (done.returncode, done.stderr) == (0, b""), done
         return done.stdout
 
     def reset(self, start: object, *words: object) -> subprocess.CompletedProcess[str]:
-        """Set the group's committed offsets, in the whole topic or in what is named."""
+        """Set the group's committed offsets, in the whole topic or in the given partitions."""
         of = map(str, words or [self.path])
         line = [*KAFKAFS, "groups", "reset", "-g", self.group, "--to", str(start), *of]
         return subprocess.run(line, capture_output=True, text=True, check=False)
@@ -75,7 +75,7 @@ class Topic:
         return Running(self.command(*options, group=group))
 
     def position(self, letter: str = "a", *, group: str | None = None) -> int | None:
-        """What is committed; nothing where there is no such group."""
+        """Return the committed offset; None: there is none, or no such group."""
         path = self.mount / ".groups" / (group or self.group) / self.name / str("ab".index(letter))
         try:
             found = path.read_text().partition("\n")[0].split()[1]
@@ -119,7 +119,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def words(path: Path) -> list[str]:
-    """What a command has noted in a file."""
+    """Return the words that a command has written to a file."""
     return path.read_text().split() if path.exists() else []
 
 

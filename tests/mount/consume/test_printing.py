@@ -110,7 +110,7 @@ def test_what_comes_is_printed_also_of_new_partitions(topic: Topic) -> None:
         until(lambda: path.exists() and topic.position() == topic.position("b") == 10)
         topic.append("a", 10, 2)
         consumer.read_until(b"a10\na11\n")
-        # What was there before it was told of the partition is not missed.
+        # It also prints records that are older than its discovery of the partition.
         (topic.path / "2").touch()
         append(topic.path / "2", b"new\n")
         shown = consumer.read_until(b"new\n")
@@ -132,7 +132,7 @@ def test_a_deleted_topic_ends_alone(topic: Topic) -> None:
         topic.path.rmdir()
         other.append("a", 1, 1)
         consumer.read_until(b"a1\n")
-        # A topic of that name is another one, which begins anew.
+        # A new topic of the same name is another topic. It is read from its start.
         topic.mount.topic(topic.name)
         topic.append("a", 0, 1)
         consumer.read_until(b"a1\na0\n")

@@ -212,7 +212,7 @@ def test_kills_lose_nothing_and_repeat_one_batch_each(mount: Mount, tmp_path: Pa
         for _ in range(4):
             crowd.start()
         for count in range(kills):
-            # Wherever in a batch they are by then; all together are 80 at least.
+            # The kill hits any point of a batch. There are at least 48 batches: 8 * 120 / 20.
             until(partial(crowd.has_noted, 8 + 12 * count))
             crowd.kill_one()
         crowd.wait_until_done(8)
@@ -238,7 +238,7 @@ def test_positions_in_a_file(topic: Topic, tmp_path: Path) -> None:
         assert (done.returncode, b"another consumer" in done.stderr) == (3, True)
         until(lambda: file.read_text().splitlines()[2].split()[2] == "12")
     assert topic.consume(*options, "--exec", "false", group=False).returncode == 0
-    # A topic that was made anew begins anew.
+    # A topic that is deleted and created again is read from its start.
     topic.path.rmdir()
     topic.mount.topic(topic.name)
     topic.append("a", 0, 3)

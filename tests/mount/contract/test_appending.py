@@ -314,11 +314,13 @@ def test_a_write_whose_flush_fails_keeps_its_records(
     ("size", "unseen"), [(1_500_000, b""), (3_000_000, b"its end\n")], ids=["two pieces", "three"]
 )
 def test_a_record_that_is_too_large_for_one_request(mount: Mount, size: int, unseen: bytes) -> None:
-    """EMSGSIZE a record over `max.message.bytes` … (of a write in pieces the earlier ones stay: a
-    short count, as POSIX has it): who goes on after the short count is told, and no rest of the
-    line becomes a record.
+    """A line over `max.message.bytes` fails with EMSGSIZE, and no part of it becomes a record.
 
-    Of three pieces the third, with the newline, never comes: what comes next is taken for it.
+    The kernel splits the write into pieces. The daemon accepts the first piece, so the write ends
+    with a short count. When the program writes the rest, that write fails.
+
+    Of three pieces, the third with the newline never arrives. The daemon takes the next bytes up to
+    a newline as the rest of the line, and drops them.
     """
     orders = new_topic(mount)
     with opened(orders) as fd:

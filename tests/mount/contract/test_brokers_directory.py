@@ -86,7 +86,7 @@ def test_what_is_kept_is_said_and_what_ends_it_does(tmp_path: Path) -> None:
         assert orders.read_bytes() == b"0\n1\n2\n"
         with open(mount / "orders/.control/compaction", "wb", buffering=0) as file:
             fails(errno.EPERM, file.write, b"run\n")
-        # Who says himself what holds is heard at once.
+        # Settings that the user writes take effect at once.
         mount.run("echo cleanup.policy=delete >> orders/.config")
         mount.run("echo retention.bytes=-1 >> orders/.config")
         assert "the next retention run will delete 3 segments" in mount.events().splitlines()[-1]

@@ -61,7 +61,7 @@ class Consumer:
 
 
 class Group:
-    """A group `G` for a topic `orders`, both made anew in a mount."""
+    """A new group `G` and a new topic `orders` with four partitions, in a mount."""
 
     def __init__(self, mount: Mount, stack: ExitStack) -> None:
         self.mount = mount

@@ -1,4 +1,4 @@
-"""Somebody cuts the file that its writer appends to: what is gone is EIO, and nothing else."""
+"""The active segment's file is truncated: reads of the lost records fail with EIO, no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = 5
     [("append", False), ("sync", False), ("sync", True), ("roll", True), ("read", False)],
 )
 def test_what_is_left_is_read_and_the_log_goes_on(tmp_path: Path, how: str, flushed: bool) -> None:
-    """Whatever meets it first; and after a kill."""
+    """Any operation may be the first to meet the damage. All this also holds after a kill."""
     with mounted(tmp_path) as mount:
         orders = mount.topic()
         for line in LINES:
@@ -59,7 +59,7 @@ def test_what_is_left_is_read_and_the_log_goes_on(tmp_path: Path, how: str, flus
         mount.run("echo again >> $orders", orders=orders)
         rest = mount.run("cat $orders@$end", orders=orders, end=len(LINES))
         assert rest == b"more\nagain\n"
-        # What is left is not whole, as everything is checked to be in the end.
+        # `mounted` checks all partitions in the end. This one is damaged, so it is deleted.
         orders.parent.rmdir()
 
 

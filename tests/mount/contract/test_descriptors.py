@@ -52,7 +52,10 @@ class FewDescriptors(Mount):
 
 @contextlib.contextmanager
 def made(base: Path, topics: dict[str, int], segments: int = 1) -> Iterator[FewDescriptors]:
-    """A mount with topics of so many partitions, of so many segments, a line each."""
+    """A mount with these topics (partitions by name).
+
+    Each partition has `segments` segments of one line.
+    """
     (base / "data").mkdir()
     with LogManager.open(str(base / "data")) as manager:
         for topic, partitions in topics.items():
@@ -132,7 +135,7 @@ def test_one_reader_takes_no_descriptors(tmp_path: Path) -> None:
         )
         append(mount / "orders/0", b"more\n")
         assert mount.run("cat orders/0") == b"more\n"
-        # What was deleted stays readable to whom holds it.
+        # Deleted files stay readable through their open descriptors.
         logs = [name for name in names if name.endswith(".log")]
         assert len(logs) == segments
         for name in logs:

@@ -126,8 +126,9 @@ def test_bytes_never_change_and_the_size_never_shrinks(orders: Orders, flags: in
 
 
 def test_a_new_inode_under_the_name(orders: Orders) -> None:
-    """What rewrites history (retention … drop the head, compaction rewrites segments …) publishes
-    a *new* inode under the name, once per run, and invalidates the kernel's entry.
+    """If retention deletes segments or compaction rewrites them, the name gets a new inode.
+
+    This happens once per run, and invalidates the kernel's cached entry.
     """
     for _ in range(5):
         orders.segment(10)
@@ -159,9 +160,7 @@ def test_a_new_inode_under_the_name(orders: Orders) -> None:
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
 def test_bytes_that_are_gone_are_estale(orders: Orders, flags: int) -> None:
-    """… until … they are gone; from then on a read of bytes that no longer exist fails with
-    ESTALE, never with zeros or other bytes.
-    """
+    """A read of deleted bytes fails with ESTALE, and never returns zeros or other bytes."""
     count = 2 * KEPT // LINE
     orders.segment(count)
     orders.append(10)
@@ -277,7 +276,7 @@ def test_tail_capital_f_starts_over_when_the_head_is_dropped(orders: Orders) -> 
 
 
 def test_a_recovery_that_cuts_makes_a_new_history(own: Mount) -> None:
-    """What rewrites history (… recovery truncates) publishes a *new* inode under the name …"""
+    """If recovery truncates the log, the name gets a new inode."""
     orders = own.topic()
     own.run("for n in 1 2 3; do echo record $n >> orders/0; done")
     before = orders.stat().st_ino

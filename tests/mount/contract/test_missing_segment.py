@@ -1,4 +1,4 @@
-"""A sealed segment whose file is gone: EIO exactly there, and all else as it was."""
+"""The file of a sealed segment is missing: reads fail with EIO there, all else works."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_rest_is_read_and_appended_to(tmp_path: Path, number: int, how: str)
             assert str(path) in said
         mount.run("echo more >> $orders", orders=orders)
         assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
-        # Whoever has the file puts it back.
+        # The user restores the file.
         mount.stop()
         path.write_bytes(whole)
         mount.start()
@@ -74,7 +74,7 @@ def fill(orders: Path) -> None:
 
 
 def lose(path: Path, how: str) -> int:
-    """Have a segment's file gone, or its end; the first offset that is lost."""
+    """Delete the file of a segment, or its second half. Return the first lost offset."""
     if how == "rm":
         path.unlink()
         return FIRST
@@ -151,7 +151,7 @@ def test_its_writer_goes_on(tmp_path: Path) -> None:
 
 
 def test_while_it_is_open(tmp_path: Path) -> None:
-    """What was never flushed is written to a new file."""
+    """The daemon writes the records that were never flushed to a new file."""
     with mounted(tmp_path) as mount:
         orders = mount.topic()
         fill(orders)

@@ -150,7 +150,10 @@ def test_cut_to_the_nothing_that_it_holds(mount: Mount, orders: Path) -> None:
 
 
 def test_one_handle_has_the_right(mount: Mount, orders: Path) -> None:
-    """Who writes first, until it is closed; who appends is let through, and ends it."""
+    """The handle that writes first has the right to write, until it is closed.
+
+    An append is accepted, and ends that right.
+    """
     with opened(orders, WRITE) as first, opened(orders, WRITE) as second:
         os.write(first, b"on")
         fails(errno.EPERM, os.write, second, b"other\n")

@@ -120,9 +120,9 @@ def test_a_measurement_is_kept(foreign: Path) -> None:
     with steered(foreign.parent) as again:
         again.daemon.bytes_read()
         assert (again / "large" / "0").stat().st_size == len(content(3000))
-        # Of 70 KB only the last 4 KiB of each segment, against which its index is checked, and
-        # what lies behind the last entry of the log's offset index: that is checked, as whatever
-        # is read first, and then read.
+        # The log has 70 KB. The mount reads the last 4 KiB of each segment, to check its index, and
+        # the records after the last entry of the offset index: once to check them, as at every
+        # first read, and once more to use them.
         assert again.daemon.bytes_read() < 4 * 4096
 
 

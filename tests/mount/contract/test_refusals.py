@@ -43,8 +43,8 @@ POINTS = (
     "and N@START..END; see .kafkafs/help"
 )
 
-#: What is typed in the mount point; of what the line says that it is refused, why, and what to do
-#: instead.
+#: Per command that is typed in the mount point, the parts of its line in the log: the refused
+#: request, the reason, and what to do instead.
 REFUSED = {
     "mv t new": (
         "rename of t to new",
@@ -195,8 +195,9 @@ def test_a_refusal_says_what_to_do_instead(mount: Mount, typed: str) -> None:
 
 
 def test_a_flood_of_refusals_pushes_no_damage_out(tmp_path: Path) -> None:
-    """3,000 refusals, of which every second has words of its own, take bounded room, and those of
-    the same words are counted.
+    """3,000 refusals take a bounded number of lines.
+
+    Every second refusal has a text of its own. The other half has the same text, and is counted.
     """
     with mounted(tmp_path) as mount:
         orders = mount.topic()

@@ -47,7 +47,7 @@ class Doing:
         return not self._outcome
 
     def end(self) -> object:
-        """What it returned, or its errno."""
+        """Wait for the call to end. Return its result or its errno."""
         self._thread.join(HANG_S)
         return self._outcome.pop()
 
@@ -127,7 +127,7 @@ def test_a_topics_lines_wait_only_for_the_partition_that_they_go_to(
     assert both.end() is None
     assert orders.read_bytes() == b"one\nfor 0\ntwo\nthree\n"
     assert sorted(beside.read_bytes().split()) == sorted(b"for 1 again more third".split())
-    # What goes to others is appended first, and does not wait.
+    # Lines for another partition are appended first, without waiting.
     with steered_mount.held("pwrite", log_name(orders)) as hold:
         both = Doing(append, file, b"a\tfour\nd\tfourth\n")
         hold.wait()

@@ -251,8 +251,8 @@ def test_it_can_be_mapped(own: Mount) -> None:
 
 
 def test_the_pages_of_a_range_that_has_grown_are_dropped(own: Mount) -> None:
-    """A private mapping and sendfile put the end of a growing file into the cache, with zeros
-    behind it.
+    """A private mapping and sendfile put the end of a growing file into the page cache, followed
+    by zeros.
     """
     orders = own.topic()
     append(orders, numbered(0, 10))

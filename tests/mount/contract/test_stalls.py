@@ -1,7 +1,7 @@
-"""What waits for a disk keeps nobody else waiting: a slow fsync, a cold read, a measurement.
+"""A request that waits for a disk (fsync, a cold read, a measurement) delays no other request.
 
-The disk's call is held; everything else must be answered before it is let go (a hold that lasts
-for long fails its test).
+A test blocks a disk operation. The daemon must answer all other requests before the test releases
+the operation. If the operation stays blocked for long, the test fails.
 """
 
 from __future__ import annotations
@@ -92,15 +92,15 @@ def sync(path: Path) -> None:
 def test_a_slow_fsync_delays_no_read_and_no_other_partition(
     steered_mount: SteeredMount, orders: Path, other: Path
 ) -> None:
-    """A slow fsync delays nobody but appenders to the same file, whom the kernel holds."""
+    """A slow fsync delays only appends to the same file, because the kernel blocks these."""
     with stuck(steered_mount, "fdatasync", log_name(orders), lambda: sync(orders)):
         everything_else_goes_on(steered_mount, other)
-        # Nor any read of its own partition …
+        # Reads of the same partition are not delayed …
         assert orders.read_bytes() == b"one\n"
         assert orders.stat().st_size == 4
         assert (orders.parent / ".raw" / "0" / LOG).read_bytes()
         assert "recovery_point 0\n" in (orders.parent / ".meta/0/offsets").read_text()
-        # … nor another partition of the same topic.
+        # … and neither is another partition of the same topic.
         (orders.parent / "1").touch()
         append(orders.parent / "1", b"beside\n")
         assert (orders.parent / "1").read_bytes() == b"beside\n"
@@ -110,9 +110,10 @@ def test_a_slow_fsync_delays_no_read_and_no_other_partition(
 def test_a_slow_fsync_through_another_descriptor_delays_no_append(
     steered_mount: SteeredMount, orders: Path
 ) -> None:
-    """What is appended while an fsync is on its way is not covered by it, and not held up by us.
+    """An append during an fsync is not covered by the fsync, and the daemon does not delay it.
 
-    (fsync holds the lock of the inode: this is one through `.raw`, which is another inode.)
+    (The kernel locks the inode during an fsync. This one goes through `.raw`, which is another
+    inode.)
     """
     with stuck(
         steered_mount,
@@ -169,11 +170,11 @@ def append_or_create(path: Path, data: bytes) -> None:
 
 
 def test_a_cold_read_delays_nobody(steered_mount: SteeredMount, orders: Path, other: Path) -> None:
-    """What can wait on a disk does not run on it: … a read that is not in the page cache."""
+    """A read of data outside the page cache delays no other request."""
     steered_mount.daemon.fail("preadv_nowait", log_name(orders), "EAGAIN")
     with stuck(steered_mount, "preadv", log_name(orders), orders.read_bytes) as read:
         everything_else_goes_on(steered_mount, other)
-        # Nor an append to it, nor what is warm.
+        # An append to the partition and reads from the page cache are not delayed either.
         append(orders, b"two\n")
         with open(orders, "rb") as file:
             assert file.read() == b"one\ntwo\n"
@@ -226,7 +227,7 @@ def test_a_slow_index_delays_nobody(steered_mount: SteeredMount, orders: Path, o
 
 
 def test_measuring_delays_nobody(tmp_path: Path) -> None:
-    """What can wait on a disk does not run on it: … measuring …"""
+    """Measuring a partition delays no other request."""
     (tmp_path / "data").mkdir()
     with LogManager.open(str(tmp_path / "data")) as manager:
         for topic in ("large", "other"):
@@ -308,7 +309,7 @@ def test_what_is_written_down_before_the_past_changes_keeps_nobody_waiting(
     assert follow.read_bytes() == b"one\n"
     steered_mount.daemon.roll(orders.parent.name)
     append(orders, b"two\n")
-    # What was sealed is counted before, and not in the middle of this.
+    # The history counts the sealed segment here, and not during the command below.
     steered_mount.daemon.keep_text()
     append(orders.parent / ".config", b"retention.bytes=1\n")
     line = b"run\n" if command == "retention" else b"0 1\n"

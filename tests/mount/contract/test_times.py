@@ -31,8 +31,10 @@ def shown(tmp_path: Path) -> Iterator[Mount]:
 
 
 def listed(mount: Mount) -> set[bytes]:
-    """What a backup compares, of all but texts that are made when somebody looks, and what a start
-    and an end make anew.
+    """Return what a backup compares: the times, type, inode and size of each file.
+
+    Leaves out files that are generated when they are read, and files that every start and stop
+    writes again.
     """
     made = [".kafkafs/*", "*/.control/*", "*/.config", "*/.meta/*/*", "*/.raw/*/*[!g]"]
     without = [word for name in made for word in ("-not", "-path", f"{mount.path}/{name}")]
@@ -88,7 +90,7 @@ def test_times_are_the_same_after_a_remount(shown: Mount, end: Callable[[Mount],
     end(shown)
     shown.start()
     assert listed(shown) ^ before == set()
-    # What is appended to afterwards is newer, and nothing else is.
+    # After an append, only the files of that partition are newer.
     append(view(orders, ".kv"), b"a key\tone more\n")
     changed = {line.split()[0].decode() for line in listed(shown) - before}
     assert {name for name in changed if "/.raw/" not in name} == {

@@ -47,7 +47,7 @@ def orders(base: Path, **settings: object) -> Iterator[tuple[Mount, Path]]:
         for line in LINES:
             append(first, line)
         yield mount, first
-        # What is left is not whole, as everything is checked to be in the end.
+        # `mounted` checks all partitions in the end. This one is damaged, so it is deleted.
         first.parent.rmdir()
 
 
@@ -55,7 +55,7 @@ def test_damage_is_found_by_the_clock(tmp_path: Path) -> None:
     """On damage appends roll to a new segment, readers get EIO at those records only, a metric and
     a line say so, and nothing is removed.
     """
-    # At its start a mount reads what is behind the last index entry only.
+    # At its start a mount reads only the records after the last index entry.
     settings = {"kafkafs_check_interval_ms": 50, "log_index_interval_bytes": 100}
     with orders(tmp_path, **settings) as (mount, first):
         until(lambda: facts(first, "verify")["checker_checked"] != "-1")
