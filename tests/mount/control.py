@@ -18,7 +18,7 @@ def do(partition: Path, name: str, lines: str) -> None:
 
 
 def facts(partition: Path, name: str) -> dict[str, str]:
-    """What a control file shows, without its table."""
+    """Return the lines of a control file above its table, as values by name."""
     found = {}
     for line in control(partition, name).read_text().splitlines():
         if line.startswith(" "):
@@ -29,7 +29,7 @@ def facts(partition: Path, name: str) -> dict[str, str]:
 
 
 def rows(partition: Path, name: str) -> list[dict[str, str]]:
-    """The table that a control file shows: each row by the names of columns."""
+    """Return the rows of the table in a control file, as values by column name."""
     lines = control(partition, name).read_text().splitlines()
     table = [line for line in lines if line.startswith(" ")]
     if not table:
@@ -46,5 +46,5 @@ def segments(partition: Path) -> int:
 
 
 def keyed(file: Path, keys: int, value: bytes) -> None:
-    """A record of each of so many keys, to a file of `.kv`."""
+    """Append one record for each of `keys` keys to a `.kv` file."""
     append(file, b"".join(b"%05d\t%s\n" % (key, value) for key in range(keys)))

@@ -183,7 +183,7 @@ class FlatDirectory(pyfuse3.Operations):
         if not self._has_said:
             self._has_said = True
             print("held", flush=True)
-        # Who never comes to the release shall fail, not hang.
+        # If a test never releases the write, it shall fail, not hang.
         with trio.move_on_after(HANG_S):
             await self.released.wait()
         return os.pwrite(self._fds[fh], buf, off)

@@ -129,7 +129,7 @@ class Writers:
             process.stdin.write(b"!")
 
     def wait(self, reports: int | None) -> None:
-        """Until so many reports have come in all, or (None) until all of them have ended."""
+        """Wait until `reports` reports have arrived; None: until all processes have ended."""
         while reports is None or self.reports < reports:
             if not self._selector.get_map():
                 assert reports is None, f"ended after {self.reports} reports: {self.ends()}"

@@ -1,6 +1,7 @@
-"""Users who try everything on one partition, under any owners and modes of it and its topic.
+"""Users try every operation on a partition, under many owners and modes of it and its topic.
 
-What they may do is what POSIX says of files with those; on the disk nobody gets more than that.
+POSIX defines what each user may do with files of these owners and modes. In the data directory no
+user has more rights than that.
 """
 
 from __future__ import annotations

@@ -62,17 +62,17 @@ def program(name: str) -> str:
 
 
 def inotify_left() -> None:
-    """What waits for events of files must get an instance of inotify(7): the user has a limit."""
+    """Check that the user may create one more inotify(7) instance: watching files needs one."""
     descriptor = ctypes.CDLL(None).inotify_init1(0)
     assert descriptor >= 0, "none is left: sysctl fs.inotify.max_user_instances=1024"
     os.close(descriptor)
 
 
 class Output:
-    """What comes out of a descriptor, read by a thread as it comes, so that nobody waits for us.
+    """The output on a descriptor. A thread reads it at once, so that the writer never blocks.
 
-    A terminal's master side ends with EIO, which is an end like another. `close` ends the thread:
-    the other side must be closed by then.
+    EIO also ends the output: the master side of a terminal ends with it. `close` waits for the
+    thread, which runs until the other side is closed.
     """
 
     def __init__(self, fd: int) -> None:
@@ -167,7 +167,7 @@ class Running:
         return self._output.size
 
     def errors(self) -> str:
-        """What it has said on standard error."""
+        """Return its standard error so far."""
         return os.pread(self._errors.fileno(), 1 << 16, 0).decode()
 
 
@@ -190,7 +190,7 @@ class Less:
         self._seen = 0
 
     def wait_for(self, text: bytes) -> bytes:
-        """What was drawn since the last call, as soon as `text` is in it."""
+        """Wait for `text`. Return everything that was drawn since the last call."""
         drawn = self._output.wait(lambda data: text in data[self._seen :])
         fresh = drawn[self._seen :]
         self._seen = len(drawn)

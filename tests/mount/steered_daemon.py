@@ -1,14 +1,14 @@
-"""The daemon with a tiller: `kafkafs.fuse.daemon` on a disk that tests hold and fail.
+"""`kafkafs.fuse.daemon` under the control of a test, which can block and fail disk operations.
 
-Run as a program: ``python -m tests.mount.steered_daemon DATA MOUNT [-o OPTIONS]… [--no-epochs]``.
-It says that it is ready as the real one does (sd_notify), then takes commands on standard input,
-one JSON object a line, and answers each with a line of JSON: ``{"answer": …}`` or
-``{"error": "…"}``. The names of commands are the methods of `Commands`. It ends as the real one
-does, or when its input ends. With ``--no-epochs`` it does as on a kernel that cannot be told that
-names lead elsewhere.
+Run as a program: `python -m tests.mount.steered_daemon DATA MOUNT [-o OPTIONS]… [--no-epochs]`.
+It reports that it is ready as the real daemon does (sd_notify). Then it reads commands from
+standard input, one a line, as JSON: `["NAME", [ARGUMENT, …]]`. It answers each with a line of JSON:
+`{"answer": …}` or `{"error": "…"}`. The commands are the methods of `Commands`. It ends as the real
+daemon does, or at the end of its input. With `--no-epochs` it does not use FUSE_NOTIFY_INC_EPOCH,
+as on a kernel without it.
 
-What only retention and compaction will do (drop the head, replace segments) happens here by
-command, on the thread that owns the log, as they will do it. Everything else is the real thing.
+A test can also delete the oldest segments or replace segments by a command. This happens on the
+log's thread, as in retention and compaction. Everything else is the code of the real daemon.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ FOR_EVER = 1 << 62
 
 
 class Disk(Files):
-    """The real disk, of which single operations can be held or fail. Counts what is read.
+    """The real disk. Single operations can block or fail. Counts the bytes that are read.
 
-    `now_ns`: a clock that only slow writes move on.
+    `now_ns`: a clock that only slow writes advance.
     """
 
     def __init__(self, root: str) -> None:
@@ -75,22 +75,23 @@ class Disk(Files):
     def hold(
         self, operation: str, suffix: str, after: int, release: threading.Event
     ) -> threading.Event:
-        """Hold the next call on a path that ends so, when there were `after` of them; the event
-        returned says that it is there.
+        """Block the next call on a path with this suffix, after `after` such calls.
+
+        Return an event that is set when the call blocks.
         """
         reached = threading.Event()
         self._held.append([operation, suffix, release, reached, after])
         return reached
 
     def fail(self, operation: str, suffix: str, error: int, times: int, after: int) -> None:
-        """Let `times` calls on a path that ends so fail, when there were `after` of them.
+        """Fail `times` calls on paths with this suffix, after `after` such calls.
 
         EAGAIN: not in the page cache.
         """
         self._failing.append([operation, suffix, error, times, after])
 
     def slow(self, suffix: str, ns: int) -> None:
-        """From now on each write to a path that ends so takes so long, by `now_ns`."""
+        """From now on each write to a path with this suffix advances `now_ns` by `ns`."""
         self._slow[suffix] = ns
 
     def _enter(self, operation: str, path: str) -> None:
@@ -286,18 +287,18 @@ class Commands:
         self._owner(lambda: clean(self._log(topic), count, dropped))
 
     def keep_text(self) -> None:
-        """What the daemon's periodic work does: read what is to be kept before cuts."""
+        """Do the daemon's periodic work: read the texts to be kept before records are deleted."""
         self._tree.partitions.housekeeping()
 
     def delete_retired(self) -> None:
-        """file.delete.delay.ms is over for all that waits."""
+        """Delete all files that wait for file.delete.delay.ms, as if the delay had passed."""
         self.keep_text()
         remove = self._owner(lambda: self._tree.mount.manager.sweep(FOR_EVER))
         if remove is not None:
             remove()
 
     def close_files(self) -> None:
-        """As when nobody has used the segments for a while (twice: used, not used)."""
+        """Close the segments' files, as if nothing had used them for a while."""
         for _ in range(2):
             for log in list(self._tree.mount.manager.logs()):
                 self._owner(log.age_descriptors)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 class SteeredMount(Mount):
     """A mount; a command is called as a method of `daemon`: `mount.daemon.roll("orders")`.
 
-    `epochs`: as on a kernel that can be told that names lead elsewhere.
+    `epochs`: whether the daemon uses FUSE_NOTIFY_INC_EPOCH; False: as on a kernel without it.
     """
 
     def __init__(self, base: Path, options: Sequence[str] = (), *, epochs: bool = True) -> None:
@@ -45,8 +45,8 @@ class SteeredMount(Mount):
 
     @contextlib.contextmanager
     def held(self, operation: str, suffix: str, after: int = 0) -> Iterator[Hold]:
-        """Hold the daemon's next call of a method of its disk, on a path that ends so; `after`: so
-        many calls go through before.
+        """Block the daemon's next call of a method of its disk, on a path with this suffix, after
+        `after` such calls.
         """
         with Hold(self.daemon, self.daemon.hold(operation, suffix, after)) as hold:
             yield hold
@@ -80,7 +80,7 @@ class Daemon:
 
 
 class Hold:
-    """What is held, until the `with` block ends or before."""
+    """A blocked disk operation. The end of the `with` block releases it, if nothing else has."""
 
     def __init__(self, daemon: Daemon, number: int) -> None:
         self._daemon = daemon
@@ -88,7 +88,7 @@ class Hold:
         self._is_released = False
 
     def wait(self) -> None:
-        """Return when the daemon is there."""
+        """Wait until the daemon has called the operation."""
         assert self._daemon.reached(self._number), "what should be held was never called"
 
     def release(self) -> None:
@@ -96,12 +96,12 @@ class Hold:
         assert self._daemon.release(self._number), "somebody else waited for what is held"
 
     def release_for_the_end(self) -> None:
-        """The daemon is stopping: it may end before it answers."""
+        """Release it while the daemon is stopping: the daemon may end before it answers."""
         self._is_released = True
         self._daemon.begin("release", self._number)
 
     def abandon(self) -> None:
-        """The daemon is gone."""
+        """Do not release it: the daemon was killed."""
         self._is_released = True
 
     def __enter__(self) -> Hold:

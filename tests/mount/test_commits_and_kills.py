@@ -1,7 +1,8 @@
-"""The daemon is killed beside commits, again and again: what was acknowledged is there.
+"""The daemon is killed during commits, again and again: no acknowledged commit is lost.
 
-Shells append and commit what they have appended; a position is never less than the last one whose
-commit has succeeded, nor more than the last one that was asked for, nor behind its log.
+Shells append lines and commit their offsets. After a kill, the committed offset is at least the
+last one whose commit has succeeded. It is at most the last one that the shell has requested, and
+not past the end of the log.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Writer:
         )
 
     def commits(self, count: int) -> None:
-        """Return when it has made so many commits."""
+        """Wait until it has made `count` more commits."""
         while count:
             count -= self._read_line().startswith("done")
 
     def ended(self) -> None:
-        """It has failed; take in what it has said until then."""
+        """Read the rest of its output. It must have failed."""
         while self._read_line():
             pass
         assert self._process.wait() == 1

@@ -296,7 +296,7 @@ def remove(filler: Path) -> None:
 def test_compaction_fails_clearly_and_works_when_there_is_room(
     mount: Mount, fill: Filler, disk: Path
 ) -> None:
-    """It takes nothing of the reserve; what it has written by then goes."""
+    """It does not use the reserve. When it fails, it deletes the files that it has written."""
     keyed, control = something_dirty(mount), mount / "keyed/.control/compaction"
     before = keyed.read_bytes()
     filler = fill(disk)
@@ -382,7 +382,7 @@ def test_without_a_reserve_line_indexes_make_room(mount: Mount, disk: Path) -> N
 
 
 def test_a_topic_that_cannot_be_deleted_stays(mount: Mount, disk: Path) -> None:
-    """On a disk that has nothing left at all a topic is gone, or it is there: no half of it."""
+    """On a completely full disk, deleting a topic either succeeds or changes nothing."""
     fill_bytes(disk)
     count = fill_by_appending(mount, "orders")
     for reserved in reserve_of(mount):

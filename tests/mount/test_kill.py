@@ -1,7 +1,8 @@
-"""The daemon is killed under load, again and again: what was acknowledged is there, once.
+"""The daemon is killed under load, again and again: each acknowledged record is there once.
 
-Every round: recover (now and then the recovery is killed too), look at the whole file, let four
-processes write through rolls, kill the daemon at some moment, and count what each was told.
+In each round the daemon recovers (sometimes the recovery is killed too), and the test reads the
+whole file. Then four processes write across rolls, the test kills the daemon at some moment, and
+counts the acknowledged lines of each process.
 """
 
 from __future__ import annotations

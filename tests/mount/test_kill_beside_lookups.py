@@ -1,7 +1,8 @@
-"""The daemon is killed while the kernel is told of names that lead elsewhere: the mount is free.
+"""The daemon is killed while it notifies the kernel of changed names: the mount can be unmounted.
 
-A lookup holds its directory's lock until it is answered. Nothing that the daemon does may wait for
-that lock: a process that waits in the kernel does not die, and its connection is not ended.
+The kernel holds a directory's lock during a lookup, until the daemon answers. The daemon must never
+wait for that lock: a process that waits in the kernel does not die, and its FUSE connection does
+not end.
 """
 
 from __future__ import annotations

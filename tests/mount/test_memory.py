@@ -51,8 +51,10 @@ def faults(pid: int) -> int:
 
 
 def test_a_large_request_gets_the_memory_of_the_one_before(mount: Mount) -> None:
-    """What a request has freed stays with the daemon: it was given back, and fetched anew page by
-    page, some 700 pages for each MiB that was written.
+    """The daemon keeps the memory that a request has freed.
+
+    Before, it returned the memory to the kernel and got it again page by page: some 700 page faults
+    for each MiB written.
     """
     # Its end is the beginning of a line.
     piece = ((b"x" * 99 + b"\n") * (MIB // 100 + 1))[:MIB]

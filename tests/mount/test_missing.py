@@ -1,4 +1,4 @@
-"""A segment's file is removed beside a living writer: who reads is told, exactly there."""
+"""A segment's file is deleted while its writer runs: reads fail with EIO exactly there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_read_only_mount_beside_the_writer(tmp_path: Path) -> None:
             assert reader.run("cat orders/0@4") == b"4\n5\n6\n7\n"
             assert os.pread(file.fileno(), 4, 0) == b"0\n1\n"
             assert os.pread(file.fileno(), 8, 8) == b"4\n5\n6\n7\n"
-            # Who has it open goes on in what he has been shown.
+            # The open file keeps its size.
             assert os.fstat(file.fileno()).st_size == 16
         fails(errno.EIO, shown.read_bytes)
         assert "offsets 2 to 3 are damaged: the file is missing" in reader.events()

@@ -87,7 +87,7 @@ def test_a_chmod_reaches_the_files_that_are_there_and_later_ones(private: Mount)
     use(private, "t")
     assert open_to_others(private, "t-0") == {}
     private.run("chmod 644 t/0; chmod 750 t")
-    # Who is in the topic's group reaches it; nobody else.
+    # Members of the topic's group can reach it, other users cannot.
     assert {*open_to_others(private, "t-0").values()} == {0o750, 0o640}
     os.chown(private / "t", ALICE, ALICE)
     assert open_to_others(private, "t-0") == {}, "root's group is not the topic's"
@@ -207,7 +207,7 @@ def test_a_chmod_of_a_topic_that_nobody_made_here_changes_no_partition(private: 
 
 
 def test_what_root_writes_belongs_to_the_daemon_s_user(private: Mount) -> None:
-    """Whoever made the directory can read it: the daemon is locked out by no mode."""
+    """All files belong to the owner of the data directory, so no mode locks the daemon out."""
     private.run("mkdir -m 700 t; seq 100 >> t/0; echo run > t/.control/roll; seq 100 >> t/0")
     private.run("echo cleanup.policy=compact >> t/.config")
     private.stop()

@@ -1,5 +1,6 @@
-"""The system lets the daemon start no thread: who needs one is told so at once, what needs none
-goes on, and all goes on when there are threads again.
+"""The daemon cannot start threads: requests that need one fail at once, all others succeed.
+
+When threads are available again, all requests succeed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def output(command: list[str], path: Path) -> bytes:
-    """What a program prints with a file as its input."""
+    """Return the output of a program that reads the file as standard input."""
     with path.open("rb") as file:
         done = subprocess.run(
             [program(command[0]), *command[1:]], stdin=file, capture_output=True, timeout=HANG_S
@@ -68,7 +68,7 @@ def test_it_prints_all_and_ends(orders: Path, command: str, name: str) -> None:
 
 
 def test_ssh_sends_all_and_ends(orders: Path, tmp_path: Path) -> None:
-    """The server runs behind the client, without a port."""
+    """The client starts the server as its ProxyCommand, without a port."""
     for name in ("host", "user"):
         make_key = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f"]
         subprocess.run([*make_key, str(tmp_path / name)], check=True)

@@ -1,4 +1,4 @@
-"""Who reads on while retention and compaction go over what he reads: each record once."""
+"""A reader continues during retention and compaction, and gets each record once."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Writer(threading.Thread):
             self.count += 1
 
     def end(self) -> int:
-        """How many there are in the end."""
+        """Stop, and return the number of lines written."""
         self._ending.set()
         self.join()
         return self.count
 
     def more(self, count: int) -> int:
-        """Wait until there are so many more; how many there are then."""
+        """Wait until `count` more lines are written. Return the number of lines."""
         wanted = self.count + count
         until(lambda: self.count >= wanted)
         return self.count
@@ -79,7 +79,7 @@ def orders(mount: Mount) -> Path:
 
 
 def seal(orders: Path, writer: Writer) -> int:
-    """A segment more; how many records there are by then, not fewer than are sealed."""
+    """Seal a segment. Return the number of lines now, at least as many as are sealed."""
     writer.more(100)
     do(orders, "roll", "run")
     return writer.count
@@ -171,7 +171,7 @@ def test_less_goes_back_in_the_history_that_it_has_opened(orders: Path) -> None:
 
 
 class Tail:
-    """`tail -F`, which opens the file by its name anew whenever nothing has come."""
+    """`tail -F`, which opens the file by its name again whenever no data has arrived."""
 
     rounds = ROUNDS
 
@@ -283,7 +283,7 @@ def shipper(request: pytest.FixtureRequest, orders: Path, tmp_path: Path) -> Ite
 def test_a_shipper_gets_each_record_once(
     mount: Mount, orders: Path, shipper: Shipper, change: object
 ) -> None:
-    """The file is the same over all rounds, and the shipper is started anew in every other one."""
+    """The inode number is the same in all rounds. The shipper restarts in every other round."""
     assert callable(change)
     inode = (orders.parent / ".follow/0").stat().st_ino
     with Writer(orders) as writer:
@@ -301,7 +301,7 @@ def test_a_shipper_gets_each_record_once(
 
 
 def begin(orders: Path, count: int) -> None:
-    """So many records, all of which somebody could see, and all gone but one that comes later."""
+    """Append `count` records while `.follow` is in use, and one more. Delete all but the last."""
     assert (orders.parent / ".follow/0").stat().st_size >= 0
     value(orders, lines(count))
     do(orders, "roll", "run")
@@ -343,7 +343,7 @@ def test_a_program_that_begins_after_retention_gets_what_is_left(
 def test_a_program_that_comes_back_after_retention_gets_on(
     mount: Mount, orders: Path, tmp_path: Path
 ) -> None:
-    """What it has missed is a line in the log."""
+    """One line in the log names the offsets that it missed."""
     program("logtail")
     value(orders, lines(10))
     state = tmp_path / "state"

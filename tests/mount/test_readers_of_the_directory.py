@@ -1,4 +1,7 @@
-"""Who may read a data directory and not its mount: commands that only read have the directory."""
+"""A user may read the data directory, but not its mount: commands that only read still work.
+
+They read the data directory.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.mount.mounting import needs_root
 
 @needs_root
 def test_who_may_not_look_into_the_mount_has_the_data_directory() -> None:
-    """… whichever of the two is given."""
+    """The user may name the mount or the data directory."""
     with tempfile.TemporaryDirectory(prefix="kafkafs-machine-") as directory:
         Path(directory).chmod(0o755)
         done = Machine(Path(directory)).run(

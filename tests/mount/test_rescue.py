@@ -55,7 +55,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def tail(path: Path) -> Iterator[IO[bytes]]:
-    """What ``tail -f`` says, from the first line on."""
+    """Yield the output of `tail -f`, from the first line on."""
     process = subprocess.Popen(["tail", "-f", "-n", "+1", str(path)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

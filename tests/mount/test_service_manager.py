@@ -1,4 +1,4 @@
-"""What a service manager is told: a socket that waits as systemd's does, and the real daemon."""
+"""The daemon's messages to a service manager, received by a socket such as systemd's."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Manager:
         return not select.select([self._socket], [], [], seconds)[0]
 
     def forget(self) -> None:
-        """What has been sent so far."""
+        """Discard the messages sent so far."""
         while not self.says_nothing(0):
             self.next()
 

@@ -1,4 +1,4 @@
-"""A daemon that is stuck: who mounts or unmounts is told so, and --force and --lazy help."""
+"""The daemon is stuck: mount and umount report this, and --force and --lazy help."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ mount_point.unmount = unmount_and_reuse
 
 
 def kafkafs(*arguments: object, before: str = "") -> tuple[int, str]:
-    """Exit status, and what was said on standard error."""
+    """Run kafkafs. Return its exit status and its standard error."""
     done = subprocess.run(
         [sys.executable, "-c", IMPATIENT.format(before=before), *map(str, arguments)],
         cwd=ROOT,

@@ -1,7 +1,7 @@
-"""Programs as people use them, on a mounted partition: what they write is there, and comes back.
+"""Common programs on a mounted partition: the data that they write can be read back.
 
-A partition is to them a file under `chattr +a`. What each test compares with is the bytes that
-went in, a plain file beside the mount, or what the same program says of a plain file.
+To them a partition is like a file with `chattr +a`. Each test compares with the bytes written, with
+a plain file outside the mount, or with the same program's output for a plain file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people do with snapshots of a whole topic, while lines are appended to it."""
+"""Common programs read snapshots of a whole topic, while lines are appended to it."""
 
 from __future__ import annotations
 

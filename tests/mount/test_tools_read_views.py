@@ -1,6 +1,6 @@
-"""jq, awk, sqlite3 and DuckDB read `.kv` and `.jsonl` from the mount, and count and sum right.
+"""jq, awk, sqlite3 and DuckDB read `.kv` and `.jsonl` from the mount; counts and sums are right.
 
-What each is compared with is worked out in Python from the records that were written.
+The tests compute the expected results in Python, from the records that they have written.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def test_awk_tells_tombstones_from_empty_values(views: Mount) -> None:
     words = {"AWK": program("awk"), "KINDS": kinds + counts}
     said = views.run('"$AWK" -F "\t" "$KINDS" odd/.kv/0', **words)
     assert list(map(int, said.split())) == [0, 1, 1, len(ODD)]
-    # What has no key has no TAB of its own either, but one in the value looks like that.
+    # The line of a record without a key has no TAB: a TAB in its value is escaped.
     said = views.run('"$AWK" -F "\t" "$KINDS" keyless/.kv/0', **words)
     assert list(map(int, said.split())) == [len(KEYLESS), 0, 0, len(KEYLESS)]
 

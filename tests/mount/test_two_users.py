@@ -1,7 +1,7 @@
-"""Who may do what: each line of the reference's table, by two users on one mount.
+"""Permissions: two users on one mount try each line of the table in the reference.
 
-The users are numbers that no file of the system knows. Root mounts; everybody may write the root of
-the mount, so that only topics and partitions decide.
+The users are uids without an account on the system. Root mounts. Everybody may write the root of
+the mount, so that only the modes of topics and partitions decide.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ cd "$BASE"
 mkdir --parents data mnt
 """
 
-# What may end a mount whose daemon does nothing, without root: the kernel's file for it. The second
-# time nobody sees the daemon, as after a kill that did not free the mount.
+# Unmounts while the daemon is stopped, without root: `{end}` has to use the kernel's fusectl file.
+# CLEANED does not find the daemon, as after a kill that did not free the mount.
 UNANSWERED = """
 kafkafs mount data mnt > /dev/null
 daemon=$("$PYTHON" -c 'import os; print(os.getxattr("mnt", "user.kafkafs.pid").decode())')
