@@ -32,7 +32,7 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """What a process of Spark is started with; its temporary files go to ``scratch``."""
+    """Environment variables of a Spark process. Its temporary files go to `scratch`."""
     return {
         **{name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ},
         "PYSPARK_PYTHON": sys.executable,
@@ -47,7 +47,7 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 class Cluster:
-    """A running cluster; a context manager. ``base`` is its directory."""
+    """A running cluster; a context manager. `base` is its directory."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -99,7 +99,7 @@ class Cluster:
         return JavaServer(["env", "-i", *words, str(program), main, *arguments])
 
     def settings(self) -> dict[str, str]:
-        """What a driver has to say to run here."""
+        """Settings of a driver that runs on this cluster."""
         return {
             "spark.master": self.master,
             "spark.executor.memory": "512m",

@@ -46,10 +46,11 @@ def session(settings: dict[str, str]) -> SparkSession:
 
 
 def rows(count: int, trouble: str, flags: str) -> Callable[[int, Iterable[int]], Iterator[Row]]:
-    """What a task does: `count` rows, after `trouble` in the first attempt of task 1.
+    """Return the function that a task runs: it yields `count` rows.
 
-    ``blocked``: with half of its rows it stops for ever, which the file `blocked` tells, with the
-    number of its process. ``slow``: it waits there until another attempt has all of its rows.
+    If there is `trouble`, the first attempt of task 1 stops after half of its rows, and writes its
+    process id to the file `blocked`. With `blocked` it stops for ever. With `slow` it waits until
+    another attempt has yielded all of its rows.
     """
 
     def generate(task: int, _: Iterable[int]) -> Iterator[Row]:

@@ -87,7 +87,7 @@ def streaming(
     end: str = "all",
     settings: Mapping[str, str] | None = None,
 ) -> Driver:
-    """A driver with queries, which have their files in `base` where nothing else is said."""
+    """A driver with streaming queries. By default their files are in `base`."""
     given = [
         {"lines": str(base / "lines"), "checkpoint": str(base / f"checkpoint-{number}"), **query}
         for number, query in enumerate(queries)
@@ -133,7 +133,7 @@ def add_lines(directory: Path, name: str, count: int = 50) -> None:
 
 
 def written(data: Path) -> list[list[str]]:
-    """What a consumer gets of each partition."""
+    """Return the values that a consumer reads, for each partition."""
     with LogManager.open(str(data), read_only=True) as manager:
         return [
             [(record.value or b"").decode() for record in manager.log(TOPIC, each).records()]

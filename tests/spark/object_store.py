@@ -1,4 +1,4 @@
-"""S3 on this machine: a server of moto in a thread, and what it is asked for."""
+"""S3 on this machine: a moto server in a thread, and a list of its requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Requests(logging.Handler):
-    """What was asked for, as (GET, HEAD or LIST, path)."""
+    """The requests to the server, as (GET, HEAD or LIST, path)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Requests(logging.Handler):
             self.seen.append(("LIST" if found[3] else found[1], found[2]))
 
     def of(self, suffix: str) -> list[str]:
-        """What was done to the objects whose names end so."""
+        """Return the kinds of the requests for objects whose names end with `suffix`."""
         return [kind for kind, path in self.seen if path.endswith(suffix)]
 
 
@@ -66,7 +66,10 @@ class Bucket:
         self.filesystem.delete_file(f"{self.root}/{name}")
 
     def sync(self, data: Path) -> None:
-        """Make it like a directory: what is new or other, by name, and what is gone."""
+        """Make the bucket equal to a directory.
+
+        Writes new and changed files in the order of their names, then deletes missing ones.
+        """
         now = {
             str(path.relative_to(data)): path.read_bytes()
             for path in sorted(data.rglob("*"))

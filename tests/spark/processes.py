@@ -1,4 +1,4 @@
-"""Processes of this machine: who has started whom, and how they are ended."""
+"""Processes of this machine: list the children of a process, and end processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def tree_of(pid: int) -> list[int]:
-    """A process and all that it has started, and they."""
+    """A process and all its descendants."""
     children: dict[int, list[int]] = {}
     for each, parent, _ in _processes():
         children.setdefault(parent, []).append(each)

@@ -19,7 +19,7 @@ SCHEMA = rows.chosen(rows.spark_schema(["topic", "partition", "offset", "value"]
 
 
 class Seen(NamedTuple):
-    """What tests look at of a row."""
+    """The columns of a row that tests compare."""
 
     topic: str
     partition: int
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 
 def read(parts: Iterable[InputPartition]) -> list[Seen]:
-    """What tasks read, in the order of partitions and offsets of each."""
+    """Return the rows that the tasks read. Check that the offsets of a partition ascend."""
     found = [
         Seen(*row.values())
         for part in parts
@@ -42,7 +42,7 @@ def read(parts: Iterable[InputPartition]) -> list[Seen]:
 
 
 def batch_parts(data: Path, **options: object) -> list[InputPartition]:
-    """What a batch query plans, of all topics where none is named."""
+    """Return the partitions that a batch query plans, by default of all topics."""
     return batch_reader(data, **options).partitions()
 
 
@@ -51,7 +51,7 @@ def batch_reader(data: Path, **options: object) -> BatchReader:
 
 
 def batch(data: Path, **options: object) -> list[Seen]:
-    """What a batch query reads."""
+    """Return the rows that a batch query reads."""
     return read(batch_parts(data, **options))
 
 
@@ -63,9 +63,9 @@ def given(data: Path, options: dict[str, object]) -> dict[str, str]:
 
 
 class Stream:
-    """A streaming query: what Spark does around `StreamPlan`, batch by batch.
+    """A streaming query, which calls `StreamPlan` as Spark does, batch by batch.
 
-    `log` is what its checkpoint holds, the ends of all batches so far.
+    `log`: the content of its checkpoint, the ends of all batches so far.
     """
 
     def __init__(self, data: Path, log: list[Reached] | None = None, /, **options: object) -> None:

@@ -1,17 +1,18 @@
-"""`format("steered")`: the sink of kafkafs, which ends at a point of its commit.
+"""`format("steered")`: the sink of kafkafs, which fails at a chosen point of its commit.
 
-It is the sink itself, with one option more: `steer`, where in its work, and of which batch
-(`before:1`). All of it happens in the processes that Spark makes for sinks.
+It is the real sink with one more option, `steer`: the point and the batch (`before:1`). All of it
+runs in the processes that Spark starts for sinks.
 
-Points at which the driver dies, with all its processes, as by SIGKILL to each:
+At these points the driver and all its processes die, as if each had got SIGKILL:
 
-- ``before``: all tasks have staged, and nobody has been asked for anything;
-- ``asked``: the owner, a daemon, has got the request, and nobody has looked for an outcome;
-- ``committed``: this process is the owner; it has written down that the batch is committed, and
-  has no marker written;
-- ``adopted``: the owner has told the outcome, and Spark's commit log does not have the batch.
+- `before`: all tasks have staged their rows, and the driver has not requested the commit;
+- `asked`: the owner is a daemon. It has received the request, and the driver has not read the
+  outcome yet;
+- `committed`: this process is the owner. It has recorded the commit of the batch, and has not
+  written any marker;
+- `adopted`: the owner has reported the outcome, and Spark's commit log does not have the batch.
 
-At ``fail`` each task's first attempt fails when it has staged everything.
+At `fail` the first attempt of each task fails after it has staged all rows.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def die() -> None:
 
 
 class DyingDisk(Files):
-    """A disk under whose owner the driver dies.
+    """A disk that ends the driver at the second write of `FILE`.
 
-    An adoption replaces the file of what was adopted twice: it means to, and it has.
+    An adoption writes this file twice: when it begins, and when the batch is committed.
     """
 
     _replaced = 0

@@ -35,9 +35,12 @@ pytestmark = pytest.mark.soak
 
 
 def write(data: Path, clock: Clock, **settings: object) -> None:
-    """A compacted topic of two partitions, one of which was cleaned before, and another topic."""
+    """Write a compacted topic `t` and another topic, with two partitions each.
+
+    The cleaner has run on both partitions of `t`: on partition 0 before its last records.
+    """
     data.mkdir()
-    # Producers that were last heard of long ago are forgotten by whoever opens the directory.
+    # When a log is opened, it drops producers that have been idle for long.
     clock.now_ms = time.time_ns() // 1_000_000
     settings |= {"log_index_interval_bytes": 150, "log_cleaner_delete_retention_ms": 1000}
     write_settings(data, **settings)
@@ -195,7 +198,7 @@ def fill(mount: Mount, orders: Path, rounds: range) -> None:
 
 
 def test_a_mounted_directory_is_swapped_by_its_daemon(spark: SparkSession, tmp_path: Path) -> None:
-    """Who reads on with `tail -f` sees each record once."""
+    """A reader with `tail -f` gets each record once."""
     with mounted(tmp_path) as mount:
         orders = mount.topic()
         append(

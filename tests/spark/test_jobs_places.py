@@ -108,8 +108,8 @@ def test_an_interrupt_cancels_what_runs(spark: SparkSession, tmp_path: Path) -> 
     while context.statusTracker().getActiveJobsIds():
         assert time.monotonic() < end
     assert context.getLocalProperty("spark.jobGroup.id") == group
-    # What was interrupted was the answer to this thread, which the JVM has given a new one since;
-    # for that no session is the active one before this.
+    # The interrupt broke this thread's connection to the JVM. A new thread of the JVM serves the
+    # new connection. It has no active session until this call.
     spark.createDataFrame([(1,)], "number int")
 
 

@@ -1,4 +1,4 @@
-"""What of the jobs needs no session: figures that add up, the picture, what a failure says."""
+"""Parts of the jobs that need no session: sums of figures, the chart, messages of failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORDS = st.lists(
 
 
 def counted(*parts: list[Record]) -> RangeStats:
-    """The figures of records that are read in so many pieces."""
+    """Return the figures of records that are read in these parts."""
     stats = RangeStats("t", 0, 0, 0)
     for records in parts:
         data = encode(records)
@@ -132,7 +132,7 @@ def test_an_export_knows_its_data_directory_from_anywhere(
     for path in ("data", "../one/data", str(tmp_path / "one" / "data")):
         assert export.plan(path, out).figures["offsets"] == 0
         assert export.plan(path, f"file://{out}").figures["offsets"] == 0
-    # How it is read may change: a run that is told of lost data can be told to go on.
+    # `failOnDataLoss` may change: a run that failed because of lost data can continue.
     export.plan("../one/data", out, export.ExportOptions(source={"failOnDataLoss": "false"}))
     with pytest.raises(InvalidConfig, match="of other data"):
         export.plan("../one/data", out, export.ExportOptions(source={"startingTimestamp": "5"}))

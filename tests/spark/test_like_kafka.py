@@ -1,6 +1,7 @@
-"""What Spark's own Kafka source reads from a broker, ours reads from the broker's directory.
+"""From a broker's directory our source reads the same rows as Spark's Kafka source from the broker.
 
-The broker runs meanwhile.  The same options, the same rows: all columns, headers too.
+The broker is running. Both sources get the same options. The tests compare all columns, including
+headers.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def test_streams(both: Both, tmp_path: Path) -> None:
 
 
 def run_both(both: Both, directory: Path, options: Options) -> list[list[Row]]:
-    """What each has written to Parquet by now."""
+    """Run both queries. Return the rows that each has written to Parquet so far."""
     found = []
     for name, frame in zip(("theirs", "ours"), both.frames(options, stream=True), strict=True):
         query = (

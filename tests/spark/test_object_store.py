@@ -47,7 +47,7 @@ def bucket(store: ObjectStore) -> Bucket:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two topics: one of many segments, one with transactions, one of which is open."""
+    """Two topics: `many` has many segments; `atomic` has transactions, and one is open."""
     data = tmp_path_factory.mktemp("made")
     with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
         segmented(manager, "many", 4)

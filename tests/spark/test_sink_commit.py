@@ -69,7 +69,7 @@ def streams(data: Path) -> StreamWriter:
 
 
 def task(data: Path, write: SinkWrite, number: int, *values: bytes, tries: int = 0) -> StagedTask:
-    """What a task leaves behind that writes these values."""
+    """Stage these values as a task does. Return the task's message to the driver."""
     name = StagedName(write.query, write.batch, number, tries)
     staging = Staging(str(data), name, topic="orders")
     staging.add(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}))
@@ -168,12 +168,12 @@ def test_batches_of_a_stream(data: Path, streams: StreamWriter) -> None:
     with pytest.raises(Fenced):
         streams.commit([task(data, STREAM._replace(batch=3), 0, b"fenced", tries=1)], 3)
     assert values(data) == [b"0", b"2"]
-    # What was refused is there until somebody aborts it, or it is old.
+    # The files of a refused batch stay until an abort, or until they are old.
     assert staged(data) == ["stream-3-0-0.staged", "stream-3-0-1.staged"]
 
 
 def lose(path: Path, lost: str) -> None:
-    """What a power cut takes of a file that nobody has flushed."""
+    """Damage an unflushed file as a power cut does."""
     size, batch = path.stat().st_size, parse_header(path.read_bytes()).size
     assert size > 2 * batch
     if lost == "file":
@@ -204,7 +204,7 @@ def test_a_power_cut_before_the_commit(data: Path, streams: StreamWriter, lost: 
 
 
 def test_a_missing_topic(data: Path) -> None:
-    """The driver says so before it begins, or creates it where that is asked for."""
+    """The driver fails before the query begins. With `topicPartitions` it creates the topic."""
     with pytest.raises(UnknownTopicOrPartition, match="'topicPartitions', or kafkafs create "):
         batches(data, topic="new")
     for _ in range(2):

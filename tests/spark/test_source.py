@@ -1,7 +1,7 @@
 """The source in a Spark session: DataFrames, streaming queries, their checkpoints and errors.
 
-What is planned and read is tested without a session (`test_source_batch`,
-`test_source_stream_plan`); here is what only Spark can tell.
+`test_source_batch` and `test_source_stream_plan` test planning and reading without a session. The
+tests here need Spark.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def load(spark: SparkSession, data: Path, schema: str | None = None, **options: 
 
 
 def error_of(exception: BaseException) -> str:
-    """What a user gets to read."""
+    """The message that the user reads."""
     return str(exception)
 
 
@@ -148,7 +148,7 @@ def test_options_of_a_stream_are_refused_in_one_line(spark: SparkSession, data: 
 
 
 def test_the_extra_asks_for_the_pyspark_that_the_code_needs() -> None:
-    """What PySpark's own docstrings say about the methods that this overrides."""
+    """PySpark's docstrings state the version that added each method that our classes override."""
     needed = {(4, 0)}
     for ours in (KafkafsDataSource, BatchReader, StreamReader, BatchWriter, StreamWriter):
         for theirs in (each for each in ours.__mro__ if each.__module__.startswith("pyspark.")):

@@ -1,4 +1,4 @@
-"""What is planned of logs whose writer deletes and cleans since the planner has looked at them."""
+"""The writer deletes or compacts records after the planner has opened the logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.storage.segmented import DAY_MS, segmented
 
 
 def rows(data: Path, meanwhile: Callable[[], object], **options: object) -> list[Seen]:
-    """The rows of a batch query, of which the planner has opened the logs before something."""
+    """Return the rows of a batch query. Its planner opens the logs before `meanwhile` runs."""
     chosen = parse(given(data, {"failOnDataLoss": "false", **options}), "batch")
     subscribed = SubscribedLogs(chosen)
     try:

@@ -215,7 +215,7 @@ def test_a_query_that_stops_may_start_behind_where_it_stops(tmp_path: Path) -> N
         append(log, b"a")
         with Stream(tmp_path, startingTimestamp=NOW_MS + 5) as stream:
             stream.plan.stop_at_latest()
-            # What is as young as is asked for has come since.
+            # The first record with the starting timestamp arrives after the end was chosen.
             append(log, b"b")
             append(log, b"c", timestamp_ms=NOW_MS + 5)
             assert stream.rest() == []

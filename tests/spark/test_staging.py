@@ -328,7 +328,7 @@ def test_a_tiered_topic_takes_no_rows(tmp_path: Path) -> None:
 
 
 def test_a_missing_topic_is_created(data: Path) -> None:
-    """Before its first row, with so many partitions; a topic that is there stays as it is."""
+    """It is created before the first row. An existing topic keeps its number of partitions."""
     rows = [{"topic": name, "key": b"%d" % n, "value": b"v"} for n in range(50) for name in "ab"]
     write(data, batch(rows), topic_partitions=4)
     for name in "ab":

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 EPOCH_MS = three_values.EPOCH_MS
 ALL = rows.chosen(rows.full_schema(True))
 TEXTS = [None, b"", b"a", b"ab", b"aab", b"b", b"\xff", b"a\xffb", "ä".encode(), b"a%", b"orders"]
-# Malformed bytes, of which Spark counts other characters than Java makes.
+# Malformed UTF-8: Spark counts more or fewer characters than Java decodes.
 ODD_TEXTS = [b"ab\xe4cd", b"ab\xf0cd", b"ab\xf8cd", b"ab\xe4\xb8cd", b"aa\xe4aa", b"a\xe4b"]
 ODD_TEXTS += [b"ab_\xe4cd", b"ab%\xe4cd", b"abcd", b"\xed\xa0\x80ab"]
 ODD_TEXTS += [b"it's", "\U0001f600b".encode(), "\U0001f600bb".encode()]

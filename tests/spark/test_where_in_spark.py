@@ -131,7 +131,7 @@ def test_times_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> 
         assert count(where=local, timeZone="America/New_York") == 0
         assert count(where=local.replace("22:", "17:"), timeZone="America/New_York") == 1
         assert count(where=local.replace("20'", "20Z'")) == 1
-        # What the error advises works, however the zone is spelt.
+        # The error's advice works for every spelling of the zone.
         for zone_name, name in (("UTC+02:00", "UTC\\+02:00"), ("PST", "PST"), ("GMT+2", "GMT\\+2")):
             spark.conf.set("spark.sql.session.timeZone", zone_name)
             with pytest.raises(Exception, match=f"Set the option 'timeZone' to {name},"):
