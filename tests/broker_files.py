@@ -1,7 +1,7 @@
-"""What a broker does to a data directory's files, step by step, without a broker.
+"""Change the files of a data directory as a broker does, step by step, without a broker.
 
-Each method renames, writes and removes as Kafka does (``UnifiedLog``, ``LocalLog``,
-``LogManager``); ``step`` is called after every single change that another process could see.
+Each method renames, writes and removes files as Kafka does (`UnifiedLog`, `LocalLog`,
+`LogManager`). It calls `step` after every change that another process could see.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BrokerPartition:
         return [value for offset, value in self.records if offset >= self.log_start]
 
     def text(self) -> bytes:
-        """What a file of values shows."""
+        """Return the text of the partition's file in the values view."""
         return b"".join(value + b"\n" for value in self.values)
 
     # -- the end -------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class BrokerPartition:
         self.step()
 
     def start_over(self, offset: int) -> None:
-        """Drop everything and begin anew (``LocalLog.truncateFullyAndStartAt``)."""
+        """Delete all segments and start at `offset` (`LocalLog.truncateFullyAndStartAt`)."""
         for base in self.bases:
             self._mark_deleted(base)
         self.records = []
@@ -280,7 +280,7 @@ class BrokerPartition:
             Path(f"{path}{paths.SWAP}").rename(path)
             self.step()
         Path(f"{new[-1]}{paths.SWAP}").rename(new[-1])
-        # What was appended meanwhile is there too.
+        # Records that `step` has appended during the cleaning are kept, too.
         self.records = [
             record for record in self.records if record in kept or record[0] > kept_until
         ]
@@ -288,7 +288,7 @@ class BrokerPartition:
         self.step()
 
     def _cleaned(self, base: int, kept: Mapping[int, bytes], decided: Collection[int]) -> bytes:
-        """What is left of a segment."""
+        """Return the bytes of a segment after the cleaning."""
         data, at, left = self.log(base).read_bytes(), 0, b""
         while at < len(data):
             header = parse_header(data[at:])

@@ -1,11 +1,12 @@
-"""What a cleaning leaves, as a function over decoded batches: Kafka's ``LogCleaner`` with dicts.
+"""A model of Kafka's `LogCleaner`: it cleans decoded batches, with dicts.
 
-Slow and simple on purpose, and it shares no code with the product's cleaner.  Facts in (segments
-of batches, what is known of producers and aborted transactions, settings, the time), facts out:
-which batches with which records every new segment has, and what its transaction index says.
+The model is slow and simple on purpose, and shares no code with the product's cleaner. Its input
+is the segments with their batches, the state of producers, the aborted transactions, the settings
+and the time. Its result has the batches and records of every new segment, and the entries of the
+segment's transaction index.
 
-Rules: ``LogCleanerManager.cleanableOffsets``, ``Cleaner`` (``buildOffsetMap``,
-``groupSegmentsBySize``, ``cleanInto``), ``CleanedTransactionMetadata``, ``MemoryRecords.filterTo``.
+Rules: `LogCleanerManager.cleanableOffsets`, `Cleaner` (`buildOffsetMap`, `groupSegmentsBySize`,
+`cleanInto`), `CleanedTransactionMetadata`, `MemoryRecords.filterTo`.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ class Rules(NamedTuple):
 
 
 class Range(NamedTuple):
-    """What can be cleaned: map from ``first_dirty``, whole segments below ``first_uncleanable``."""
+    """The cleanable part of a log: whole segments below `first_uncleanable`.
+
+    The map of keys is built from `first_dirty` on.
+    """
 
     first_dirty: int
     first_uncleanable: int
@@ -296,7 +300,7 @@ def clean(log: ModelLog, where: Range, rules: Rules, now_ms: int, usable: int = 
     already_clean = [s for s in log.segments if s.base_offset < where.first_dirty]
     legacy_horizon = already_clean[-1].mtime_ms - rules.delete_retention_ms if already_clean else 0
     transactions = Transactions(log.aborted)
-    # What was clean stays so, also where less of it can be cleaned now.
+    # The next cleaning never starts at a lower offset, even if this map ends before `first_dirty`.
     outcome = Outcome(max(end, where.first_dirty), len(segments), [], keys)
     for members in group(segments, rules, where.first_uncleanable):
         kept: list[ModelBatch] = []
@@ -328,7 +332,7 @@ def _clean_batch(
     rules: Rules,
     now_ms: int,
 ) -> ModelBatch | None:
-    """What is left of a batch; None where it goes with all that it says."""
+    """Return the batch with the records that stay, or None if the whole batch is removed."""
     over = batch.horizon is not None and batch.horizon <= now_ms
     discard = may_be_dropped and (over or not batch.control)
 

@@ -1,4 +1,4 @@
-"""What all tests rely on, whoever started them."""
+"""Settings, options and hooks of pytest for all tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SPARK_SESSION = "spark: SparkSession"
 """A file with a test that has such an argument asks for the Spark session."""
 
 
-#: The gate judges every so many stops of a crash test.
+#: In the gate, a crash test checks every Nth stop.
 GATE_STOPS = 9
 
 
@@ -77,7 +77,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_configure() -> None:
-    """What `nohup` or `&` has us ignore, the daemons that tests start would ignore too."""
+    """Restore the default actions of SIGINT and SIGHUP, which `&` and `nohup` set to ignore.
+
+    Otherwise the daemons that tests start would inherit this and ignore the signals, too.
+    """
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""A client's reading of fetch responses (0.7's ``MessageSetSend`` and ``MultiMessageSetSend``)."""
+"""Decode fetch responses as a 0.7 client does (`MessageSetSend` and `MultiMessageSetSend`)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _MESSAGE = Struct(">ib")
 
 
 class Response(NamedTuple):
-    """A ``MessageSetSend``: its error code and the bytes of its messages."""
+    """A `MessageSetSend`: its error code and the bytes of its messages."""
 
     error: int
     messages: bytes
 
 
 def decode_response(data: bytes) -> Response:
-    """A whole ``MessageSetSend`` and nothing behind it."""
+    """Decode one whole `MessageSetSend`; fail if bytes follow it."""
     [response] = _responses(data)
     return response
 
 
 def decode_multi_response(data: bytes) -> list[Response]:
-    """A whole ``MultiMessageSetSend`` and nothing behind it."""
+    """Decode one whole `MultiMessageSetSend`; fail if bytes follow it."""
     error, body = decode_response(data)
     assert error == 0, "the error code of a multi-response is always 0"
     return list(_responses(body))

@@ -1,6 +1,6 @@
-"""File systems of a test's own: small ones, to be filled, of each kind that a log may lie on.
+"""Make small file systems for one test, which may fill them, of each kind that can hold a log.
 
-They are made and mounted by root, or through sudo.
+Root makes and mounts them; other users need sudo.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def _run(*command: str) -> str:
 
 @contextlib.contextmanager
 def file_system(kind: str, base: Path, size: int, inodes: int | None = None) -> Iterator[Path]:
-    """One of ``size`` bytes and, where its kind lets that be said, so many inodes; where it is."""
+    """Mount a new file system of `size` bytes; return its path.
+
+    `inodes`: the number of inodes, for kinds that have such an option.
+    """
     where = base / kind
     where.mkdir()
     with contextlib.ExitStack() as stack:
@@ -106,10 +109,10 @@ def fill_inodes(directory: Path) -> Path:
 
 
 class LossyDisk:
-    """An ext4 whose device can lose what it was given last.
+    """An ext4 file system whose device can lose its last writes.
 
-    ``remember`` takes a copy of the device: what a power cut leaves at that moment.  ``lose`` puts
-    the copy in its place, and mounts that; whoever uses the file system has to end before.
+    `remember` copies the device in the state that a power cut would leave now. `lose` mounts that
+    copy in its place. Before that, all processes that use the file system have to end.
     """
 
     def __init__(self, base: Path, size: int) -> None:
@@ -123,7 +126,7 @@ class LossyDisk:
         _run("chown", f"{os.getuid()}:{os.getgid()}", str(self.path))
 
     def _mount(self) -> None:
-        # The kernel keeps in memory, while a test runs, what nobody syncs.
+        # While a test runs, the kernel keeps unsynced writes in memory.
         _run("mount", "-o", "loop,commit=300", str(self._image), str(self.path))
 
     def remember(self) -> None:

@@ -1,7 +1,6 @@
-"""Where tests have their files when nothing about the disk matters to them: in memory.
+"""A temporary directory in memory, for tests to which the disk does not matter.
 
-What is durable they do not ask the real disk, which takes most of their time for it: it waits for
-every fsync of every small file.
+On a real disk these tests would spend most of their time waiting for the fsync of small files.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _ROOM = 1 << 30
 
 
 def _is_usable() -> bool:
-    """There is such a place, with room, where programs that tests write can run."""
+    """Return whether /dev/shm exists, has room and allows programs to be run from it."""
     if not os.access(_MEMORY, os.R_OK | os.W_OK | os.X_OK):
         return False
     found = os.statvfs(_MEMORY)

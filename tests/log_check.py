@@ -1,8 +1,9 @@
-"""Reads a whole log and names every fault in it: batches, CRCs, offsets, indexes, snapshots.
+"""Read a whole log and name every fault in it: batches, CRCs, offsets, indexes, snapshots.
 
-Tests of a log end with it.  Indexes and snapshots are compared with what recovery would build,
-which holds for logs written here; brokers before 4.1 index differently.  Of what a cleaner has
-taken only snapshots know, so those of a log that may have been cleaned are believed.
+Tests of a log end with this check. It compares indexes and snapshots with those that recovery
+would build. That is correct for logs that this project has written: brokers before 4.1 index
+differently. Only snapshots know the producers whose batches a cleaner has removed. So the check
+trusts the snapshots of a log that may have been cleaned.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ def faults_07(segment: Segment07, end: int) -> list[str]:
 
 
 class LogCheck:
-    """One check of a log; ``faults`` fill up as its segments are read, in order."""
+    """One check of a log; reading its segments in order adds to `faults`."""
 
     def __init__(
         self, files: Files, directory: str, interval: int, *, cleaned: bool, log_start: int
     ) -> None:
-        """``interval``: index.interval.bytes; ``cleaned``: records may have been taken out.
+        """`interval`: index.interval.bytes; `cleaned`: a cleaner may have removed records.
 
-        ``log_start``: of transactions that ended below it a cleaner keeps no entry.
+        `log_start`: a cleaner keeps no entries of transactions that ended below this offset.
         """
         self.faults: list[str] = []
         self._files = files
@@ -72,9 +73,9 @@ class LogCheck:
         self._interval = interval
         self._cleaned = cleaned
         self._log_start = log_start
-        # What the batches so far say of producers; None while that is not known.
+        # The state of producers after the batches read so far; None while it is unknown.
         self._state: ProducerState | None = None
-        # The same without any snapshot: the transactions of which there still are batches.
+        # The same state without snapshots: it has only transactions whose batches are still there.
         self._seen = ProducerState()
         self._snapshots: list[int] = []
         self._base = 0
@@ -155,10 +156,11 @@ class LogCheck:
         left: Sequence[TxnEntry],
         markers: Collection[int],
     ) -> bool:
-        """Whether a transaction index has what it has to.
+        """Return whether a transaction index has the right entries.
 
-        ``aborted``: the transactions that were by the segment's batches, ``left``: those of them of
-        which there still are batches, ``markers``: the offsets of the markers that are there.
+        `aborted`: the aborted transactions that the segment's markers end, by the snapshots and the
+        batches. `left`: the same by the batches alone. `markers`: the offsets of the abort markers
+        in the segment.
         """
         base = self._base
         if self._cleaned:
@@ -168,7 +170,7 @@ class LogCheck:
                 if entry.first_offset >= base and entry.last_offset >= self._log_start
             ]
             return _can_be_left(segment.aborted, said, markers, self._log_start)
-        # Of a transaction that began in what has been deleted, the log tells nothing.
+        # Transactions that began in deleted segments are unknown.
         found = [entry for entry in segment.aborted if entry.first_offset >= base]
         said = [entry for entry in aborted if entry.first_offset >= base]
         return len(found) == len(said) and all(
@@ -209,7 +211,7 @@ class LogCheck:
             self._state = snapshot
 
     def _compare(self, said: ProducerState, known: ProducerState, what: str) -> None:
-        """``said`` by the batches; who has expired may be missing in what is ``known``."""
+        """Compare with `said`, the state by the batches; `known` may lack expired producers."""
         for producer in said:
             if producer.in_transaction and known.by_id.get(producer.producer_id) is None:
                 self.faults.append(f"{what}: producer {producer.producer_id} is missing")
@@ -225,11 +227,12 @@ def _can_be_left(
     markers: Collection[int],
     log_start: int,
 ) -> bool:
-    """Whether a cleaned segment may have ``found`` in its transaction index.
+    """Return whether a cleaned segment may have the entries `found` in its transaction index.
 
-    ``said``: what the batches that are left say.  All of a transaction's may be gone but for its
-    marker (``markers``), or its first ones.  Of one that was aborted below the log start the marker
-    may be gone, so that its batches seem to be of the producer's next one.
+    `said`: the aborted transactions by the remaining batches. A cleaner may have removed the first
+    batches of a transaction, or all except its marker (`markers`). If the transaction was aborted
+    below the log start, its marker may be removed, too. Then its batches look like part of the
+    producer's next transaction.
     """
     first = {entry.last_offset: entry.first_offset for entry in found}
     return set(first) <= set(markers) and all(

@@ -167,12 +167,12 @@ def shown(log: bytes) -> Iterator[tuple[Batch, int, Row]]:
 
 
 def value_line(row: Row) -> bytes:
-    """What the values view shows of a record."""
+    """Return the line of a record in the values view."""
     return (row.value or b"") + b"\n"
 
 
 def key_value_line(row: Row) -> bytes:
-    """What the kv view shows of a record."""
+    """Return the line of a record in the kv view."""
 
     def escape(field: bytes) -> bytes:
         return field.replace(b"\\", b"\\\\").replace(b"\t", b"\\t").replace(b"\n", b"\\n")
@@ -199,7 +199,7 @@ def key_value_fields(line: bytes) -> tuple[bytes | None, bytes | None]:
 
 
 def json_bytes(data: bytes | None) -> object:
-    """What stands for bytes in the jsonl view."""
+    """Return the JSON value that represents bytes in the jsonl view."""
     if data is None:
         return None
     try:
@@ -209,12 +209,12 @@ def json_bytes(data: bytes | None) -> object:
 
 
 def json_line(batch: Batch, row: Row) -> bytes:
-    """What the jsonl view shows of a record."""
+    """Return the line of a record in the jsonl view."""
     append_time = batch.attributes & 8
     timestamp = batch.max_timestamp if append_time else batch.base_timestamp + row.timestamp_delta
     shown = {
         "offset": batch.base_offset + row.offset_delta,
-        # What exceeds 64 bits wraps, as Java's numbers do.
+        # Numbers of more than 64 bits wrap, as in Java.
         "timestamp": (timestamp + 2**63) % 2**64 - 2**63,
         "timestampType": "LogAppendTime" if append_time else "CreateTime",
         "key": json_bytes(row.key),
@@ -226,7 +226,7 @@ def json_line(batch: Batch, row: Row) -> bytes:
 
 @dataclass
 class JsonFields:
-    """What a line of the jsonl view stands for; a timestamp of None is now."""
+    """The fields of a line in the jsonl view; a timestamp of None means now."""
 
     timestamp: int | None
     key: bytes | None
@@ -239,7 +239,7 @@ class _Object(list[tuple[str, object]]):
 
 
 def json_fields(line: bytes) -> JsonFields:
-    """The same, or ValueError. Of a name that comes twice the last counts; all must be right."""
+    """Parse a line. If a name comes twice, the last one counts; both must be valid. ValueError."""
 
     def check(right: bool) -> None:
         if not right:
@@ -299,7 +299,7 @@ def encode_json(records: list[JsonFields], timestamp_ms: int, max_batch_bytes: i
 
     def record(fields: JsonFields, timestamp: int) -> bytes:
         base = batch[0][0] if batch else timestamp
-        # What exceeds 64 bits wraps, as Java's numbers do.
+        # Numbers of more than 64 bits wrap, as in Java.
         delta = (timestamp - base + 2**63) % 2**64 - 2**63
         row = Row(delta, len(batch), fields.key, fields.value, fields.headers)
         return put_row(row)
@@ -480,7 +480,7 @@ def without_crc(batch: bytes) -> bytearray:
 
 @dataclass
 class Index:
-    """What `_batch.Rebuild` collects."""
+    """The result of `rebuild`: the fields that `_batch.Rebuild` has."""
 
     offsets: bytes = b""
     times: bytes = b""
@@ -564,7 +564,10 @@ def shown_records(
 
 
 def java_text(data: bytes) -> str:
-    """Bytes as `new String(data, UTF_8)`: as Python replaces, but for halves of surrogate pairs."""
+    """Decode bytes as Java's `new String(data, UTF_8)`.
+
+    Java replaces an encoded half of a surrogate pair by one character, Python by several.
+    """
     out = ""
     while data:
         half = re.match(rb"\xed[\xa0-\xbf][\x80-\xbf]?", data)

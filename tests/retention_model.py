@@ -1,4 +1,4 @@
-"""What Kafka's retention lets go of, by the facts of a log's segments (``UnifiedLog``)."""
+"""A model of Kafka's retention (`UnifiedLog`): which segments of a log it deletes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ def doomed(
     now_ms: int,
     high_watermark: int | None = None,
 ) -> int:
-    """How many segments go, from the oldest on; all of them: a new one is begun before.
+    """Return how many of the oldest segments are deleted.
 
-    ``high_watermark``: the log end without one.
+    If the active segment is one of them, the log starts a new segment first. `high_watermark`:
+    None means the log end.
     """
     segments = log.segments
     gone = 0

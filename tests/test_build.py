@@ -1,4 +1,4 @@
-"""What building and setting up say is missing, and what a source distribution has."""
+"""Builds, packages, containers, releases; the build and `kafkafs setup` name what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.mount.mounting import let_others_in, needs_root
 
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534
-#: What builds, tests and editors leave in a working tree, besides what begins with a dot.
+#: Files that builds, tests and editors leave in a working tree, besides hidden ones.
 MADE = ("__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c", "target")
 
 
@@ -77,7 +77,7 @@ def pip_install(clone: Path, path: str) -> subprocess.CompletedProcess[str]:
 
 
 def told(output: str) -> list[str]:
-    """What the build has said, which pip shows between two lines of its own."""
+    """Return the lines that the build has printed; pip shows them between two lines of its own."""
     lines = re.search(r"lines of output\]\n(.*?)\n *\[end of output\]", output, re.S)
     assert lines is not None, output
     return [line.strip() for line in lines[1].splitlines() if line.strip() != "running dist_info"]
@@ -116,8 +116,10 @@ def test_pip_says_in_one_line_that_libfuse_and_a_compiler_are_missing(
 def test_root_installs_manual_pages_and_leaves_nothing_in_a_clone_of_another_user(
     clone: Path, tmp_path: Path
 ) -> None:
-    """`sudo pip install .`, but for what is compiled. It takes no compiled module to make the
-    manual pages, which are installed where `man` looks: in `share/man`, beside the program's `bin`.
+    """Run the steps of `sudo pip install .`, without compiling.
+
+    The manual pages can be made without the compiled modules. They are installed where `man` looks:
+    in `share/man`, beside the program's `bin`.
     """
     for path in (clone, *clone.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
@@ -210,7 +212,7 @@ def test_all_ways_to_build_it_install_the_same_packages() -> None:
 
 
 def instructions(name: str) -> list[str]:
-    """What a container's file has, but for its comments."""
+    """Return the lines of a container file without its comments."""
     text = (ROOT / name).read_text()
     return re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", "").splitlines()
 
@@ -226,7 +228,7 @@ def test_the_container_is_made_of_what_is_there() -> None:
     (released,) = re.findall(r"releases=\((\w.*)\)", (ROOT / "scripts/package").read_text())
     assert release in released.split()
 
-    # What it runs is a command line of kafkafs, for the volume.
+    # The container runs a kafkafs command with the volume as the data directory.
     name, *arguments = json.loads(made["CMD"])
     assert json.loads(made["ENTRYPOINT"]) == ["kafkafs"]
     # click keeps the names of the help option of the first context.
@@ -238,7 +240,7 @@ def test_the_container_is_made_of_what_is_there() -> None:
     for options in given["options"]:
         parse_mount_options([options])
 
-    # And what it takes is what all documents say.
+    # All documents name the same options for starting the container.
     rights = "--device /dev/fuse --cap-add SYS_ADMIN"
     for document in ("Containerfile", "README.md", "docs/admin.md"):
         assert rights in " ".join((ROOT / document).read_text().split()), document

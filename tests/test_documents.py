@@ -73,17 +73,17 @@ def prose(path: Path) -> str:
 
 
 def headings(path: Path) -> list[str]:
-    """The words of its headings, but for the title."""
+    """Return the texts of a document's headings, without its title."""
     return re.findall(r"^##+ (.+)$", prose(path), re.M)
 
 
 def anchor(heading: str) -> str:
-    """What a heading is linked to by, as GitHub has it."""
+    """Return the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def links(path: Path) -> list[str]:
-    """Where it links to, but for other sites."""
+    """Return the targets of a document's links, without those to other sites."""
     found = re.findall(r"\]\(([^)\s]+)\)", prose(path))
     return [link for link in found if "://" not in link]
 
@@ -257,7 +257,7 @@ EXPLAINED = {
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_kafkas_words_are_explained_where_they_first_come(path: Path) -> None:
-    """In each document but for the glossary, which has them one by one."""
+    """Not in the glossary, which explains each word; nor in the changelog and the decisions."""
     if path.name in ("CHANGELOG.md", "glossary.md") or path.parent.name == "decisions":
         return
     text = " ".join(prose(path).split())

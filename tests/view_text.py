@@ -1,7 +1,7 @@
-"""What each view shows of records, written with Python's own means.
+"""Render records as each view does, in plain Python.
 
-The views of stored batches and of what one record looks like have their twins in ``oracle``; here
-is the text of whole partitions, for tests that have the records from elsewhere.
+`oracle` has the twins that render one record of a stored batch. This module renders whole
+partitions, for tests that have decoded records.
 """
 
 from __future__ import annotations
