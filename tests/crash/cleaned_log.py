@@ -29,7 +29,7 @@ LATER_MS = NOW_MS + 2 * RETENTION_MS
 
 
 class Stage(NamedTuple):
-    """What must be found: one of ``contents``; the first is that from before a cleaning."""
+    """The state that a start must find: one of `contents`, the first is that before a cleaning."""
 
     contents: tuple[tuple[ModelBatch, ...], ...]
     acknowledged: int
@@ -38,7 +38,7 @@ class Stage(NamedTuple):
 
 
 class Life:
-    """What is run, and what was to be known at each of its stages."""
+    """The run, and the facts that must hold at each of its stages."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -65,7 +65,7 @@ class Life:
 
     def put(self, batch: bytes | bytearray) -> None:
         if self.log.active.size + len(batch) > self.log.config.segment_bytes:
-            # A hole that a power cut leaves at a segment's end cannot be told from a cleaner's.
+            # If a power cut removes the end of a sealed segment, this looks like a cleaner's gap.
             self.flush()
         append_batches(self.log, batch, now_ns=self.now_ms * 1_000_000)
         last = batches_of(self.log.active)[-1]
@@ -120,7 +120,7 @@ class Life:
         remove()
 
     def build(self) -> None:
-        """What is there when the run begins."""
+        """Write the log with which the run begins."""
         self.data.mkdir()
         write_settings(self.data, log_index_size_max_bytes=240)
         self.open(Unsynced())
@@ -158,7 +158,7 @@ class Life:
         self.enter()
 
     def begin(self, files: Files) -> None:
-        """What comes before the first cleaning."""
+        """Do the steps before the first cleaning."""
         self.enter(flushed=self.stages[-1].acknowledged)
         self.open(files)
         self.send((b"d", b"d2"), (b"h", b"h2"), producer=7, transactional=True)
@@ -166,13 +166,13 @@ class Life:
         self.send((b"g", b"g2"), producer=8)
         self.flush()
         self.log.roll(self.now_ms)
-        # What has come so far is superseded or decided by what is not flushed.
+        # The next batches are not flushed. They end a transaction and supersede earlier records.
         self.end(7, COMMIT)
         self.send((b"a", b"a9"), producer=8, transactional=True)
         self.manager.change_topic_settings("t", {"internal.segment.bytes": "800"})
 
     def go_on(self) -> None:
-        """What comes between the two."""
+        """Do the steps between the two cleanings."""
         self.send((b"f", b"f2"), (b"i", None))
         self.now_ms += 600
         self.sweep()

@@ -1,14 +1,15 @@
-"""What a disk remembers when the power fails: a model in memory, without any disk.
+"""A model, in memory, of the content that a disk has after a power failure.
 
-Per file: what the last fsync covered, and every page image and length since.  Per directory: the
-names that its last fsync covered, and the operations since.  After a power cut
+For each file, the model has the content at the last fsync, and every page image and length since.
+For each directory, it has the names at the last fsync, and the operations since. After a power cut:
 
-- a file has any one of its lengths since then, or one at a page within the write that made it;
-- each page (4 KiB) of it holds any one of its images since then, whichever the others hold; a
-  page that has none is what it was, or zeros;
-- what a truncation has cut does not come back where that or a later length was kept;
-- a directory has had any prefix of its operations, whatever its neighbours had; by seeds below zero
-  any of them, whichever came before: nothing but a sync keeps names in order.
+- A file has any one of its lengths since the fsync, or it ends at a page boundary within the write
+  that set this length.
+- Each page (4 KiB) has any one of its images since the fsync, independently of the other pages. A
+  page without a later image has its synced content, or zeros.
+- If the length of a truncation, or a later one, has survived, the bytes that it cut do not return.
+- Any prefix of a directory's operations has survived, independently of other directories. With
+  seeds below zero, any subset has survived: only a sync keeps names in order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ZEROS = bytes(PAGE)
 
 @dataclasses.dataclass(slots=True)
 class _Image:
-    """What a page held after an event; ``cut``: a truncation made it."""
+    """The content of a page after an event; `cut`: the event was a truncation."""
 
     event: int
     data: bytes
@@ -164,7 +165,7 @@ def _apply(
 ) -> None:
     for name, model in change:
         if model is None:
-            # What it had come from may not have reached the disk.
+            # The operation that made the name may not have reached the disk.
             entries.pop(name, None)
         else:
             entries[name] = model

@@ -1,4 +1,4 @@
-"""What a log says of its producers and transactions, by all that was ever appended to it."""
+"""The state of a log's producers and transactions, by all batches ever appended to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def content(log: Log) -> tuple[ModelBatch, ...]:
 
 
 class Known(NamedTuple):
-    """What the whole history says of producers and transactions, up to an offset."""
+    """The state of producers and transactions at an offset, by all batches before it."""
 
     producers: dict[int, tuple[int, int, int]]
     stable: int

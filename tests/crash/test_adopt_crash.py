@@ -1,12 +1,13 @@
-"""A crash at every file operation of adoptions, of restarts between them, of what others append.
+"""A crash at every file operation of adoptions, of restarts between them, of other appends.
 
-A query adopts batches in two topics, is started again, asks for a batch twice; others append in
-between and have transactions of their own. Wherever it stops: of what was adopted every record is
-there once, in order; of the batch that was being adopted all or nothing, in all partitions; and
-when it is asked for again, all of it is there, once. Nothing is left open, so that readers see all.
+A query adopts batches in two topics, restarts, and requests a batch twice. Meanwhile others append
+and run transactions. After a crash at any operation, every record of the adopted batches is there
+once, in order. The batch whose adoption was running is there in all partitions or in none. If the
+query requests it again, all of it is there, once. No transaction stays open, so readers see all
+records.
 
-Nobody flushes staged files: who goes on asking with those that a power cut has left gets all of the
-batch adopted or none, and then stages it again.
+Staged files are not flushed. If the query repeats its request with the staged files that a power
+cut has left, the whole batch is adopted, or none of it; then the query stages the batch again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A crash at every file operation of retention and of cleaning: the manifest lists what is there.
 
-Wherever it stops, the next start misses nothing that was deleted or replaced; and what vanishes
-behind that start it misses.
+After a crash at any operation, the next start reports no loss of files that retention or cleaning
+has deleted or replaced. If segments vanish after that start, the one after it reports them.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_a_swap_where_nothing_else_is_written(tmp_path: Path) -> None:
 
 
 class FullDisk(LogListener[Log]):
-    """What readers were shown cannot be written down."""
+    """A listener that fails before a swap, as if the disk was full."""
 
     def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

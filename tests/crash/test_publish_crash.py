@@ -21,8 +21,9 @@ NEW_KINDS = (paths.LOG, paths.INDEX, paths.TIMEINDEX)
 
 
 class Life:
-    """Three segments, of which every file's content says whether it is old; those of the new ones
-    are durable, and their names are not.
+    """Replaces three segments. Each file contains `old` or `new`.
+
+    The content of the new files is synced; their names are not.
     """
 
     def __init__(self, data: Path) -> None:

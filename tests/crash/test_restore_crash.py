@@ -96,7 +96,7 @@ def test_a_crash_at_every_operation(tmp_path: Path, which: str) -> None:
 
 
 def test_behind_a_gap_nothing_can_be_written(tmp_path: Path) -> None:
-    """What comes next lies behind the gap, too, where the segment is."""
+    """The append fails, but has made the segment after the gap. The next record goes there."""
     disk = SimulatedDisk(str(tmp_path))
     with opened(tmp_path, disk) as manager:
         log = manager.create_topic("t", 1).partitions[0]

@@ -1,8 +1,8 @@
 """A crash at every file operation of an undeletion, by the process that has deleted the topic and
 by a later one.
 
-Wherever that stops, the topic is there with all partitions, records and settings, or it is deleted
-and can be undeleted.  What was acknowledged holds.
+After a crash at any operation, the topic is there with all partitions, records and settings, or it
+is deleted and can be undeleted. Acknowledged operations and records are not lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.storage.logs import append, opened, values
 
 
 class Life:
-    """What is run, and how far it has come."""
+    """The run: it deletes and undeletes a topic, and notes how far it is."""
 
     def __init__(self, data: Path, *, restarts: bool) -> None:
         self.data = data

@@ -1,13 +1,14 @@
-"""Gives millions of inputs to all targets, made of their seeds and of crafted batches.
+"""Run all targets with millions of inputs, made from their seeds and from crafted batches.
 
     python -m tests.fuzz.campaign --inputs=N [--seconds=S] [--seed=WORD] [--found=DIRECTORY]
                                   [TARGET …]
 
-The inputs are shared among the targets so that each takes about the same time; S bounds the time of
-all.  Each target runs in a process of its own, which leaves the current input where it is found
-when the process dies: by a byte behind the end (`tests.guard_page`), by a sanitizer, or by more
-than CPU_S seconds of one input.  What failed is left as `found-TARGET-N` in the directory, and can
-be given to `python -m tests.fuzz.run TARGET FILE`.  Ends with 1 where anything failed.
+The inputs are divided among the targets so that each takes about the same time; S limits the total
+time. Each target runs in a process of its own, which has its current input in shared memory. The
+process is killed if it accesses a byte after the end of the input (`tests.guard_page`), if a
+sanitizer finds an error, or if one input takes more than CPU_S seconds. If the target fails or the
+process is killed, the campaign writes the input to `found-TARGET-N` in the directory, and its exit
+status is 1. To repeat the input: `python -m tests.fuzz.run TARGET FILE`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the loops of compaction promise of any log: a record stays as it was, or goes by the rules.
+"""A fuzz target for the loops of compaction: a record stays unchanged, or is removed by the rules.
 
-A function for `targets.py`, of bytes whose CRCs are right. The judge is the project's decoder and
-a dict, one record at a time.
+`targets.py` calls it with bytes whose CRCs are right. It checks the result with the project's
+decoder and a dict, one record at a time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Whole data directories of any content: opened, shown, recovered and written to.
 
-As `targets`, but the bytes are files.  A directory is refused with a StorageError, or opened; what
-it then holds can be read up to its damage; opened for writing, it takes another record, and after
-an orderly end it is what it was.
+A target makes the files of a directory from its bytes. Opening it either raises a StorageError or
+succeeds. Then the records before the first damage can be read. If it is opened for writing, a
+record can be appended. After a clean stop, the directory has the same records.
 
-Layout of the bytes: whether logs and snapshots get right checksums (lowest bit), then per file a
-kind (index into `NAMES`), its length u16, its content.  The last file may be shorter than it says.
+Layout of the bytes: one byte whose lowest bit says whether logs and snapshots get right checksums;
+then for each file its kind (index into `NAMES`), its length (u16) and its content. The content of
+the last file may be shorter than its length.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def opened_for_writing(data: bytes) -> None:
             except StorageError:
                 return
             except OSError:
-                # What was flushed is gone: its offsets are not given out again.
+                # Flushed records are lost: their offsets are not used again.
                 assert log.lost_end
                 return
             assert log.log_end_offset == before + 1
@@ -195,7 +196,7 @@ def shown(data: bytes) -> None:
 
 
 def _text(log: Log) -> bytes | None:
-    """What the records of a log come to; None where some of it is damaged."""
+    """Return the text of a log in the values view; None if the log is damaged."""
     if any(".log:" in fault for fault in check_log(log)):
         return None
     text = b""
@@ -223,7 +224,7 @@ def _look_at(tree: Tree) -> None:
             node = tree.node(name)
             size = tree.attributes(node).size
             text = b""
-            # What lies before damage is read; what comes next is an error.
+            # Reads return the bytes before a damage; the read at the damage fails.
             while part := tree.read(node, len(text), 1 << 22):
                 text += part
         except (StorageError, FileNotFoundError):

@@ -1,7 +1,7 @@
-"""The hot loops by themselves: fast, so that millions of inputs are a matter of minutes.
+"""Fuzz targets for the hot loops alone: fast, so that millions of inputs take minutes.
 
-As `targets`, but with less to compare: a loop stays in its bytes, which end at a page that nobody
-may touch, and in its room; it ends; what two loops say of the same bytes agrees.
+A target checks less than those in `targets`. The loop reads only its input, which ends at a guard
+page. It writes only to its buffer. It ends. Loops that read the same bytes agree on them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Adoptions of several queries against a plain model: what each has adopted, by partition.
+"""Adoptions of several queries against a plain model: the adopted records, by partition.
 
-Runs take over from one another, batches are asked for again or out of turn, an adoption is given up
-halfway, the process is killed, the power fails, all is closed and opened again; others append and
-have transactions of their own all the while.
+A run replaces another one, requests a batch again or out of order, or cancels an adoption halfway.
+The process is killed, the power fails, or the directory is closed and opened again. Meanwhile other
+producers append and run transactions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GivenUp(Task):
 
 
 class Known:
-    """What is known of a query."""
+    """The expected state of a query."""
 
     def __init__(self) -> None:
         self.batch = -1

@@ -1,11 +1,12 @@
-"""A data directory of which most openings take only the topics that they need, against a model.
+"""Processes that open only the topics they need in a data directory, against a model.
 
-Batches of a query and positions of a group are asked for without a mount, one after another, while
-nothing opens the rest; daemons come in between, write to all topics, move log starts, delete, clean
-and make topics anew.  Each of them ends in order, is killed or loses its power, at any operation.
+Without a mount, processes adopt batches of a query and commit offsets of a group, one after the
+other. They do not open the other topics. Between them, daemons write to all topics, move log
+starts, apply retention, clean logs, and delete a topic and create it again. Each process closes the
+directory, is killed or loses power, at any operation.
 
-Whatever came last, a start that opens all finds each batch once or not at all, every record of the
-topics that nobody needed, and the last position.
+After each step, a start that opens all topics finds each batch once or not at all, every record of
+the other topics, and the last committed offset.
 """
 
 from __future__ import annotations

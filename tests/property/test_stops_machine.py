@@ -1,7 +1,8 @@
-"""Stops of every kind, one after another: each start finds what was there, and what was flushed.
+"""Stops of every kind, one after another: each start finds the records that must be there.
 
-No model says what that is: it is what the logs themselves said before the stop. What a killed
-process has not flushed stays so for the next ones, until a flush of theirs or a power cut.
+There is no model: the test reads the logs before a stop and compares them after it. Unflushed
+records of a killed process stay unflushed in the next processes, until one of these flushes them or
+a power cut removes them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ topics = st.sampled_from(TOPICS)
 
 
 class Facts(NamedTuple):
-    """What a log says of itself; of producers what a snapshot keeps."""
+    """The bounds, records and producers of a log; of producers, only what a snapshot has."""
 
     start: int
     end: int
