@@ -71,7 +71,7 @@ def test_files_of_several_partitions_become_one_transaction(data: Path) -> None:
         assert values(manager.log("a", 0)) == [b"before", b"1", None, b"2"]
         assert values(manager.log("b", 0)) == []
         assert values(manager.log("b", 1)) == [b"3"]
-        # The marker of each is behind them, and nothing is open.
+        # A marker follows the records in each partition, and no transaction is open.
         assert manager.log("a", 0).log_end_offset == manager.log("a", 0).last_stable_offset == 5
         assert manager.log("b", 1).log_end_offset == 2
         assert left(str(data)) == []
@@ -127,7 +127,7 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
         late = staged(FILES, str(data), "q", 2, {A: [[b"late"]]}, run="first")
         with pytest.raises(Fenced, match="run first of query q is fenced: run second"):
             adopted(manager, late)
-        # What is there already is no harm to anybody.
+        # A run that is fenced may still repeat a batch that is there.
         repeated = staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="first")
         assert adopted(manager, repeated).duplicate
         headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
@@ -136,7 +136,7 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
 
 
 def test_who_only_repeats_a_batch_takes_nobodys_place(data: Path) -> None:
-    """A late run that asks for what is there is told so, and the current one goes on."""
+    """A late run that repeats a batch gets a duplicate as the answer; the current run continues."""
     with opened(data) as manager:
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="current"))
         late = staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="late")
@@ -177,7 +177,7 @@ def test_a_run_whose_adoption_fails_takes_nobodys_place(data: Path, batch: int) 
 
 
 def test_runs_without_end(data: Path) -> None:
-    """Each run has an epoch, of which there are so many."""
+    """Each run has a producer epoch. After the last epoch, the query gets another producer id."""
     with opened(data) as manager:
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="run"))
         known = manager.adopter.adoptions.queries["q"]
@@ -277,7 +277,7 @@ def test_versions_of_an_application_may_jump(data: Path) -> None:
 
 
 def test_an_application_writes_within_a_stream_and_on_its_own(data: Path) -> None:
-    """Its own writes have no runs, of which one could be over for good; those of streams have."""
+    """The run of the application can write again after a stream; a replaced stream cannot."""
     with opened(data) as manager:
 
         def write(version: int, run: str) -> None:
@@ -395,7 +395,7 @@ LOST: dict[str, bytes | None] = {
 def test_what_a_power_cut_has_taken_of_a_staged_file(
     data: Path, lost: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has flushed it: the batch is refused, and the query stages it anew."""
+    """The staged file was not flushed. The batch is refused, and the query stages it again."""
     monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", chunk)
     with opened(data) as manager:
         whole = stage(FILES, str(data), A, StagedName("q", 0, 0, 0), b"".join(PARTS))

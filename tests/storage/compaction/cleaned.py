@@ -1,4 +1,4 @@
-"""What tests of cleaning share: keyed records in small segments, and a cleaning of them."""
+"""Helpers for tests of cleaning: write keyed records to small segments, and clean them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What stays of one batch, in plain Python, and logs to clean, made by Hypothesis.
+"""A plain-Python twin of `storage.compaction._keep`, and Hypothesis strategies for logs to clean.
 
-The twin of `storage.compaction._keep` is written from the rules (Cleaner.shouldRetainRecord,
-MemoryRecords.filterTo and buildRetainedRecordsInto) and shares no code with it: a dict as the map,
-records as rows, a new batch made whole. Its bytes are Kafka's.
+The twin is written from the rules (Cleaner.shouldRetainRecord, MemoryRecords.filterTo and
+buildRetainedRecordsInto) and shares no code with the original. Its map is a dict, its records are
+rows, and it encodes every new batch as a whole. The bytes are the same as Kafka's.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Figures:
 
 @dataclass
 class Twin:
-    """What stays, given a map."""
+    """The twin of `Keeper`: it chooses the records that stay, by a map."""
 
     map: TwinMap
     now_ms: int = NOW

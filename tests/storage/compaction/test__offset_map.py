@@ -1,4 +1,4 @@
-"""storage.compaction._offset_map: it is a dict of so many keys, and its hash is SipHash."""
+"""storage.compaction._offset_map: a dict with a limited number of keys, hashed with SipHash."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ NOW = 1_000_000
 
 @dataclass
 class Facts:
-    """What is asked of a segment."""
+    """The attributes of a segment that `cleanable` reads."""
 
     base_offset: int
     size: int = 100
@@ -92,7 +92,7 @@ def test_young_records_and_all_behind_them_stay() -> None:
     segments = [Facts(0), Facts(10, 100, NOW - 50), Facts(20), Facts(30)]
     assert plan(segments, min_compaction_lag_ms=50).first_uncleanable_offset == 30
     assert plan(segments, min_compaction_lag_ms=51).first_uncleanable_offset == 10
-    # What is clean already is as young as it may be.
+    # The lag does not apply to segments that are already clean.
     assert plan(segments, 20, min_compaction_lag_ms=51).first_uncleanable_offset == 30
 
 

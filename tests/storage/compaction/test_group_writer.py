@@ -19,7 +19,7 @@ def test_indexes_that_have_room_for_one_entry_only(tmp_path: Path) -> None:
 
 
 class PacedTask(Task):
-    """Notes what it was told to pace."""
+    """Adds up the sizes passed to `pace`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,5 +37,5 @@ def test_what_is_written_is_throttled_too(tmp_path: Path) -> None:
         roll(log)
         task = PacedTask()
         cleaned = clean(manager, log, task)
-        # Read for the map, read and written anew.
+        # All bytes are read for the map and read again; the result is written.
         assert task.paced == 2 * cleaned.bytes_before + cleaned.bytes_after

@@ -1,4 +1,4 @@
-"""What a round publishes some at a time, and what may come in between."""
+"""A cleaning renames its files in several steps, and other operations run in between."""
 
 from __future__ import annotations
 

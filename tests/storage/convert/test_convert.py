@@ -158,7 +158,7 @@ def codec_bytes(file: bytes | bytearray) -> set[int]:
 def test_whatever_is_damaged_nothing_is_invented(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, magic: int
 ) -> None:
-    """What is converted holds the records that were there, or the file stays and is named."""
+    """A converted file has only records that were there; or there is a fault and the file stays."""
     target = tmp_path_factory.mktemp("damaged")
     if magic == 7:
         path = write_old(target, "t", old_file(b"one", b"two")) / f"{0:020}.kafka"

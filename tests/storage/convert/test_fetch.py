@@ -1,4 +1,4 @@
-"""What a fetch returns of a log, and the two layouts of its response."""
+"""The messages that a fetch returns from a log, and the two layouts of its response."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_what_no_consumer_gets_is_left_out(tmp_path: Path) -> None:
         append_batches(log, batch([b"behind"]), now_ns=now_ns)
         found = read_messages(log, 0, 1000)
         assert (payloads(found), found.next_offset) == ([b"before", b"between"], 4)
-        # Where only such are, the next fetch goes on behind them.
+        # A fetch at aborted records skips them, and the next offset is after the last one returned.
         found = read_messages(log, 1, len(HELLO) + 2)
         assert (payloads(found), found.next_offset) == ([b"between"], 4)
 

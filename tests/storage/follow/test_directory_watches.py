@@ -10,7 +10,7 @@ import pytest
 
 from tests.mount.programs import program
 
-# In a user namespace of its own, where the limits are the test's. Prints what is said and found.
+# Runs in a user namespace of its own, where it can change the limits of inotify.
 SCRIPT = """
 import os, select, sys
 from pathlib import Path

@@ -1353,9 +1353,10 @@ def test_a_swap_ends_while_a_large_directory_is_listed(new_follow: NewFollow, fi
 def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_disk(
     new_follow: NewFollow, first: int, is_seen: bool, removed: bool
 ) -> None:
-    """It was rolled before that, and is cleaned with all before it or alone. Nothing is cut, and
-    what comes is told once: or what is left of it takes its place, where what was put aside is
-    removed before it is seen, or was cleaned alone before it was read at all.
+    """The writer rolls the active segment and cleans it, alone or with all segments before it.
+
+    The follower reports no truncation. It gets each new record once; or it swaps in the cleaned
+    segment, if the old files were removed or the segment was cleaned alone.
     """
 
     def clean(partition: BrokerPartition) -> None:

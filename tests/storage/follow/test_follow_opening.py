@@ -104,8 +104,10 @@ def test_it_is_rewritten_while_it_is_opened(
 def test_what_the_high_watermark_names_is_removed(
     tmp_path: Path, change: Callable[[BrokerPartition], None], until: int, looked: bool
 ) -> None:
-    """Before it is written down anew: what is there by now is shown. ``looked``: while it was put
-    aside.
+    """The broker changes the log before it writes the next high watermark.
+
+    The reader shows the new state, at least up to the old high watermark. `looked`: the reader also
+    looks after each step of the change.
     """
     broker = BrokerDirectory(tmp_path)
     partition = _filled(broker)

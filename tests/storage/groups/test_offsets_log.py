@@ -138,7 +138,7 @@ def test_what_a_cleaner_takes_before_it_was_read_is_gone(tmp_path: Path) -> None
             follower = DirectoryFollower(other)
             assert other.groups.names() == manager.groups.names() == ["goes", "stays"]
             offsets = manager.log(OFFSETS, 0)
-            # Not by this table, which has read it by then.
+            # Written to the log directly: `manager.groups` has not read this tombstone.
             write(offsets, taken_back("goes", "orders", 0))
             offsets.roll(now_ms)
             for _ in range(3):

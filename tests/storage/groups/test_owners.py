@@ -1,4 +1,4 @@
-"""Whose the groups are is kept, and a damaged file says nothing."""
+"""The owners of groups are stored in a file; if it is damaged, every request is refused."""
 
 from __future__ import annotations
 

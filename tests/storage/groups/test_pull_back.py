@@ -35,7 +35,7 @@ def killed(data: Path) -> LogManager:
 
 
 def cut_in_half(data: Path, topic: str) -> None:
-    """What a power cut may do: the last batch is gone."""
+    """Cut the log inside its last batch, as a power cut may."""
     path = data / f"{topic}-0" / f"{0:020d}.log"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2 + 10])

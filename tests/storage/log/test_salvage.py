@@ -115,7 +115,7 @@ def forged(first: int, last: int) -> bytes:
 @pytest.mark.parametrize("at", [8, 10, 16, 70, 200])
 @pytest.mark.parametrize("number", [1, 2])
 def test_batches_in_a_value_are_not_taken(tmp_path: Path, number: int, at: int) -> None:
-    """They would fit behind the log's end, and before what was there."""
+    """Some have offsets between the end of the truncated log and its old end."""
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         for n in range(6):
