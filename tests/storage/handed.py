@@ -54,7 +54,10 @@ def leave_open(data: Path) -> None:
 
 
 def write_broker(broker: Path, partitions: dict[str, int] = TOPICS) -> None:
-    """Its topics are empty, but for one of its own, and it has ended cleanly."""
+    """Write the directory of a broker that has stopped cleanly, with empty topics.
+
+    Its checkpoints also list a partition of its own (`OTHER`).
+    """
     broker.mkdir()
     (broker / paths.META_PROPERTIES).write_text("version=1\n")
     files = Files()
@@ -80,7 +83,7 @@ def write_broker(broker: Path, partitions: dict[str, int] = TOPICS) -> None:
 
 
 def facts(log: Log) -> tuple[object, ...]:
-    """What a consumer can be told of a log."""
+    """Return what a consumer can read of a log: its bounds, its records, its offsets by time."""
     records = {
         isolation: list(log.records(isolation=isolation))
         for isolation in ("read_committed", "read_uncommitted")

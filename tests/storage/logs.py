@@ -112,7 +112,7 @@ def write_settings(data: Path, **settings: object) -> None:
 
 
 def write_topic_settings(data: Path, topic: str, settings: Mapping[str, object]) -> None:
-    """What is set on a topic, of which partition 0 is there; by Kafka's names."""
+    """Write a topic's settings, by Kafka's names. The topic must have a partition 0."""
     text = "".join(f"{name}={value}\n" for name, value in settings.items())
     (data / f"{topic}-0" / TOPIC_FILE).write_text(text)
 

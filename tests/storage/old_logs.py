@@ -77,7 +77,7 @@ def legacy_segment(first: int, magic: int) -> tuple[bytes, int]:
 
 
 def write_legacy(data: Path, topic: str, magic: int, segments: int = 2) -> Path:
-    """A partition as a broker leaves it when it is closed, but for its indexes; its directory."""
+    """Write a partition as a broker leaves it on a clean stop, without indexes; return its path."""
     directory = data / f"{topic}-0"
     directory.mkdir()
     offset = 5

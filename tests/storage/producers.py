@@ -45,7 +45,7 @@ class Producer:
         return bytes(recompress(made, self.codec))
 
     def empty(self, count: int) -> bytes:
-        """The next batch of `count` records, all of which a cleaner has taken."""
+        """Return the next batch, after a cleaner has removed all of its `count` records."""
         header = parse_header(self.batch(b""))
         self.sequence += count - 1
         none = header._replace(

@@ -58,7 +58,7 @@ def read_all(splits: list[Split], chunk_bytes: int = 4 << 20) -> list[Shown]:
 
 
 def records(log: Log, first: int, end: int, isolation: Isolation = COMMITTED) -> list[Shown]:
-    """What a reader of the log gets of a range."""
+    """Return the records that a reader of the log gets from `first` to before `end`."""
     return [
         Shown(
             record.offset,

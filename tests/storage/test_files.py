@@ -94,7 +94,7 @@ def test_reading_without_waiting(fd: int, tmp_path: Path) -> None:
     files.pwrite(fd, b"x" * 8192, 0)
     buffer = bytearray(100)
     count = files.preadv_nowait(fd, buffer, 0)
-    # What was just written is in the cache.
+    # The page cache has the bytes that were just written.
     assert count == 100
     assert buffer == b"x" * 100
     files.fsync(fd)

@@ -1,4 +1,4 @@
-"""Who reads beside a living writer misses what goes without its doing, and nothing that it does."""
+"""A reader reports files that vanish or are cut, but none that the running writer deletes."""
 
 from __future__ import annotations
 

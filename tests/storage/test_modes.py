@@ -19,7 +19,7 @@ MODES = (0, 0o777, 0o755, 0o750, 0o700, 0o640, 0o604, 0o066, 0o070, 0o007, 0o412
 
 
 def bits(shown: Ownership, uid: int, groups: frozenset[int]) -> int:
-    """What the kernel gives a user (``generic_permission``)."""
+    """Return the permission bits that the kernel gives a user (`generic_permission`)."""
     mode, owner, group = shown
     return (mode >> (6 if uid == owner else 3 if group in groups else 0)) & 7
 

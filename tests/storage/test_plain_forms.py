@@ -1,4 +1,4 @@
-"""The plain forms of a process: how much there is of them, and who waits for whom."""
+"""The cache of plain forms: its budget, and which threads wait for others."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_clean_stop_writes_it_down(tmp_path: Path) -> None:
 
 
 def test_its_indexes_go_alone(tmp_path: Path) -> None:
-    """Who looks something up reads the log instead."""
+    """Lookups read the log instead."""
     fill(tmp_path)
     manager = opened_with_faults(tmp_path)
     log = manager.log("t", 0)
@@ -131,7 +131,7 @@ def test_the_checker_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_active_one_while_it_is_open(tmp_path: Path) -> None:
-    """What was flushed into nowhere is missed at the next start, which takes no other records."""
+    """Records flushed to the deleted file are lost. The next start knows it and refuses appends."""
     fill(tmp_path)
     manager = opened_with_faults(tmp_path)
     log = manager.log("t", 0)
@@ -151,7 +151,7 @@ def test_the_active_one_while_it_is_open(tmp_path: Path) -> None:
 
 
 def test_the_active_one_is_sealed_while_it_is_open(tmp_path: Path) -> None:
-    """What a flush does not find under its name is written to a new file."""
+    """A flush fails if the file of a segment is deleted; `rescue` writes a new file for it."""
     manager = opened_with_faults(tmp_path)
     log = manager.create_topic("t", 1).partitions[0]
     append(log, LINES[0], timestamp_ms=NOW_MS)

@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def state(data: Path) -> dict[str, bytes]:
-    """All that lies there but for what opening and closing writes."""
+    """Return the content of the files, without those that opening and closing writes."""
     return {
         str(path.relative_to(data)): path.read_bytes()
         for path in data.rglob("*")

@@ -84,7 +84,10 @@ def test_an_older_backup_shows_nothing_deleted_where_the_checkpoint_knows_it(
 
 
 def test_where_its_line_is_there_that_counts(tmp_path: Path, backup: Path) -> None:
-    """What was written down of a deletion that was given up deletes nothing."""
+    """The log start in the partition's own files does not count if a checkpoint has its line.
+
+    It may be the start of a deletion that was given up.
+    """
     data = backup.parent
     (data / paths.LOG_STARTS).write_text("0\n0\n")
     with opened(data) as manager:

@@ -96,8 +96,8 @@ def on_topic(name: str, value: str) -> bytes:
     return made.config(TOPIC, "orders", name, value)
 
 
-# What the log and the broker's file say, then (retention.ms, retention.bytes, cleanup.policy) in
-# force, or the names of what is not known.
+# For each case: the records of the metadata log, the broker's file, and the effective values of
+# (retention.ms, retention.bytes, cleanup.policy) or the names of the unknown settings.
 WEEK = (7 * DAY_MS, -1, ("delete",))
 CASES = {
     "nothing named": ([], None, ALL),
@@ -293,7 +293,7 @@ def test_a_broker_that_does_not_clean_or_delete(tmp_path: Path) -> None:
 
 
 def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
-    """What Spark's processes have cleaned goes to the owner, to whom it is a broker's by then."""
+    """Spark has cleaned a log, but the directory has become a broker's: the swap is refused."""
     with compacted(tmp_path) as (manager, log):
         topic_id = manager.topic("t").id
         for number in range(3):
@@ -310,7 +310,7 @@ def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
         with pytest.raises(SwapRefused, match=r"min\.compaction\.lag\.ms.* are unknown"):
             LogCleaner(manager).swap_in(request, Task())
         assert bases(log) == before
-        # Who says so here asks for it.
+        # A policy that is set here asks for the cleaning.
         manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         assert LogCleaner(manager).clean(log, Task()) is not None
 

@@ -127,7 +127,7 @@ def test_of_a_torn_log_every_whole_entry_is_read(log: list[Stored]) -> None:
                 assert read(data, end=cut) == records_of(log[:number])
                 batch, size = plain_07(data, start, cut, start)
                 assert not batch
-                # A reader that reads so much more gets further.
+                # `size` is how much to read next: more than before, at most the whole entry.
                 assert cut - start < size <= end - start
 
 

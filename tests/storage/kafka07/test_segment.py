@@ -139,7 +139,7 @@ def test_a_file_that_ends_behind_every_offset(tmp_path: Path) -> None:
 
 
 def test_not_opened_for_writing_and_nothing_is_changed(clicks: Path) -> None:
-    # A partition of today's format whose index would be made anew.
+    # A partition of the current format; opening for writing would make its index.
     other = clicks / "aaa-0"
     other.mkdir()
     (other / f"{0:020d}.log").touch()
@@ -334,7 +334,7 @@ def test_a_damaged_entry_is_said_with_its_place(clicks: Path) -> None:
             next(found)
         assert (caught.value.path, caught.value.position) == (str(middle), 0)
         assert caught.value.offset == IDS[2]
-        # What is behind it can be read.
+        # The records after the damage can be read.
         assert shown(log, IDS[3]) == RECORDS[5:]
         [fault] = check(manager)
         assert str(middle) in fault

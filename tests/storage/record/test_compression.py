@@ -152,7 +152,7 @@ def test_lz4_vector() -> None:
     assert compress(LZ4, HUNDRED) == HUNDRED_LZ4
     assert decompress(LZ4, HUNDRED_LZ4) == HUNDRED
     assert decompress(LZ4, HUNDRED_LZ4 + b"what follows is ignored") == HUNDRED
-    # What v0's writers made of it, and what is not looked at in v0.
+    # Writers of v0 computed the frame header's checksum wrongly; readers of v0 do not check it.
     wrong = HUNDRED_LZ4[:6] + b"\x1a" + HUNDRED_LZ4[7:]
     assert decompress(LZ4, wrong, magic=0) == HUNDRED
     for magic in (1, 2):

@@ -22,7 +22,7 @@ def test_check_value() -> None:
 
 
 def loaded(*path: Path) -> str:
-    """What a fresh process prints: a CRC, and which modules it has loaded for it."""
+    """Return the output of a new process: a CRC and the modules that it has loaded for it."""
     script = (
         "import sys; from storage.record.crc import crc32c; "
         "print(crc32c(b'123456789'), *sorted({'argparse', 'crc32c'} & sys.modules.keys()))"

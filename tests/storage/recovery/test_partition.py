@@ -120,9 +120,7 @@ def test_a_hole_takes_no_time(
 
 @pytest.mark.parametrize("torn", [0, 1000, 5000])
 def test_a_preallocated_log_after_a_kill(tmp_path: Path, torn: int) -> None:
-    """The zeros behind the last batch are no damage; of a write that was not finished only the
-    bytes that are there.
-    """
+    """The zeros after the last batch are no damage; only the bytes of an unfinished write are."""
     lines = fill(tmp_path, preallocate="true")
     manager = LogManager.open(str(tmp_path))
     log = manager.log("t", 0)
@@ -488,8 +486,9 @@ def test_gaps_that_a_brokers_cleaner_left_are_no_damage(tmp_path: Path, sign: st
 
 
 def with_a_gap(data: Path) -> list[bytes]:
-    """A log of which a cleaner has taken offset 3, the last one of a segment; whose it was, and
-    what was set on it, nobody knows any more.
+    """Remove offset 3, the last one of a segment, as a cleaner does; return the values that stay.
+
+    The log's manifest and its topic's settings are missing.
     """
     lines = fill(data)
     os.truncate(data / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
@@ -513,8 +512,9 @@ def test_a_cleaned_log_that_was_copied_here_is_whole(tmp_path: Path, read_only: 
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("line", ["none", "unreadable", "whole"])
 def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: bool) -> None:
-    """Who has not flushed the log yet writes down nothing by which they would be damage: of one
-    that was copied without its line, or whose line cannot be read, or that is checked whole.
+    """A start that has not flushed the log writes no file by which the gaps would be damage.
+
+    `line`: the log's line in the recovery point checkpoint. `verify`: the start checks all batches.
     """
     left = with_a_gap(tmp_path)
     with opened(tmp_path):

@@ -1,4 +1,4 @@
-"""Any damage in any log: found, and no sound batch is taken for damaged."""
+"""The check finds any damage in any log, and never reports a sound batch as damaged."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def written(sizes: list[int]) -> list[bytes]:
 def checked(
     data: bytes, end: int | None = None, names: Sequence[int] = (), limit: int = MAX_OFFSET
 ) -> tuple[int, list[Damage], int]:
-    """The next offset, the damages, and how much the task was told of.
+    """Return the next offset, the damages, and the bytes that the task has counted.
 
-    `names`: where an index says that batches begin.
+    `names`: the positions of batches in an index.
     """
 
     def named(position: int) -> int | None:
@@ -230,7 +230,7 @@ def test_of_a_very_large_batch_the_header_has_to_do() -> None:
 
 
 class Counted(Buffered):
-    """A source that counts what it is asked for."""
+    """A source that counts the bytes that are read from it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -246,7 +246,7 @@ class Counted(Buffered):
 
 @pytest.mark.parametrize("damaged", [1, 2, 3])
 def test_damage_upon_damage_takes_linear_work(damaged: int) -> None:
-    """Of so many batches one is sound, and no index says where."""
+    """One sound batch follows each run of damaged ones; no index has its position."""
     reads = []
     for count in (600, 1200):
         batches = [bytearray(batch) for batch in written([0] * count)]

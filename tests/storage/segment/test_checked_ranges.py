@@ -58,7 +58,7 @@ def log_path(data: Path) -> Path:
 
 @contextlib.contextmanager
 def unread(data: Path, files: Files | None = None) -> Iterator[Segment]:
-    """The closed segment, of which nobody has read anything."""
+    """Yield the closed segment; nothing of it has been read."""
     manager = LogManager.open(str(data), files=files)
     try:
         yield manager.topics["t"].partitions[0].segments[0]
@@ -81,7 +81,7 @@ def test_bytes_at_hand_are_checked_without_waiting_and_read_once(tmp_path: Path,
             read += buffer[:count]
         assert read == data
         assert segment.checked_ranges.whole
-        # But for pieces of batches that were not whole in what was asked for.
+        # Only parts of batches that a read has cut off are read twice.
         assert files.read < len(data) * 1.6
 
 
@@ -205,7 +205,7 @@ def test_what_was_written_here_is_checked_once_it_is_sealed(tmp_path: Path) -> N
     log = manager.create_topic("t", 1).partitions[0]
     append(log, b"a" * 1000)
     damage(tmp_path)
-    # What the page cache has of it is what was written.
+    # Bytes of the active segment in the page cache count as those that were written.
     assert SegmentReader(log.active).window(bytearray(200), 0) == 200
     log.roll(NOW_MS)
     with pytest.raises(CorruptRecord):

@@ -54,7 +54,7 @@ def put(segment: Segment, *values: bytes, timestamp_ms: int = NOW_MS) -> bytes:
 
 
 def fill(segment: Segment, count: int = 6) -> list[int]:
-    """Where each of so many batches of two records begins."""
+    """Append `count` batches of two records; return their positions."""
     starts = []
     for number in range(count):
         starts.append(segment.size)
@@ -325,7 +325,7 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
     entries = index.read_bytes()
     offset = segment.next_offset - 1
     for damage in (0, 1, 60):
-        # The positions of all entries are wrong by so many bytes.
+        # The positions of all entries are wrong by `damage` bytes.
         index.write_bytes(
             b"".join(
                 entries[at : at + 4]

@@ -1,4 +1,4 @@
-"""Whatever the windows, every whole batch is taken once, in order, and nothing behind the last."""
+"""A walk takes each whole batch once, in order, with any windows; and nothing after the last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASE = 1000
 
 
 def batch(size: int) -> bytes:
-    """What begins with its size as a batch does; nobody looks at the rest."""
+    """Return bytes with the size field of a batch; the rest is random, a walk does not read it."""
     rest = size - LOG_OVERHEAD
     return bytes(8) + rest.to_bytes(4, "big", signed=True) + os.urandom(max(rest, 0))
 

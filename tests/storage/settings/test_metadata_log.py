@@ -54,7 +54,7 @@ def test_a_snapshot_stands_for_what_lies_below_it(tmp_path: Path) -> None:
     log.snapshot(made.topic("orders", ORDERS), ORDERS_KEPT)
     log.append(made.config(TOPIC, "orders", "retention.bytes", "7"))
     assert read(log).configs == {(TOPIC, "orders"): {"retention.ms": "-1", "retention.bytes": "7"}}
-    # The log may begin within what the snapshot holds, or behind it be gone.
+    # The log may start below the end of the snapshot, or be missing after it.
     first = log.path
     log.roll()
     log.append(made.config(TOPIC, "orders", "retention.bytes", None))
@@ -67,7 +67,7 @@ def test_a_snapshot_stands_for_what_lies_below_it(tmp_path: Path) -> None:
 
 
 def test_what_the_snapshot_holds_is_not_replayed(tmp_path: Path) -> None:
-    """Some thousand batches lie before its end, and behind it."""
+    """The log has thousands of batches before the end of the snapshot, and after it."""
     log = MetadataLog(tmp_path)
     for number in range(3000):
         log.append(made.no_op(), made.config(TOPIC, "orders", "retention.ms", str(number)))

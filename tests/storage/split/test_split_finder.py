@@ -187,7 +187,7 @@ def test_a_cleaner_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         os.rename(old, new)
     with pytest.raises(SegmentGone, match="for writing"):
         read(split)
-    # What is being cleaned ends where the last segment begins.
+    # The cleaning does not include the last segment.
     assert [row.offset for row in read(behind)] == list(range(90, 120))
 
 

@@ -1,4 +1,4 @@
-"""What `kafkafs.owner` says is read back, whatever bytes a path has; rubbish says nothing."""
+"""`kafkafs.owner` is read back with any bytes in the path; invalid content reads as None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of producers, and snapshots of it: Kafka's bytes, and anything else refused."""
+"""The state of producers, and its snapshots: Kafka's bytes; any other content is refused."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_one_segment_and_one_partition(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_transactions_alone(tmp_path: Path) -> None:
-    """What is open where it begins is known from the snapshot, or from the segments before it."""
+    """The snapshot or the earlier segments name the transactions that are open at its start."""
     fill(tmp_path)
     before = indexes(tmp_path)
     aborted = segments(tmp_path, ".txnindex")[0]

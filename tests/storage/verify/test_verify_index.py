@@ -61,7 +61,7 @@ def test_what_a_rebuild_makes_is_right_without_a_look_at_the_log(
 ) -> None:
     rebuild = Log(batches, interval).rebuild
     entries = bytes(rebuild.offset_entries)
-    # Whoever looked into the log would fail.
+    # The log is None: reading it would fail.
     assert not [*offset_index_faults(entries, entries, BASE, 0, None)]  # type: ignore[arg-type]
     times = rebuilt_times(rebuild, True)
     assert times == (sealed_times(rebuild), bytes(rebuild.time_entries))

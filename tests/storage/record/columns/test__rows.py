@@ -145,7 +145,7 @@ def columns(rows: Sequence[Row], layout: Layout = Layout()) -> dict[str, Any]:  
 
 
 class Written:
-    """What an encoder hands over, by partition."""
+    """Collects the batches that an encoder writes, by partition."""
 
     def __init__(self, partitions: Sequence[int] = range(4), **settings: Any) -> None:
         self.batches: dict[int, bytearray] = {}
@@ -319,7 +319,7 @@ def test_a_row_that_the_topic_does_not_take(
 ) -> None:
     """Those in front of it are there, and nothing of it is."""
     if row.key is not None:
-        # A key of which the partition is not here: 2 of 4.
+        # The partition of this key is 2 of 4, which the encoder does not have.
         row = Row(next(key for n in range(99) if where(Row(key := b"%d" % n), 4) == 2))
         kind = UnknownTopicOrPartition
     written = Written([0, 1, 3], max_batch_bytes=1000, before_ms=10_000, after_ms=500)
