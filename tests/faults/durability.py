@@ -1,4 +1,4 @@
-"""What was promised to survive a crash or a power cut would not."""
+"""After a crash or a power cut, the files are not in the promised state."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FAULTS = [
 
     @contextlib.contextmanager
     def replacing(""",
-        "A checkpoint that was said to be durable is the one of before after a power cut.",
+        "A power cut restores the old content of a checkpoint that was reported as durable.",
         (FILES,),
     ),
     Fault(
@@ -59,7 +59,7 @@ FAULTS = [
         "storage/log/flush.py",
         "        self.done = False\n        self._ns = 0",
         "        self.done = True\n        self._ns = 0",
-        "The recovery point moves over what no fsync has confirmed.",
+        "The recovery point moves past records that no fsync has confirmed.",
         (DELETION,),
     ),
     Fault(
@@ -67,7 +67,7 @@ FAULTS = [
         "storage/segment/segment.py",
         "            self.disk.fdatasync(self.log_fd())\n            self.check_whole()",
         "            self.check_whole()",
-        "fsync returns, and the records are gone after a power cut.",
+        "fsync returns without an error, but a power cut loses the records.",
         (LOG_CRASH,),
     ),
     Fault(
@@ -75,7 +75,7 @@ FAULTS = [
         "storage/segment/segment.py",
         "                self.disk.fdatasync(fd)\n            except",
         "                assert fd >= 0\n            except",
-        "Records before the last roll are gone after a power cut, though they were flushed.",
+        "A power cut loses flushed records of the segments before the active one.",
         ("tests/crash/test_recovered_durable.py",),
     ),
     Fault(
@@ -119,7 +119,7 @@ FAULTS = [
         "            self._sync_snapshot(offset)\n"
         "        files = self._log.files\n        if self._epochs",
         "        files = self._log.files\n        if self._epochs",
-        "What is known of producers of deleted records is gone after a power cut.",
+        "A power cut loses the state of producers whose records were deleted.",
         (RETENTION_CRASH, LOG_CRASH, DELETION),
     ),
     Fault(
@@ -127,7 +127,7 @@ FAULTS = [
         "storage/log/flush.py",
         "        self._log.flush_error = error\n        path",
         "        path",
-        "Appends go on over pages that the kernel has dropped.",
+        "Appends continue after pages that the kernel has dropped.",
         (RESCUE,),
     ),
     Fault(
@@ -144,7 +144,7 @@ FAULTS = [
         "            log.group.counters.flush_failures += 1\n"
         "            durability.mark_unflushed()\n",
         "            log.group.counters.flush_failures += 1\n",
-        "Where nothing was new, a partition whose fsync has failed takes nothing for ever.",
+        "After a failed fsync without new records, the partition refuses all appends for ever.",
         (RESCUE,),
     ),
     Fault(
@@ -169,7 +169,7 @@ FAULTS = [
         "storage/log/flush.py",
         "        durability.snapshots.unsynced.difference_update(self._snapshots)",
         "        log.snapshots.unsynced.clear()",
-        "Producers' state is gone after a roll during a flush, deletion and a power cut.",
+        "A roll during a flush, a deletion, then a power cut: the producers' state is lost.",
         (DELETION,),
     ),
     Fault(
@@ -194,7 +194,7 @@ FAULTS = [
         "storage/log/flush.py",
         "        if self._log.flush_error is not None:\n            return\n",
         "        if offset < 0:\n            return\n",
-        "A partition whose fsync has failed takes nothing until a remount.",
+        "A partition whose fsync has failed refuses all appends until a remount.",
         (RESCUE,),
     ),
     Fault(
@@ -226,7 +226,7 @@ FAULTS = [
         "kafkafs/tree/partition/partition.py",
         "            except OSError:\n                self._sealed_blocks = None",
         "            except BlockingIOError:\n                self._sealed_blocks = None",
-        "Views go on with a segment that gets no more appends.",
+        "Views keep reading a segment that gets no more appends.",
         (PARTITION_TEXT,),
     ),
     Fault(
@@ -243,7 +243,7 @@ FAULTS = [
         "            lambda: log.durability.recovery_point < self.log_start or"
         " bool(log.snapshots.unsynced)",
         "            lambda: log.durability.recovery_point < self.log_start",
-        "A head is deleted, then a power cut: what was known of its producers is gone.",
+        "After a head is deleted, a power cut loses the state of its producers.",
         (DELETION, RETENTION_CRASH),
     ),
     Fault(
@@ -259,7 +259,7 @@ FAULTS = [
         "storage/directory/retain.py",
         "        task.on_log_thread(self._prepare)()\n",
         "        _ = self._prepare\n",
-        "Who deletes holds up all others while the disk is slow, and deletes though it is full.",
+        "A deletion blocks all other requests on a slow disk, and runs though the disk is full.",
         (REWRITE,),
     ),
     Fault(
@@ -286,7 +286,7 @@ FAULTS = [
         "storage/directory/retain.py",
         "    if any(advance.is_given_up for advance in advances):\n",
         "    if any(advance.is_given_up for advance in advances[:0]):\n",
-        "Records that stayed are gone after a kill.",
+        "A kill loses records that the failed deletion has kept.",
         (RETENTION_CRASH, "tests/storage/directory/test_retain.py"),
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""A small fault that is put into the code on purpose, to see whether a test sees it."""
+"""A small fault that is planted in the code, to check that a test finds it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ ROOT = Path(__file__).parents[2]
 
 
 class Misfit(Exception):  # noqa: N818 - it is no error of the code that runs
-    """The code is no longer what the fault was written for."""
+    """The code has changed since the fault was written."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """In ``file`` the text ``old``, which is there exactly once, becomes ``new``.
+    """A change of `file`: `new` replaces the text `old`, which occurs exactly once.
 
-    ``breaks``: what a user loses by it.  ``tests``: files or tests, one of which is to fail.
-    ``unseen``: why no test can see it; empty where one does.
+    `breaks`: the consequence for a user. `tests`: files or tests; at least one of them has to fail.
+    `unseen`: the reason why no test can see the fault; empty if a test can.
     """
 
     name: str
@@ -29,11 +29,11 @@ class Fault:
     unseen: str = ""
 
     def apply(self, root: Path = ROOT) -> None:
-        """Put it into the code below ``root``; Misfit where it does not fit."""
+        """Put the fault into the code below `root`. Errors: Misfit."""
         self._replace(root, self.old, self.new)
 
     def undo(self, root: Path = ROOT) -> None:
-        """Take it back; Misfit where it was not in the code."""
+        """Remove the fault from the code. Errors: Misfit if the code does not have it."""
         self._replace(root, self.new, self.old)
 
     def _replace(self, root: Path, old: str, new: str) -> None:

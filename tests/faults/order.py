@@ -1,4 +1,4 @@
-"""One thing comes before another that a crash, or somebody else, must find first."""
+"""Two steps are in the wrong order, which a crash or another process can see."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ FAULTS = [
         "storage/adopt/adopt.py",
         "        self._commit(begun)\n        self._end()\n        self._remove_staged()\n",
         "        self._remove_staged()\n        self._commit(begun)\n        self._end()\n",
-        "A commit that fails cannot be asked for again.",
+        "A commit that has failed cannot be repeated.",
         (ADOPT_FAULTS, ADOPT_CRASH),
     ),
     Fault(
@@ -91,7 +91,7 @@ FAULTS = [
         "storage/adopt/adoptions.py",
         "        return request.batch <= self.batch",
         "        return request.batch < self.batch",
-        "A batch that is asked for again is appended twice.",
+        "A repeated request appends its batch twice.",
         (ADOPT,),
     ),
     Fault(
@@ -115,7 +115,7 @@ FAULTS = [
         "storage/adopt/adoptions.py",
         "            query = replace(query, producer_epoch=query.producer_epoch + 1)",
         "            query = replace(query, producer_epoch=query.producer_epoch)",
-        "What an older run still sends goes into the new run's transaction.",
+        "Records that an older run still sends become part of the new run's transaction.",
         (ADOPT,),
     ),
     Fault(
@@ -248,7 +248,7 @@ FAULTS = [
         "storage/compaction/log_cleaner.py",
         "        log.flush(task.on_log_thread)\n        known = self.first_dirty(log)\n",
         "        _ = log.flush\n        known = self.first_dirty(log)\n",
-        "A record goes for one behind it that a power cut takes.",
+        "Compaction removes a record because of a later one that a power cut loses.",
         (CLEANER_CRASH,),
     ),
     Fault(
@@ -292,7 +292,7 @@ FAULTS = [
         "        files.sync_directory(directory)\n"
         "    for path in old:\n        with _may_vanish(path):\n            files.unlink(",
         "    for path in old:\n        with _may_vanish(path):\n            files.unlink(",
-        "Converting, a power cut: a segment is gone.",
+        "A power cut during a conversion loses a segment.",
         (PUBLISH_CRASH,),
     ),
     # -- the data directory --------------------------------------------------------------------
@@ -441,7 +441,7 @@ FAULTS = [
         "storage/state/checkpoint_file.py",
         "        return\n    files.sync_directory(directory)\n",
         "        return\n",
-        "The marker comes back after a power cut, and vouches for logs that were open.",
+        "After a power cut the marker is back, and recovery trusts logs that were open.",
         (MANAGER,),
     ),
     Fault(
@@ -460,7 +460,7 @@ FAULTS = [
         "            self.files.sync_directory(self.path)\n"
         "        except",
         "                topic.add(self._create_log(topic, partition, begun))\n        except",
-        "A topic with flushed records is gone after a power cut.",
+        "A power cut loses a topic that has flushed records.",
         (LOG_CRASH,),
     ),
     Fault(
@@ -478,7 +478,7 @@ FAULTS = [
         "storage/directory/data_directory.py",
         "            log.load_history()\n            self.files.sync_directory(self.path)\n",
         "            log.load_history()\n",
-        "A partition with flushed records is gone after a power cut.",
+        "A power cut loses a partition that has flushed records.",
         ("tests/storage/log/test_flush.py",),
     ),
     Fault(
@@ -499,7 +499,7 @@ FAULTS = [
         "storage/directory/deletion.py",
         "            files.rename(target, source)\n",
         "            pass\n",
-        "rmdir says ENOSPC, and half of the topic goes at the next start.",
+        "rmdir fails with ENOSPC, and the next start deletes half of the topic.",
         (MANAGER,),
     ),
     Fault(
@@ -549,7 +549,7 @@ FAULTS = [
         "storage/log/rescue.py",
         "        files.fdatasync(fd)\n        base,",
         "        base,",
-        "What was rescued is gone after a power cut.",
+        "A power cut loses the rescued records.",
         (RESCUE,),
     ),
     Fault(
@@ -591,7 +591,7 @@ FAULTS = [
         "storage/segment/writer.py",
         "        if disk.size(fd) < start:\n",
         "        if disk.size(fd) < 0:\n",
-        "An append goes behind what somebody has cut off, and hides all of it.",
+        "An append to a truncated file leaves a hole, which hides the records after it.",
         (RESCUE,),
     ),
     Fault(
@@ -658,7 +658,7 @@ FAULTS = [
         "        active = SegmentWriter.begin(Segment.create(*where, now_ms=now_ms))\n"
         "        self.snapshots.write(base_offset, producers)\n"
         "        return active\n",
-        "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
+        "A follower moves to the segment of a roll that failed, and sees no more records.",
         (FOLLOW,),
     ),
     Fault(
@@ -706,7 +706,7 @@ FAULTS = [
         "storage/segment/writer.py",
         "            self._cut_back(start)\n            raise\n        first",
         "            raise\n        first",
-        "What ENOSPC left of a batch stands behind the end.",
+        "After ENOSPC, part of the refused batch stays in the file, after the log end.",
         (APPEND,),
     ),
     Fault(
@@ -740,7 +740,7 @@ FAULTS = [
         "storage/segment/segment.py",
         "        except OSError:\n            segment.discard()\n            raise\n",
         "        except OSError:\n            raise\n",
-        "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
+        "A follower moves to the segment of a roll that failed, and sees no more records.",
         (FOLLOW,),
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""Who may not gets at something, or changes it; and files of whom nobody should trust."""
+"""Users get access without permission, or files of untrusted users are used."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ FAULTS = [
         "storage/files.py",
         "            return os.stat(relative, dir_fd=root.fd, follow_symlinks=False)",
         "            return os.stat(relative, dir_fd=root.fd)",
-        "What a link leads to counts as a file of the partition.",
+        "The target of a link counts as a file of the partition.",
         (BENEATH,),
     ),
     Fault(
@@ -99,7 +99,7 @@ FAULTS = [
         "storage/files.py",
         "        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)",
         "        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT, mode)",
-        "What somebody has put there in advance is written to.",
+        "A temporary file overwrites a file that another user has put there in advance.",
         (BENEATH,),
         unseen="The name has 64 random bits, and no link is followed: nobody can have it there.",
     ),
@@ -140,7 +140,7 @@ FAULTS = [
         "storage/segment/segment.py",
         "os.O_RDWR | os.O_CREAT | os.O_EXCL\n",
         "os.O_RDWR | os.O_CREAT\n",
-        "A new segment goes on in a file that somebody has made meanwhile.",
+        "A new segment uses a file that somebody has created meanwhile.",
         ("tests/storage/log/test_log.py",),
     ),
     Fault(
@@ -356,7 +356,7 @@ FAULTS = [
         "storage/files.py",
         "                os.fchown(fd, parent.st_uid, parent.st_gid)\n",
         "                pass\n",
-        "What root has compacted for an ordinary user's daemon is root's alone.",
+        "When root compacts for an ordinary user's daemon, only root can read the new files.",
         (MODES_ON_DISK,),
     ),
     Fault(
@@ -428,7 +428,7 @@ FAULTS = [
         "kafkafs/fuse/operations.py",
         "        await self.turns.call(directory.unlink, os.fsdecode(name))",
         "        _ = directory.unlink",
-        "rm says that a partition is gone, and it is there.",
+        "rm of a partition reports success, but the partition still exists.",
         (MOUNT_DIRECTORIES,),
     ),
     # -- detach, handover ----------------------------------------------------------------------
@@ -437,7 +437,7 @@ FAULTS = [
         "storage/directory/detach.py",
         "        broker_settings.write(files, data_dir, theirs, found)\n",
         "        _ = theirs, found, broker_settings.write\n",
-        "What the broker had set is gone: its topics are deleted from by other rules.",
+        "The broker's settings are lost: its records are deleted by other rules.",
         (DETACH,),
     ),
     Fault(
@@ -486,7 +486,7 @@ FAULTS = [
         "storage/handover/handover.py",
         "        with self._locked(self.data):\n",
         "        with contextlib.nullcontext():\n",
-        "What is appended meanwhile is lost.",
+        "Records that are appended meanwhile are lost.",
         (HANDOVER,),
     ),
     Fault(

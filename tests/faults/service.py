@@ -1,4 +1,4 @@
-"""What goes on by itself ends for good, an error is swallowed, a figure stays 0."""
+"""Background work stops for good, an error is swallowed, a figure stays 0."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAULTS = [
         "kafkafs/fuse/housekeeping.py",
         "            self._flushes_again.failed(log)\n",
         "            pass\n",
-        "A disk that is gone is asked four times a second by each partition.",
+        "After a disk failure each partition repeats its flush four times a second.",
         (DUTIES, TICKS),
     ),
     Fault(
@@ -55,7 +55,7 @@ FAULTS = [
         "        async with self._operations.structural:\n"
         "            return self._manager.start_checkpoint()\n",
         "        return self._manager.start_checkpoint()\n",
-        "A checkpoint beside rmdir walks over topics that go.",
+        "A checkpoint during rmdir visits topics that are being deleted.",
         (TICKS,),
     ),
     Fault(
@@ -64,7 +64,7 @@ FAULTS = [
         "        async with self._operations.structural:\n"
         "            remove = self._manager.sweep(self._manager.monotonic_ms())\n",
         "        remove = self._manager.sweep(self._manager.monotonic_ms())\n",
-        "A sweep beside rmdir walks over topics that go.",
+        "A sweep during rmdir visits topics that are being deleted.",
         (TICKS,),
     ),
     Fault(
@@ -96,7 +96,7 @@ FAULTS = [
         "storage/background.py",
         "        if self._failing.pop((duty, of), None) is not None:",
         "        if (duty, of) in self._failing:",
-        "A duty that goes on says so each time, and counts as failing for ever.",
+        "A duty that works again logs it each time, and counts as failing for ever.",
         (DUTIES,),
     ),
     Fault(
@@ -316,7 +316,7 @@ FAULTS = [
         "storage/recovery/swap.py",
         "_ORPHANS = (*paths.INDEX_SUFFIXES, paths.WORDS)",
         "_ORPHANS = paths.INDEX_SUFFIXES",
-        "What a crash has left of a deletion stays for ever.",
+        "Files that a crash has left of a deletion stay for ever.",
         (WORD_FILES,),
     ),
     Fault(
@@ -413,7 +413,7 @@ FAULTS = [
         "storage/log/log.py",
         "            if not left or due_ms > now_ms or segment.leases or is_named:",
         "            if not left or due_ms > now_ms or is_named:",
-        "A reader's segment goes while it is read.",
+        "A segment is removed while it is read.",
         (LOG, MANAGER),
     ),
     Fault(
@@ -440,7 +440,7 @@ FAULTS = [
         " < len(advance.segments):\n"
         "            return ()\n",
         "        del changed\n",
-        "retention.ms=-1 comes too late by a moment, and everything goes.",
+        "retention.ms=-1 is set during a retention run, and all segments are deleted.",
         (RETAIN,),
     ),
     Fault(
@@ -449,7 +449,7 @@ FAULTS = [
         "        if log.closed or log.cleaning or"
         " log.segments[: len(advance.segments)] != advance.segments:",
         "        if log.closed or log.segments[: len(advance.segments)] != advance.segments:",
-        "What a cleaner is reading goes, and comes back cleaned.",
+        "Retention deletes a segment during its cleaning, and the cleaned segment returns.",
         (RETAIN,),
     ),
     Fault(
@@ -465,7 +465,7 @@ FAULTS = [
         "storage/directory/retain.py",
         '    if log.config.cleanup_policy == ("compact",):',
         "    if log.config.cleanup_policy == ():",
-        "Records go whose keys have no later ones.",
+        "Records are deleted though no later record has the same key.",
         ("tests/storage/log/test_delete_records.py",),
     ),
     Fault(
@@ -473,7 +473,7 @@ FAULTS = [
         "storage/directory/retain.py",
         "    if not 0 <= wanted <= end:",
         "    if not 0 <= wanted <= end + 1:",
-        "The log start lies behind the log end.",
+        "The log start is above the log end.",
         ("tests/storage/log/test_delete_records.py",),
     ),
     Fault(
@@ -489,7 +489,7 @@ FAULTS = [
         "storage/compaction/cleanable.py",
         "            if each.largest_timestamp > now_ms - lag_ms\n",
         "            if each.first_timestamp > now_ms - lag_ms\n",
-        "Records younger than min.compaction.lag.ms go.",
+        "Compaction removes records that are younger than min.compaction.lag.ms.",
         (CLEANABLE,),
     ),
     Fault(
@@ -505,7 +505,7 @@ FAULTS = [
         "storage/compaction/passes.py",
         "        elif not self._transactions.is_aborted(header):\n            check_record_sizes",
         "        elif not self.finished:\n            check_record_sizes",
-        "A record goes for a later one that was aborted.",
+        "Compaction removes a record because of a later one that was aborted.",
         ("tests/crash/test_cleaner_crash.py",),
     ),
     Fault(
@@ -513,7 +513,7 @@ FAULTS = [
         "storage/compaction/passes.py",
         "        elif self.transactions.is_aborted(header):\n            self._keeper.records_read",
         "        elif header.records_count < 0:\n            self._keeper.records_read",
-        "Aborted records stay, and are shown when their marker goes.",
+        "Aborted records stay, and are shown when their marker is removed.",
         (CLEANER,),
     ),
     Fault(
@@ -561,7 +561,7 @@ FAULTS = [
         "storage/handover/handover.py",
         "            elif why_unknown is not None:\n",
         "            elif why_unknown == 1:\n",
-        "The broker is told retention.ms=unknown.",
+        "A printed command sets retention.ms=unknown at the broker.",
         ("tests/kafkafs/cli/brokers/test_handover.py",),
     ),
     Fault(
@@ -585,7 +585,7 @@ FAULTS = [
         "storage/compaction/passes.py",
         "        if batch.last_offset + 1 == self.high_watermark:\n",
         "        if batch.last_offset == self.high_watermark:\n",
-        "A log whose last cleaned batch is gone ends before it did.",
+        "After the last batch is cleaned away, the log ends at a lower offset.",
         (CLEANER,),
     ),
     Fault(
@@ -596,7 +596,7 @@ FAULTS = [
         "            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
         "            with cleaner.leased(log, plan, task) as sources:\n"
         "                cleaned, new = cleaner.write(\n",
-        "What a cleaning that failed has not cleaned is never cleaned.",
+        "Records that a failed cleaning has not reached are never cleaned.",
         (LOG_CLEANER,),
     ),
     Fault(
@@ -605,7 +605,7 @@ FAULTS = [
         "                    self._write_down(log, plan.first_dirty_offset, task)\n"
         "                    if new:",
         "                    if new:",
-        "After a kill the cleaner's holes are taken for lost segments: EIO.",
+        "After a kill, gaps that the cleaner has made count as lost segments: EIO.",
         ("tests/crash/test_cleaner_crash.py", LOG_CLEANER),
     ),
     Fault(
@@ -621,7 +621,7 @@ FAULTS = [
         "storage/compaction/log_cleaner.py",
         "            self.uncleanable[log] = str(error)\n            raise",
         "            _ = self.uncleanable\n            raise",
-        "Nobody is told that a log cannot be cleaned.",
+        "No message reports that a log cannot be cleaned.",
         (LOG_CLEANER,),
     ),
     Fault(
@@ -637,7 +637,7 @@ FAULTS = [
         "kafkafs/tree/events.py",
         "            self._entries.pop(known.first, None)\n",
         "            pass\n",
-        "The count of what is refused again and again begins anew at any moment.",
+        "A message that still repeats is dropped as the oldest, and its count restarts.",
         (EVENTS,),
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""Somebody is shown what is not so: too much, too little, twice, or of another history."""
+"""Readers see wrong data: too much, too little, records twice, or another history."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ FAULTS = [
         "storage/log/transactions.py",
         "                found.append((segment, 0))\n",
         "                found.append((segment, max(segment.size, 0)))\n",
-        "Segments behind an open transaction are shown.",
+        "Segments after the start of an open transaction are shown.",
         (TRANSACTIONS, TREE_TRANSACTIONS),
     ),
     Fault(
@@ -413,7 +413,7 @@ FAULTS = [
         "        if undecided is None and (update is None or"
         " self.producers.first_undecided_offset is None):",
         "        if update is None or self.producers.first_undecided_offset is None:",
-        "What is appended behind an open transaction is shown before it.",
+        "Records after an open transaction are shown before its end.",
         (TRANSACTIONS, TREE_TRANSACTIONS),
     ),
     Fault(
@@ -421,7 +421,7 @@ FAULTS = [
         "storage/log/log.py",
         "        if stabilized:\n",
         "        if stabilized and update is None:\n",
-        "What a COMMIT makes visible is seen only with the next append.",
+        "Records that a COMMIT makes visible are seen only with the next append.",
         (TREE_TRANSACTIONS, TRANSACTIONS),
     ),
     Fault(
@@ -455,7 +455,7 @@ FAULTS = [
         "storage/state/producer_state.py",
         "        if batch.producer_epoch == self.epoch and batch.base_sequence >= 0:",
         "        if batch.base_sequence >= 0:",
-        "A new producer's first batch is taken for the old one's, and dropped.",
+        "The first batch of a new producer epoch is dropped as a duplicate of an older one.",
         (PRODUCERS, APPEND),
     ),
     Fault(
@@ -495,7 +495,7 @@ FAULTS = [
         "storage/state/producer_state.py",
         "        if self.in_transaction and not batch.attributes & TRANSACTIONAL_BIT:",
         "        if self.in_transaction and batch.attributes < 0:",
-        "A record that belongs to no transaction goes with one that is aborted.",
+        "A record outside of any transaction is hidden when a transaction aborts.",
         (TRANSACTIONS,),
     ),
     Fault(
@@ -548,7 +548,7 @@ FAULTS = [
         "                segment.checked_ranges.forget_written(segment.size)\n"
         "            raise BlockingIOError",
         "                pass\n            raise BlockingIOError",
-        "What was written here and dropped from the cache is not checked.",
+        "Records that this process wrote are not checked when they are read from the disk.",
         (CHECKED_RANGES,),
     ),
     Fault(
@@ -580,7 +580,7 @@ FAULTS = [
         "storage/segment/reader.py",
         "            count = known\n",
         "            count = known + 1\n",
-        "The byte behind what was checked counts as checked.",
+        "The byte after the checked range counts as checked.",
         (CHECKED_RANGES,),
     ),
     Fault(
@@ -609,7 +609,7 @@ FAULTS = [
         "        if segment.damages and segment is self.active and is_written:\n"
         "            self.roll(now_ms)\n",
         "        del is_written\n",
-        "A start after a kill cuts all that was appended behind a damaged batch.",
+        "A start after a kill cuts off all records after a damaged batch.",
         ("tests/storage/verify/test_log_checker.py", "tests/storage/segment/test_damage.py"),
     ),
     # -- bounds --------------------------------------------------------------------------------
@@ -682,7 +682,7 @@ FAULTS = [
         "storage/recovery/partition.py",
         "            count = sum(base <= kept_from for base in following[:count])\n",
         "            del kept_from\n",
-        "The positions of .follow begin anew after a kill.",
+        "The positions of .follow restart after a kill.",
         (HISTORY, RECOVERY, "tests/crash/test_follow_crash.py"),
     ),
     Fault(
@@ -723,7 +723,7 @@ FAULTS = [
         "storage/recovery/producers.py",
         "            if offset is not None and log_start <= offset <= log_end:",
         "            if offset is not None and log_start <= offset:",
-        "Sequences are known of records that are gone: a retry is a duplicate, and lost.",
+        "Recovery keeps sequences of lost records: a retry is dropped as a duplicate.",
         (REPLAY,),
     ),
     # -- what the kernel keeps -----------------------------------------------------------------
@@ -904,7 +904,7 @@ FAULTS = [
         "kafkafs/fuse/daemon.py",
         "            self._tree.mount.name_timeout = 0.0\n",
         "            pass\n",
-        "On an older kernel names lead to histories that are gone.",
+        "On an older kernel, cached names lead to replaced histories.",
         (CACHING, "tests/kafkafs/fuse/test_rewritten_names.py"),
     ),
     Fault(
@@ -921,7 +921,7 @@ FAULTS = [
         "storage/state/history.py",
         "        return any(saved.get(view, ())[:1] == base for saved in self._saved_bases)",
         "        return view in self.now.bases or True",
-        ".follow gives out positions that a kill has count anew.",
+        ".follow shows positions that are not durable: after a kill they are counted again.",
         (HISTORY,),
     ),
     Fault(
@@ -945,7 +945,7 @@ FAULTS = [
         "storage/index/txn_index.py",
         "            for name in (kind,) if writable else (kind, kind + paths.SWAP, kind):",
         "            for name in (kind,):",
-        "What was aborted is shown beside a broker's cleaner.",
+        "Aborted records are shown while a broker's cleaner renames its files.",
         (FOLLOW_OPENING,),
     ),
     Fault(
@@ -1081,7 +1081,7 @@ FAULTS = [
         "kafkafs/tree/files/raw_file.py",
         """("fixed", *_facts(found)) if is_fixed else ("",)""",
         """("",)""",
-        "A sealed segment's log shows zeros that were cached behind its end while it grew.",
+        "A sealed segment's log shows zeros that were cached after its end while it grew.",
         ("tests/kafkafs/tree/files/test_raw_file.py",),
     ),
     Fault(
@@ -1146,7 +1146,7 @@ FAULTS = [
         "storage/follow/follow.py",
         "        log.transactions.forget_from(left, offset)\n",
         "        _ = left\n",
-        "Committed records are hidden behind a transaction that another process has cut off.",
+        "Committed records are hidden because of a transaction that another process has truncated.",
         (FOLLOW,),
     ),
     Fault(
@@ -1155,7 +1155,7 @@ FAULTS = [
         "    if identity is None or identity[:2] != (found.st_dev, found.st_ino):\n"
         "        return False\n",
         "    if identity is None:\n        return False\n",
-        "A cleaned segment is taken for the one that was read: tail -f repeats records.",
+        "A follower mistakes a cleaned segment for the one that it read: tail -f repeats records.",
         (FOLLOW,),
     ),
     Fault(
@@ -1163,7 +1163,7 @@ FAULTS = [
         "storage/follow/follow_tail.py",
         "        return files.born_ns(path or segment.log_path) == identity[2]",
         "        return files.born_ns(path or segment.log_path) >= 0",
-        "Another file of the same inode number is taken for the one that was read.",
+        "A follower mistakes a new file with a reused inode number for the one that it read.",
         (FOLLOW,),
     ),
     Fault(
@@ -1172,7 +1172,7 @@ FAULTS = [
         "        return now.st_size < active.size or"
         " not self._stands(active, self._marked[1][-1:])",
         "        return now.st_size < active.size",
-        "What was written over a cut is read in the middle of a batch.",
+        "After a truncation and new appends, a follower reads from the middle of a batch.",
         (FOLLOW,),
     ),
     Fault(
@@ -1221,7 +1221,7 @@ FAULTS = [
         "storage/follow/follow.py",
         "            is_read = all(self._roll(each) for each in later if not each.lost)\n",
         "            is_read = all(self._roll(each) for each in later)\n",
-        "Nothing is shown behind a segment that was lost before it was seen.",
+        "Nothing is shown after a segment that was lost before the follower saw it.",
         ("tests/storage/test_follow_manifest.py",),
     ),
     Fault(
