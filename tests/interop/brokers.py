@@ -1,9 +1,9 @@
 """Real Kafka brokers on this machine, run from jars: started, stopped, killed.
 
-Every broker has its own directory and free loopback ports, which it keeps over restarts.  What a
-broker says of itself is waited for in its log, so that nothing sleeps.
+Every broker has its own directory and its own free loopback ports, and keeps them over restarts.
+The tests wait for lines in a broker's log, and never sleep for a fixed time.
 
-Does not talk Kafka's protocol; ``clients`` does.
+This module does not use Kafka's protocol; `clients` does.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ log4j.appender.console.layout.ConversionPattern=%p %c{1}: %m%n
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on, nor takes for a connection of its own.
+    """Return a loopback port on which no process listens.
 
-    Those are taken from higher ones (net.ipv4.ip_local_port_range).
+    Outgoing connections do not use it: their ports are higher (net.ipv4.ip_local_port_range).
     """
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
@@ -67,10 +67,9 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> None:
 
 
 class JavaServer:
-    """A Java process that runs until it is told to end, and the lines that it has logged.
+    """A Java process that runs until `end`, and the lines that it has logged.
 
-    ``times``: when each of them came (time.monotonic).  It does not outlive the thread that has
-    started it.
+    `times`: when each line came (time.monotonic). The process ends with the thread that started it.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -103,9 +102,9 @@ class JavaServer:
             self._said.notify_all()
 
     def wait_for(self, pattern: str, after: int = 0, seconds: float = HANG_S) -> int:
-        """Wait for a line from number `after` on that the pattern is found in.
+        """Wait for a line that matches the pattern, from line number `after` on.
 
-        Returns the number of the line after it.
+        Return the number of the line after it.
         """
         wanted = re.compile(pattern)
         deadline = time.monotonic() + seconds

@@ -1,8 +1,8 @@
-"""Topics for the cleaners, Kafka's and ours: several rounds of writing, cleaned after each.
+"""Topics for Kafka's cleaner and for ours: several rounds of appends, with a cleaning after each.
 
-Each function appends one round to one topic; what was appended last is in the active segment, which
-no cleaner touches.  While it is written to, a topic has the policy ``delete``, so that records
-without keys get in and nothing is cleaned before it shall be.
+Each function appends one round to one topic. The last records of a round are in the active segment,
+which no cleaner touches. During the appends a topic has the policy `delete`. So the broker accepts
+records without keys, and cleans nothing before the round has ended.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def everything(codec: str) -> Write:
 
 
 def tombstones(writers: Writers, topic: str, turn: int) -> None:
-    """Keys that are deleted, some of them to come back; batches of which some records stay."""
+    """Keys that are deleted, and in part written again; batches that keep only some records."""
     sender = writers.plain()
     for segment in range(3):
         records = [
@@ -186,7 +186,7 @@ def transactions(writers: Writers, topic: str, turn: int) -> None:
 
 
 def open_transaction(writers: Writers, topic: str, turn: int) -> None:
-    """What lies behind the first record of an open transaction is not cleaned."""
+    """Records after the first one of an open transaction are not cleaned."""
     for segment in range(3):
         writers.plain().send(topic, values(segment, 5, at(turn, segment), key="again"))
     sender = writers.transactional(topic)
@@ -220,7 +220,7 @@ def append_time(writers: Writers, topic: str, turn: int) -> None:
 
 
 def groups(writers: Writers, topic: str, turn: int) -> None:
-    """Many small segments, of which several become one."""
+    """Many small segments, which the cleaner joins into fewer ones."""
     for batch in range(12):
         rng = random.Random(100 * turn + batch)
         records = [
@@ -237,7 +237,7 @@ def groups(writers: Writers, topic: str, turn: int) -> None:
 
 
 def lag(writers: Writers, topic: str, turn: int) -> None:
-    """Segments that are too young to be cleaned, and one of the old ones behind them."""
+    """Segments that are too young to be cleaned. In later rounds, old records follow them."""
     for segment in range(3):
         writers.plain().send(topic, values(segment, 5, at(turn, segment), key="old"))
     # Not of `T`, which may have been taken long ago.

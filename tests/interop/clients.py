@@ -1,6 +1,6 @@
-"""What clients write to a broker and read from it: librdkafka in-process, kcat, Kafka's own tools.
+"""Clients that write to a broker and read from it: librdkafka in-process and Kafka's own tools.
 
-A consumed record is given as ``storage.Record``, so that it can be compared with what we read.
+Consumed records are returned as `storage.Record`, so that tests can compare them with ours.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Generator:
 
 
 def special_batches() -> bytes:
-    """What a log of v2 batches can also hold."""
+    """Return rare v2 batches: control batches, empty ones, a damaged one, odd attributes."""
     voter = struct.pack(">i", 1) + bytes(range(16))
     leader_change = struct.pack(">hi", 0, 5) + b"\x02" + struct.pack(">ib", 5, 0) + b"\x01\0"
     voters = (
@@ -289,7 +289,7 @@ class Samples:
             "all": legacy_log(generator, 0) + legacy_log(generator, 1) + generator.log(base=701),
             "empty": b"",
             **{f"tail{number}": log for number, log in enumerate(odd_tail)},
-            # A batch of 26 bytes: what follows is taken for the rest of its header.
+            # A batch of 26 bytes: a reader takes the next bytes for the rest of its header.
             "short": struct.pack(">qiib", 5, 14, 0, 3) + bytes(9) + whole,
         }
         for partition, log in logs.items():

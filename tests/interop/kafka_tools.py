@@ -1,8 +1,8 @@
 """Apache Kafka's own tools, run from its jars.
 
-The jars that a pom names are fetched by Maven once and kept under ``.cache/`` at the project's
-root, in a directory named after the pom's content, so that another pom fetches anew.
-Does not start a broker; ``brokers`` does.
+Maven downloads the jars of a pom once, to a directory under `.cache/` at the project's root. The
+directory is named after the pom's content, so a changed pom causes a new download.
+This module does not start brokers; `brokers` does.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def run_tool(main: str, *arguments: str, given: str = "") -> subprocess.Complete
 
 
 def dump_log_segments(files: Iterable[Path], *arguments: str) -> tuple[str, str]:
-    """What DumpLogSegments says of these files, on standard output and standard error."""
+    """Run DumpLogSegments on these files. Return its standard output and standard error."""
     names = ",".join(str(file) for file in files)
     done = run_tool(DUMP, "--files", names, *arguments)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
@@ -205,10 +205,10 @@ def batches(printed: str) -> Iterator[tuple[int, int, int]]:
 
 
 def complaints(errors: str) -> list[str]:
-    """What DumpLogSegments found wrong.
+    """Return the errors that DumpLogSegments has printed, except one false error.
 
-    Since 4.3 it begins each file with -1 as the offset before, and so calls the first record of
-    every segment but the first non-consecutive; that alone is left out.
+    Since Kafka 4.3, the tool takes -1 as the offset before each file. So it calls the first record
+    of every segment after the first one non-consecutive.
     """
     left: list[str] = []
     for line in errors.splitlines():

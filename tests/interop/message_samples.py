@@ -128,7 +128,7 @@ def _value(rng: random.Random, message: Message, each: Field, version: int) -> b
 
 
 def _protocol(rng: random.Random, name: str) -> bytes:
-    """What a member of a consumer group says in a field of its group's record."""
+    """Return a random encoded subscription or assignment of a consumer group's member."""
     word = "Subscription" if name == "subscription" else "Assignment"
     message = parse_schemas(PROTOCOL)[f"ConsumerProtocol{word}"]
     version = rng.randint(message.first, message.last + 1)

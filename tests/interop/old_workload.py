@@ -22,7 +22,7 @@ def plain(count: int, first_ms: int = T, *, seed: int = 0) -> list[Record]:
 
 
 def client(broker: OldBroker) -> dict[str, str]:
-    """What librdkafka has to be told of this broker."""
+    """Return the settings that librdkafka needs for this broker."""
     return V0_CLIENT if broker.magic == 0 else {}
 
 
@@ -132,7 +132,7 @@ def compacted(broker: OldBroker) -> None:
             for record in plain(50, T + 2000 * turn, seed=turn)
         ]
         senders[turn % len(senders)].send("compacted", keyed)
-    # What was written last is rolled away from, so that all before it is cleaned.
+    # These large records roll the segment, so that all records before them are cleaned.
     mark = len(broker.server.lines)
     for number in range(2):
         incompressible = random.Random(number).randbytes(5000)

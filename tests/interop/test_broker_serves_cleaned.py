@@ -1,7 +1,7 @@
-"""A broker serves what we have cleaned, from states that a crash of our cleaner can leave.
+"""A broker serves topics that we have cleaned, also from states that a crash of our cleaner leaves.
 
-Every second state of one topic is put into the place of another topic of the broker's, so that one
-start of the broker recovers all of them.
+Every second crash state of one topic replaces the files of another topic of the broker. So one
+start of the broker recovers all of these states.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def crash_states(data: Path, base: Path) -> list[Path]:
 
 
 def read_by_us(data: Path, topics: Sequence[str], *, writable: bool = False) -> Consumed:
-    """What the library reads of the topics; the directory must be whole."""
+    """Return the records that the library reads. The directory must be undamaged."""
     with LogManager.open(str(data), read_only=not writable) as manager:
         assert (manager.faults, manager.cuts) == ([], [])
         found: Consumed = {
@@ -159,13 +159,13 @@ class Handed:
         self.crashed = crashed[: len(states)]
         write_settings(broker.data, written)
         now_ms = time.time_ns() // 1_000_000
-        # The second time is behind the delete horizons of delete.retention.ms=0.
+        # The second time is after the delete horizons of delete.retention.ms=0.
         for later_ms in (0, 1000):
             clock_ms = now_ms + later_ms
             with LogManager.open(str(broker.data), clock_ms=lambda: clock_ms) as manager:  # noqa: B023
                 clean(manager, self.served)
         self.cleaned = read_by_us(broker.data, self.served)
-        # Our marker and our checkpoints are taken for the broker's own.
+        # The broker trusts our marker and our checkpoints: it recovers nothing.
         broker.start()
         self.first = self.consume(self.served)
         self.stop(recovers=False)
@@ -281,8 +281,10 @@ def test_states_are_of_every_kind(handed: Handed) -> None:
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_broker_recovers_as_we_do(isolation: Isolation, handed: Handed) -> None:
-    """What was written or what was cleaned, or the cleaned segments and again some of the old ones
-    that a new segment without batches replaces.
+    """Each state recovers to the written records or to the cleaned ones.
+
+    Or it recovers to the cleaned records and some of the old segments that a new segment without
+    batches replaces.
     """
     outcomes = set()
     for topic in handed.crashed:

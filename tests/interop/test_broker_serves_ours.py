@@ -1,4 +1,4 @@
-"""A broker serves what we wrote, appends to it, and serves again what we have appended to that."""
+"""A broker serves our logs and appends to them. Then we append, and it serves them again."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def consumed(broker: Broker) -> Consumed:
 
 
 def read_by_us(data: Path) -> Consumed:
-    """What the library reads of the topics; the directory must be whole."""
+    """Return the records that the library reads. The directory must be undamaged."""
     assert verify(str(data)).faults == []
     with LogManager.open(str(data), read_only=True) as manager:
         assert (manager.faults, manager.cuts) == ([], [])
@@ -237,9 +237,9 @@ class Handed:
         self.read = read_by_us(broker.data)
         append_ours(broker.data, base / "mount again")
         self.ours_again = read_by_us(broker.data)
-        # Our marker and checkpoints are taken for the broker's own.
+        # The broker trusts our marker and our checkpoints: it recovers nothing.
         self.second = self.serve(b"", recovers=False)
-        # Nothing vouches for anything: all is verified and indexed anew.
+        # Without these files, the broker checks all logs and rebuilds all indexes.
         (broker.data / ".kafka_cleanshutdown").unlink()
         forget(broker.data / "recovery-point-offset-checkpoint")
         for topic in TOPICS:
@@ -293,7 +293,7 @@ def test_records_that_we_encoded(topic: str, handed: Handed) -> None:
 def test_batches_that_were_adopted(handed: Handed) -> None:
     found = handed.first["read_committed"]["adopted"]
     assert found[:-2] == handed.expected["adopted"]
-    # Of the one that was given up halfway something is there, for who wants the uncommitted too.
+    # The batch that was cancelled halfway has left records, which read_uncommitted shows.
     assert len(handed.first["read_uncommitted"]["adopted"]) > len(found)
 
 
@@ -320,7 +320,7 @@ def test_a_producers_transactions(isolation: Isolation, handed: Handed) -> None:
     found = handed.first[isolation]["transactions"]
     expected = handed.source[isolation]
     assert found[: len(expected)] == expected
-    # One is open, which holds back from the committed ones what came behind it.
+    # An open transaction hides the later records from read_committed consumers.
     assert len(found) == len(expected) + (2 if isolation == "read_uncommitted" else 0)
 
 
@@ -351,7 +351,7 @@ def test_it_serves_what_we_appended_to_that(
 
 
 def test_the_transaction_that_we_aborted(handed: Handed) -> None:
-    """What it had held back is committed, and its own records are not."""
+    """Consumers get the committed records after it, and none of its own records."""
     committed = {record.offset for record in handed.third["read_committed"]["transactions"]}
     for record in handed.source["read_uncommitted"]:
         before = record in handed.source["read_committed"]

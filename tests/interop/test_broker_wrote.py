@@ -1,4 +1,4 @@
-"""What a broker wrote is shown, while it runs, as its consumers and its own tools see it."""
+"""While a broker runs, our views show its records as its consumers and its own tools see them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def consumed(broker: Broker) -> dict[Isolation, dict[str, list[Record]]]:
-    """What a consumer gets of each topic."""
+    """Return the records that a consumer gets of each topic, by isolation level."""
     return {
         isolation: consume_all(broker, TOPICS, committed=isolation == "read_committed")
         for isolation in ISOLATIONS

@@ -151,7 +151,7 @@ class Cleanings:
         return {topic: offset for (topic, _), offset in found.items()}
 
     def _copy(self, to: Path) -> None:
-        """What the broker has of the topics, while nobody writes to them."""
+        """Copy the broker's files of the topics while nobody writes to them."""
         to.mkdir()
         for scenario in SCENARIOS:
             partition = self._broker.partition(scenario.topic)
@@ -188,7 +188,7 @@ class Cleanings:
         for scenario in SCENARIOS:
             write_topic_settings(data, scenario.topic, scenario.settings)
         done: dict[str, list[Round]] = {}
-        # The broker had no crash: what its indexes lack by now is not made anew for us.
+        # The broker has not crashed. With the marker, we do not rebuild its indexes.
         (data / ".kafka_cleanshutdown").touch()
         with LogManager.open(str(data), clock_ms=lambda: self._now_ms) as manager:
             assert (manager.faults, manager.cuts) == ([], [])
@@ -363,7 +363,7 @@ def test_dump_log_segments(cleanings: Cleanings) -> None:
 
 
 def dumped(base: Path, partitions: list[str]) -> list[str]:
-    """What it complains of in these, but for offsets that are gone."""
+    """Return the errors that DumpLogSegments prints for these partitions, except offset gaps."""
     files = [
         file
         for partition in partitions
@@ -379,7 +379,7 @@ def dumped(base: Path, partitions: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("topic", ["tombstones-stay", "transactions-expire"])
 def test_crashes_of_its_cleaner(topic: str, cleanings: Cleanings, tmp_path: Path) -> None:
-    """We open what a broker leaves between any two of its steps (``LocalLog.replaceSegments``)."""
+    """We open what a broker leaves between any two of its steps (`LocalLog.replaceSegments`)."""
     before, after = (cleanings.base / f"{name}-1" / f"{topic}-0" for name in ("before", "after"))
     place = tmp_path / "broker" / before.name
     shutil.copytree(before, place)
@@ -388,8 +388,9 @@ def test_crashes_of_its_cleaner(topic: str, cleanings: Cleanings, tmp_path: Path
     for number, _ in enumerate(swaps(place, after)):
         found = recovered(place, tmp_path / f"{number}")
         if found != history[-1]:
-            # What a swap takes away goes at once, unless nothing is left of it: then it has no
-            # end, and of what it replaces only the first segment goes before all are renamed.
+            # A swap removes all its records at once, unless the new segment has no batches: then
+            # its end is not known, and recovery replaces only the first of the old segments. The
+            # others stay until the cleaner has renamed them.
             assert all(map(is_within, found, history[-1]))
             assert all(map(is_within, last, found))
             history.append(found)
@@ -402,7 +403,7 @@ def is_within(some: list[Record], more: list[Record]) -> bool:
 
 
 def swaps(place: Path, after: Path) -> Iterator[None]:
-    """Put what stands in ``after`` into its place, segment by segment; yields after each step."""
+    """Replace the segments in `place` by those in `after`, one by one; yield after each step."""
     new = sorted(int(log.stem) for log in after.glob("*.log"))
     kinds = (".log", ".index", ".timeindex", ".txnindex")
     for base, bound in itertools.pairwise(new):
@@ -423,7 +424,7 @@ def swaps(place: Path, after: Path) -> Iterator[None]:
 
 
 def recovered(partition: Path, copy: Path) -> list[list[Record]]:
-    """What we recover of a copy of a broker's partition; of its settings we know nothing."""
+    """Return the records that we recover from a copy of a broker's partition, without settings."""
     shutil.copytree(partition, copy / partition.name)
     (copy / META_PROPERTIES).touch()
     with LogManager.open(str(copy)) as manager:

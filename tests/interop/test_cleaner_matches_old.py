@@ -62,7 +62,7 @@ def write_log(data: Path, topic: str) -> None:
 
 
 def delete_horizon(partition: Path) -> int:
-    """What its broker has written down: when tombstones may go."""
+    """Return the largest delete horizon in the log: tombstones may be removed after it."""
     logs = sorted(partition.glob("*.log"))
     found = (header for log in logs for header, _ in headers(log.read_bytes()))
     return max(header.delete_horizon or 0 for header in found)

@@ -149,7 +149,7 @@ def test_metadata_has_brokers_topics_and_leaders(broker: Broker, cluster: Cluste
 def test_a_read_log_is_the_brokers_byte_for_byte(broker: Broker, cluster: Cluster) -> None:
     log = stored(broker, "orders")
     assert read(cluster, ORDERS, 0, 100) == log
-    # By small pieces, several of which are no whole batch.
+    # Read small pieces. Several of them are not a whole batch.
     assert read(cluster, ORDERS, 0, 100, max_bytes=700, partition_bytes=700) == log
 
 

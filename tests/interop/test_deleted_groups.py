@@ -36,7 +36,7 @@ from tests.storage.logs import NOW_MS
 pytestmark = pytest.mark.soak
 
 PARTITIONS = 120
-#: A batch holds one record, as the groups have long names: a log can be cut behind each.
+#: The groups have long names, so a batch has one record: a log can be cut after each record.
 SETTINGS = {"cleanup_policy": "compact", "max_message_bytes": 800}
 
 
@@ -47,7 +47,7 @@ def without(kind: int, pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def kinds(name: str) -> dict[str, list[Pair]]:
-    """What a broker may have written of a group, beside its position."""
+    """Return the records that a broker may write for a group besides its offsets, by kind."""
     two = ("member-1", "member-2")
     consumer, streams = consumer_group(name, *two), streams_group(name, *two)
     return {

@@ -61,7 +61,7 @@ def start_again(broker: Broker) -> None:
 
 
 def described(broker: Broker) -> Lags:
-    """What Kafka's tool says of all groups' positions."""
+    """Return the offsets and lags of all groups, as Kafka's tool prints them."""
     done = run_tool(GROUPS_TOOL, "--bootstrap-server", broker.address, "--describe", "--all-groups")
     found: Lags = {}
     for line in done.stdout.splitlines():
@@ -75,7 +75,7 @@ def described(broker: Broker) -> Lags:
 
 
 def shown(manager: LogManager) -> Lags:
-    """The same of a data directory."""
+    """Return the offsets and lags of all groups in a data directory."""
     found: Lags = {}
     for name in manager.groups.names():
         for (topic, partition), each in group_of(manager, name).committed.items():
@@ -85,7 +85,7 @@ def shown(manager: LogManager) -> Lags:
 
 
 def shown_by(mount: Mount) -> Lags:
-    """The same, of a mount's table of lags, but for names with a blank."""
+    """Return the offsets and lags in a mount's `.lag`, except of names with a blank."""
     lines = (mount / ".groups/.lag").read_text().splitlines()
     rows = [line.split() for line in lines[1:] if not line.startswith("#")]
     return {
@@ -97,7 +97,7 @@ def shown_by(mount: Mount) -> Lags:
 
 
 def listed(data: Path) -> Lags:
-    """The same, of `kafkafs groups`."""
+    """Return the offsets and lags of `kafkafs groups --json`, except of names with a blank."""
 
     def of(*groups: str) -> dict[str, list[dict[str, Any]]]:
         done = kafkafs("groups", "--json", data, *groups)
@@ -146,7 +146,7 @@ def consumer(broker: Broker, group: str, **config: object) -> Consumer:
 
 
 def takes(member: Consumer, count: int) -> None:
-    """A member reads so many records and commits what it has read."""
+    """Read `count` records as a member of a group, and commit the offsets."""
     left = count
     while left:
         found = member.consume(left, 1.0)
@@ -158,7 +158,7 @@ def takes(member: Consumer, count: int) -> None:
 def console(
     broker: Broker, group: str, topic: str, count: int, protocol: str, *more: str
 ) -> list[str]:
-    """Kafka's own consumer reads so many records and leaves; what it has read."""
+    """Read `count` records with Kafka's own consumer, which then ends. Return the lines."""
     done = run_tool(
         CONSOLE,
         *("--bootstrap-server", broker.address, "--topic", topic, "--group", group),
@@ -276,7 +276,7 @@ def test_a_brokers_groups(served: Broker) -> None:
 
 
 def test_keys_values_and_places_are_kafkas(served: Broker) -> None:
-    """What Kafka's classes have written is what we write of the same facts."""
+    """From the same fields, we encode the same keys and values as Kafka's classes."""
     versions = set()
     with LogManager.open(str(served.data), read_only=True) as manager:
         for number, log in manager.topic(OFFSETS).partitions.items():

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.soak
 OURS = tuple(f"ours-{codec}" for codec in CODECS)
 OLD = ("v0", "v1")
 TOPICS = (*OURS, *OLD, "late", "transactions", "compacted", "epochs", "emptied", "never")
-# What has records from this offset on.
+# Each topic in LONG has records from this offset on.
 LATER = 60
 LONG = tuple(topic for topic in TOPICS if topic not in ("emptied", "never"))
 # By time: a v0 log has none, and those of v1 are of another decade.
@@ -125,7 +125,7 @@ def raise_epochs(directory: Path) -> None:
 
 
 def as_record(line: bytes) -> Record:
-    """What a line of `.jsonl` says."""
+    """Return the record that a line of `.jsonl` shows."""
 
     def data(value: object) -> bytes | None:
         assert value is None or isinstance(value, str), value
@@ -145,7 +145,7 @@ def as_record(line: bytes) -> Record:
 
 
 class Shown:
-    """What the mount shows: all records, those from an offset on, the first one of each time on."""
+    """Records in the mount: all, those from LATER on, and the first offset from each time on."""
 
     def __init__(self, mount: Mount) -> None:
         self.records: dict[str, list[Record]] = {}
@@ -253,7 +253,7 @@ class Handed:
         self.lines = list(broker.server.lines)
         broker.kill()
         broker.start()
-        # Of those that have gone on, and of new ones, whose ids nobody of this cluster has had.
+        # The same producers append again, then new ones with ids that are new to the cluster.
         self.send(plain, transactional, "after a kill")
         self.go_on("second")
         self.at_last = consume_all(broker, TOPICS, committed=True)
@@ -294,7 +294,7 @@ def described(broker: Broker, topic: str) -> dict[str, str]:
 
 
 def listed(text: str) -> dict[str, tuple[str, bool]]:
-    """What `kafkafs config` lists: values, and whether they are set."""
+    """Return the settings that `kafkafs config` lists: the value, and whether it is set."""
     found: dict[str, tuple[str, bool]] = {}
     for line in text.splitlines():
         name, value = line.removeprefix("# ").split("=", 1)

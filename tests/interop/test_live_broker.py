@@ -1,7 +1,7 @@
 """A read-only mount of a running broker's directory shows what its consumers get, and when.
 
-Each record is shown once by a reader that stays open, whatever the broker deletes, compacts or
-truncates meanwhile, and a file that is opened anew is what a consumer reads from the beginning.
+A file that stays open shows each record once, even if the broker deletes, compacts or truncates
+meanwhile. A newly opened file shows the records that a consumer reads from the beginning.
 """
 
 from __future__ import annotations

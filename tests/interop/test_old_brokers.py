@@ -170,7 +170,7 @@ def test_after_a_kill_nothing_is_missing(old: Old, tmp_path: Path) -> None:
 
 
 def test_after_it_has_stopped_it_is_written_on(old: Old, tmp_path: Path) -> None:
-    """What we append is v2."""
+    """We append v2 batches."""
     data = tmp_path / "left"
     shutil.copytree(old.left, data)
     expected: dict[str, list[Record]] = {}
@@ -211,7 +211,7 @@ def test_old_segments_are_appended_as_batches_of_today(old: Old, tmp_path: Path)
         for topic, records in old.consumed.items():
             found = list(manager.log(topic, 0).records())
             assert [record[1:] for record in found] == [record[1:] for record in records]
-    # What is compacted has holes.
+    # A compacted log has gaps, which DumpLogSegments reports.
     logs = sorted(log for log in data.glob("*-0/*.log") if log.parent.name != "compacted-0")
     printed, errors = dump_log_segments(logs, "--deep-iteration")
     assert complaints(errors) == []
@@ -322,8 +322,8 @@ def hand_over(old: Old, broker: Broker) -> None:
                 file.unlink()
         for number, log in enumerate(sorted((old.left / f"{topic}-0").glob("*.log"))):
             shutil.copy2(log, place)
-            # Whatever was written within one millisecond: each is younger than those before it.
-            # (And none so old that the broker's retention takes it before it is compacted.)
+            # Each file is newer than the ones before it, even if the old broker wrote both within
+            # one millisecond. No file is old enough for retention to delete it before the cleaning.
             written_s = time.time() - 3600 + number
             os.utime(place / log.name, (written_s, written_s))
     for name in (LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS, CLEAN_SHUTDOWN):

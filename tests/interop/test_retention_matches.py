@@ -1,8 +1,8 @@
 """A broker's retention and ours delete the same segments of the same log, and move its start alike.
 
-The broker's topics are copied before anything may go, into a directory that is a broker's, too.
-Then it is given their settings, and so are we; when both have deleted as much as they will, they
-are compared.
+The test copies the broker's topics before any segment may be deleted. The copy is a broker's
+directory, too. Then the broker and we get the same settings. When both have deleted all that the
+settings allow, the test compares them.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ KEEP = {
 
 
 class Case(NamedTuple):
-    """A topic: how old each of its segments is, and what lets some of them go.
+    """A topic: the age of each segment, and the settings by which some of them are deleted.
 
-    ``spare``: retention.bytes is what the log has from that segment on, and so much more.
-    ``records``: the offset that DeleteRecords is asked for.
+    `spare` (N, M): retention.bytes is the size of the log from segment N on, plus M bytes.
+    `records`: the offset in a DeleteRecords request.
     """
 
     topic: str
@@ -96,7 +96,7 @@ topics = pytest.mark.parametrize("topic", TOPICS)
 
 
 class Left(NamedTuple):
-    """What is left of a partition: its segments, the log's start and end."""
+    """The state of a partition after retention: its segments, the log's start and end."""
 
     bases: list[int]
     log_start: int
@@ -108,12 +108,12 @@ def bases(partition: Path) -> list[int]:
 
 
 class Retentions:
-    """What a broker and we have left of each topic."""
+    """The state of each topic after a broker's retention and after ours."""
 
     def __init__(self, broker: Broker, base: Path) -> None:
         self.base = base
         self._broker = broker.start()
-        # What is dirty is not cleaned meanwhile.
+        # With this ratio, the cleaner does not clean the logs meanwhile.
         keep = {**KEEP, "min.cleanable.dirty.ratio": 1}
         create_topics(broker, dict.fromkeys([*TOPICS, "canary"], keep))
         sender = Sender(broker, enable_idempotence=True)
@@ -169,12 +169,12 @@ class Retentions:
         for case in CASES:
             if case.records is not None:
                 clients.delete_records(broker, case.topic, case.records)
-        # First, as a round of retention may read the old policy and then the new times.
+        # Set the policy first: a round of retention may read the old policy, then the new times.
         set_topics(broker, {case.topic: _policy(case) for case in CASES if _policy(case)})
         set_topics(broker, self.settings)
         wanted = {topic: left.bases for topic, left in self.ours.items()}
         until(lambda: {topic: bases(broker.partition(topic)) for topic in TOPICS} == wanted)
-        # What is asked for now is done in the next round, before which the last one has ended.
+        # The next round deletes from `canary`. It begins only after the last round has ended.
         for turn in range(2):
             sender.send("canary", segment(turn, NOW_MS + 2000 * turn))
         mark = len(broker.server.lines)

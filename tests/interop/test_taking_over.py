@@ -1,9 +1,10 @@
-"""A directory that a real broker has written is taken over: what goes is what the broker drops.
+"""We take over the directory of a real broker, and delete the segments that the broker deletes.
 
-Its topics are kept for ever, by time, by size, compacted, or as the broker has it: some settings
-are on the topics, some on the broker, one only in its server.properties. The broker has applied
-none of them yet when it stops. Of a copy whose broker's file is not named nothing goes but where
-the topic itself says all; of one where it is named what the broker drops when it runs again.
+Its topics are kept for ever, deleted from by time or by size, compacted, or have the broker's
+defaults. Some settings are on the topics, some on the broker, one only in its server.properties.
+The broker stops before it has applied any of them. If kafkafs does not know the broker's file, it
+deletes only from the topic that has all its settings itself. If it knows the file, it deletes the
+segments that the broker deletes when it runs again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOPICS: Mapping[str, Mapping[str, object]] = {
     "both": {
         "cleanup.policy": "compact,delete",
         "min.cleanable.dirty.ratio": 0.01,
-        # What is first, this or the cleaner, is chance in a broker.
+        # In a broker, it is chance whether retention or the cleaner runs first.
         "retention.ms": -1,
         "retention.bytes": -1,
     },
@@ -60,12 +61,12 @@ FAST = {
 
 
 class Taken:
-    """What the broker has left, and its file."""
+    """The directory that the broker has left, and the broker's server.properties."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
-        # What its file says of bytes is hidden by what is set on the broker: less, as a broker that
-        # starts goes by its file until it has read its metadata log.
+        # The value of log.retention.bytes that is set on the broker overrides this one, and is
+        # smaller: until it has read its metadata log, a starting broker uses its file.
         self.broker = Broker(
             base / "broker", log_retention_ms=45 * DAY_MS, log_retention_bytes=1 << 40, **LATER
         )
@@ -110,7 +111,7 @@ class Taken:
         return base
 
     def let_go(self) -> dict[str, list[str]]:
-        """Have the broker apply what is set; the segments that it then has, by topic."""
+        """Let the broker apply its settings. Return the segments that it then has, by topic."""
         lines = dict(
             line.split("=", 1) for line in self.server.read_text().splitlines() if "=" in line
         )
@@ -120,7 +121,7 @@ class Taken:
         self.broker.start()
         going = ("plain", "by-size", "by-time", "all-said", "both", "compacted")
         until(lambda: all(_bases(self.broker.data, topic) != before[topic] for topic in going))
-        # What comes next is decided from what is there now: nothing more goes of the others.
+        # Wait for one more round of retention: it deletes nothing more of the other topics.
         mark = len(self.broker.server.lines)
         Sender(self.broker).send("for-ever", _segment(0, time.time_ns() // 1_000_000 + 2000))
         set_topic(self.broker, "for-ever", retention_bytes=1)
@@ -167,7 +168,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Taken]:
 
 
 def test_what_is_not_known_is_kept(taken: Taken) -> None:
-    """Only of the topic that says all of it itself something goes."""
+    """Segments are deleted only of the topic that has all its settings itself."""
     base = taken.copy("unknown")
     before = _logs(base / "data")
     assert "__consumer_offsets-0/00000000000000000000.log" in before

@@ -1,7 +1,8 @@
-"""What is set on a topic lies in its partition 0's directory: that is nothing to a broker.
+"""A topic's settings are in a file in the directory of its partition 0, which a broker ignores.
 
-It loads the partition after a clean stop and after a kill, tells the sizes of its directories,
-appends to it, rolls and deletes it, with the file; and DumpLogSegments reads what lies beside it.
+With this file, the broker loads the partition after a clean stop and after a kill, reports the
+sizes of its directories, appends to the partition, rolls and deletes it. DumpLogSegments reads the
+logs in the same directory.
 """
 
 from __future__ import annotations

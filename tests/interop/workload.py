@@ -166,7 +166,7 @@ def compacted(broker: Broker, topic: str = "compacted") -> None:
         with transactional.transaction(commit=turn % 2 == 0):
             transactional.send(topic, values(turn, 4, T + 2000 * turn, key="in a transaction"))
     settle(broker, topic)
-    # What was written last is rolled away from, so that all before it is cleaned.
+    # These large records roll the segment, so that all records before them are cleaned.
     mark = len(broker.server.lines)
     for number in range(2):
         incompressible = random.Random(number).randbytes(5000)
