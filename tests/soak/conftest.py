@@ -1,9 +1,9 @@
-"""What the judges that run for long share: how long each may run, and the figures that it counts.
+"""Fixtures of the judges, the tests that run for long: their time, and the figures that they count.
 
-A judge runs for `soak_s` seconds: a sample of SAMPLE_S in the test suite, and its share of the time
-where `scripts/soak --hours N` runs all of them one after the other. The judges of the page cache
-and of mirrors run until they have counted enough. A judge hands its counts to `figures`. They are
-printed at the end.
+A judge runs for `soak_s` seconds. In the test suite these are SAMPLE_S. `scripts/soak --hours N`
+runs all judges one after the other, and each gets an equal share of the time. The judges of the
+page cache and of mirrors run until they have counted enough. A judge passes its counts to
+`figures`, which are printed at the end.
 """
 
 from __future__ import annotations

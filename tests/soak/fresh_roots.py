@@ -43,7 +43,7 @@ class Packages(NamedTuple):
 
 
 class Root:
-    """A root directory with processes and mounts of its own, all of which end with it."""
+    """A root directory with its own processes and mounts, which end with it."""
 
     def __init__(self, archive: Path, path: Path) -> None:
         self.path = path
@@ -156,7 +156,7 @@ class Root:
 
     @property
     def named(self) -> list[str]:
-        """What there is of kafkafs, besides apt's and dpkg's own notes of it."""
+        """Files with kafkafs in their names, except the package, logs, and files of dpkg."""
         found = self.run(
             "find / -xdev -path /proc -prune -o -path /root -prune -o -path /var/lib/dpkg -prune"
             " -o -path /var/log -prune -o -name '*kafkafs*' -print"

@@ -1,7 +1,8 @@
 """The ways in which programs read a file, each as a function of (descriptor, position, size).
 
-All return the bytes up to the end of the file, at most `size`. None ends the process where a page
-of a map cannot be read, as touching it would (SIGBUS): the kernel copies it, and answers EFAULT.
+All return the bytes up to the end of the file, at most `size`. If a page of a map cannot be read,
+they fail with EFAULT, because the kernel copies the page. A direct access would end the process
+with SIGBUS.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def by_sendfile(fd: int, position: int, size: int) -> bytes:
 
 
 def by_copy_file_range(fd: int, position: int, size: int) -> bytes:
-    """As cp does; where the kernel refuses it between two file systems, what cp does then."""
+    """Copy as cp does, also if the kernel refuses to copy between two file systems."""
 
     def copy(memory: int, done: int) -> int:
         try:
@@ -96,7 +97,7 @@ def _all(size: int, piece: Callable[[int], bytes]) -> bytes:
 
 
 def _through_memory(size: int, copy: Callable[[int, int], int]) -> bytes:
-    """What `copy(descriptor, bytes done)` has written into a file in memory."""
+    """Return the bytes that `copy(descriptor, bytes done)` writes to a file in memory."""
     memory = os.memfd_create("read")
     try:
         done = 0

@@ -27,7 +27,7 @@ SAMPLE = (
     "tests/mount/contract/test_appending.py",
 )
 IMAGE_BYTES = 4 << 30
-"""A hole, of which only what the tests write takes up room."""
+"""The image is a sparse file: only data that the tests write takes up room."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_all_of_it_holds(
     options += ["-o", "tmp_path_retention_policy=failed"]
     with file_system(kind, base, IMAGE_BYTES) as made:
         made.chmod(0o1777)
-        # What runs these tests says nothing to those.
+        # The inner pytest must not inherit settings of this one.
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
         }

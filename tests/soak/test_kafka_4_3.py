@@ -1,4 +1,4 @@
-"""Kafka 4.3 writes, reads, cleans and deletes logs as Kafka 4.4 does, but for known differences.
+"""Kafka 4.3 writes, reads, cleans and deletes logs as Kafka 4.4, except for known differences.
 
 The release of the broker does not matter for the other tests of tests/interop.
 """
@@ -26,7 +26,7 @@ TESTS = (
 @pytest.mark.soak
 def test_beside_kafka_4_3() -> None:
     done = subprocess.run(
-        # Those of the soak part, too.
+        # Also run the tests with the marker `soak`.
         [sys.executable, "-m", "pytest", "-q", "-m", "", *TESTS],
         cwd=INTEROP,
         env={**os.environ, "KAFKA_POM": "pom-4.3.xml"},

@@ -1,9 +1,9 @@
-"""kill -9 of the daemon at any moment, beside what makes the kernel wait for it.
+"""kill -9 of the daemon at any moment, during requests that make the kernel wait for it.
 
-Appenders, deletions of records (each has the kernel look up names again), and opens of `N@-10` (a
-lookup that may wait holds its directory's lock) go on until the daemon is killed. Then every
-request ends, the process is gone, the mount is free and can be mounted again, and of the
-acknowledged lines none is lost or there twice.
+Processes append lines, delete records and open `N@-10` until the daemon is killed. After a deletion
+of records the kernel looks up names again. During a lookup of `N@-10`, which may wait, the kernel
+holds the directory's lock. After the kill every request ends, the daemon's process has ended, and
+the mount point is free and can be mounted again. No acknowledged line is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.mount.mounting import Mount, check_data, mounted
 from tests.waits import HANG_S
 
 GONE = (errno.ENOTCONN, errno.ECONNABORTED)
-#: What each of the processes does, and to which partition. Records of 0 are deleted.
+#: The action of each process, and its partition. Records of partition 0 are deleted.
 ROLES = (
     *("append 0", "append 0", "append 1", "append 1"),
     *("delete 0", "open 0", "open 0", "open 1"),
@@ -34,7 +34,7 @@ KEPT = 500
 
 
 def main(topic: str, role: str, name: str) -> None:
-    """One process; it puts a byte on standard output for each line that was acknowledged."""
+    """Run one process. It prints a byte for each acknowledged line."""
     draw = random.Random(name)
     kind, partition = role.split()
     path = f"{topic}/{partition}"
@@ -48,7 +48,7 @@ def main(topic: str, role: str, name: str) -> None:
                 else:
                     look(draw.choice((topic, f"{topic}/.kv")), partition, draw)
             except OSError as error:
-                # Its history has been rewritten meanwhile.
+                # A deletion has rewritten the history of the file meanwhile.
                 if error.errno != errno.ESTALE:
                     raise
     except OSError as error:
@@ -80,14 +80,14 @@ def look(directory: str, partition: str, draw: random.Random) -> None:
 
 
 class Judge:
-    """What was acknowledged, by writer, and whether it is there."""
+    """Counts the acknowledged lines of each writer, and checks that the partitions have them."""
 
     def __init__(self, mount: Mount) -> None:
         self._mount = mount
         self.acknowledged: dict[str, tuple[str, int]] = {}
 
     def kill_beside(self, topic: Path, number: int, seconds: float) -> None:
-        """A round up to the kill and the end of all requests."""
+        """Run one round, up to the kill and the end of all requests."""
         names = [f"{number}.{place}" for place in range(len(ROLES))]
         command = [sys.executable, "-m", "tests.soak.test_kills", str(topic)]
         processes = [
@@ -110,8 +110,8 @@ class Judge:
                 self.acknowledged[name] = (role[-1], len(said) + 1)
 
     def look(self, topic: Path) -> None:
-        """Of each writer the lines that are there follow one another; none is missing at the end,
-        and where nothing was deleted none at the beginning.
+        """Check the lines of each writer: none is missing in the middle or at the end. Without
+        deletions, none is missing at the beginning.
         """
         for partition in ("0", "1"):
             content = (topic / partition).read_bytes()

@@ -1,18 +1,20 @@
-"""A running broker's directory, mounted beside it, shows what its consumers get: for minutes.
+"""For minutes, mounts of a running broker's directory show the records that its consumers get.
 
-Producers of every kind write to topics that the broker compacts and deletes from, while it is
-restarted, orderly and by SIGKILL.  Beside it three mounts are read: what is opened by name, all of
-it or from some record on, and files that stay open from the beginning.
+Producers of every kind write to topics that the broker compacts and deletes from. Meanwhile the
+test restarts the broker, by a clean stop or by SIGKILL. Threads read the mounts: they open files
+by name, whole or from some record on, and keep other files open from the beginning.
 
-What has to hold all the time:
+These rules hold all the time:
 
-- a name leads to what is there: no error, by whatever name.  Only a file that the broker has
-  rewritten since it was opened may be gone (ESTALE); its name then leads to another file;
-- a file that stays open shows each record once and in order, and nothing of what was aborted;
-- what is shown of an offset is always the same, and a file never shrinks.
+- each name can be opened and read without an error. There is one exception: if the broker rewrites
+  a file while it is open, a read may fail with ESTALE. Then the name leads to another file;
+- a file that stays open shows each record once and in order. It shows no aborted records, unless
+  the mount is read_uncommitted;
+- the record of an offset never changes, and a file never shrinks.
 
-When the producers have ended all of it is what a consumer gets: of open files what one has got that
-has read all the time, of files opened anew what one reads from the beginning.
+When the producers have ended, the mounts show what consumers get. A file that stayed open has the
+records of a consumer that read all the time. A newly opened file has the records that a consumer
+reads from the beginning.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ from tests.waits import until
 
 T = TypeVar("T")
 
-# Less is over before a cleaner, and what removes files by and by, have had their turns.
+# In less time, neither the cleaner nor the delayed deletion of files may have run.
 LEAST_S = 45.0
-# How long a cleaner leaves records alone, and what was removed can be read, where open files have
-# to show all of it: whoever keeps up with a consumer looks far more often.
+# The cleaner's lag and the delay of file deletions, in topics whose open files must show all
+# records. The threads read these files far more often.
 PATIENCE_MS = 15_000
 QUICK = "quick"
 KINDS = ("plain", "idempotent", "one", "two")
@@ -71,7 +73,7 @@ TOPICS: dict[str, dict[str, object]] = {
         "internal.segment.bytes": 10_000,
     },
 }
-# Whose cleaner is quick, and has only aborted records to take: no two have the same key.
+# In this topic the cleaner waits for nothing, and removes only aborted records: all keys differ.
 UNIQUE = "unique"
 TOPICS[UNIQUE] = {**TOPICS["compacted"], "min.compaction.lag.ms": 0}
 ABORTED = b"aborted"
@@ -86,7 +88,7 @@ READ_ONCE_MOUNTED = 30
 
 
 class Judge:
-    """What has been found wrong, by any thread, and what has been counted."""
+    """Collects the faults and the counts of all threads."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -132,7 +134,7 @@ class Writer:
             try:
                 self._write(self._sender())
             except (KafkaException, AssertionError):
-                # The broker was away for too long, or another took over: begin anew.
+                # The broker was away for too long, or another one took over: create a new producer.
                 self._judge.counts["producers that began anew"] += 1
 
     @property
@@ -170,7 +172,7 @@ class Writer:
 
 
 class Consuming:
-    """What a consumer has got of all topics that has read all the time, by offset."""
+    """A consumer that reads all topics all the time, and its records by topic and offset."""
 
     def __init__(self, judge: Judge, broker: Broker, *, committed: bool) -> None:
         self.got: dict[str, dict[int, Record]] = {topic: {} for topic in TOPICS}
@@ -199,8 +201,10 @@ class Consuming:
 
 
 def answer(ask: Callable[[], T]) -> T:
-    """What the broker says.  While it starts it refuses, and where it is too slow for its own
-    controller; so it does where records go while they are read.
+    """Return the broker's answer; try again until there is one.
+
+    The broker refuses requests while it starts, and if it is too slow for its own controller. A
+    request also fails if records are deleted while they are read.
     """
     answers: list[T] = []
 
@@ -214,7 +218,7 @@ def answer(ask: Callable[[], T]) -> T:
 
 
 def last_events(mount: Mount) -> str:
-    """What a mount has said last."""
+    """Return the last two events of a mount."""
     return "; ".join(mount.events().splitlines()[-2:])
 
 
@@ -230,7 +234,7 @@ class Open:
         self._fd = os.open(mount / path, os.O_RDONLY)
 
     def read_on(self) -> None:
-        """As `tail -f`: what has come since."""
+        """Read the bytes that are new since the last call, as `tail -f` does."""
         while not self.is_lost:
             try:
                 size = os.fstat(self._fd).st_size
@@ -262,7 +266,7 @@ class Reading:
         self._random = random.Random(f"{judge.seed} {what}")
         self._lines: dict[str, dict[int, bytes]] = {topic: {} for topic in TOPICS}
         self._sizes: dict[tuple[str, int], int] = {}
-        # What was shown that its producer has aborted: a broker that is killed may commit it.
+        # Shown records that their producer aborts. A killed broker may still commit them.
         self._doubtful: set[tuple[str, int]] = set()
         self.open = {
             (topic, view): Open(judge, mount, f"{topic}/{view}/0", f"open {what} {topic}/{view}")
@@ -275,7 +279,7 @@ class Reading:
         """Whether a file that stays open shows all that a consumer gets."""
         if self._what == "remounted" or topic == QUICK:
             return False
-        # What is aborted there is cleaned at once, perhaps before either of them has got it.
+        # The cleaner removes its aborted records at once, perhaps before they are read.
         return self._committed or topic != UNIQUE
 
     def follow(self) -> None:
@@ -328,11 +332,11 @@ class Reading:
         self._check(topic, self._read(self._mount / topic / ".jsonl" / name))
 
     def _read(self, path: Path) -> bytes:
-        """All of a file.
+        """Return all bytes of a file.
 
-        The broker removes what its cleaner has replaced when it cleans once more, and when it
-        starts.  A file that was opened before can be gone, where the mount had not looked in time;
-        its name must then lead to another one.
+        The broker removes segments that its cleaner has replaced at the next cleaning, and when it
+        starts. If the mount has not looked in time, a file that was opened before fails with
+        ESTALE. Then its name must lead to another file.
         """
         gone = None
         while True:
@@ -383,7 +387,7 @@ class Reading:
                 self._judge.say(f"{names} of {self._what}: not what a consumer gets")
 
     def followed(self, got: dict[str, dict[int, Record]]) -> None:
-        """What is open has shown what a consumer has got that has read all the time."""
+        """Compare each open file with the records of a consumer that read all the time."""
         for (topic, view), file in self.open.items():
             expected = TEXTS[view](got[topic].values())
             self._wait(lambda: len(file.shown) >= len(expected) or file.is_lost)  # noqa: B023

@@ -469,7 +469,7 @@ def test_a_killed_daemon_is_started_again(booted: Root) -> None:
     }, printed
     assert printed.endswith("1\n2\n")
     assert booted.run("umount /mnt/log; ls /mnt/log") == ""
-    # Who unmounts has stopped the service.
+    # umount has stopped the service.
     assert booted.attempt(f"systemctl is-active {UNIT}")[1] == "inactive\n"
 
 
@@ -577,7 +577,7 @@ def test_services_log_as_the_cookbook_has_it(booted: Root) -> None:
         booted.run(logged.format(count))
         return re.findall(r'"GET /(\w+) HTTP/1.1" 404 ', booted.run("cat /mnt/log/nginx/0"))
 
-    # What rotates logs for others: every process opens its files again.
+    # Do what log rotation does elsewhere: let every process reopen its files.
     reopened = "grep -c '[0-9]: reopening logs' /var/log/nginx/error.log || true"
     workers = booted.run("cd /proc/$(cat /run/nginx.pid); cat task/*/children").split()
     for turn in range(3):

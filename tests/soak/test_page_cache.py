@@ -1,19 +1,20 @@
-"""What cannot grow is exact by every way of reading, and live names by read and pread.
+"""Files that cannot grow are exact by every way of reading, live names by read and pread.
 
-Writers append to partitions, with pauses and without, text and batches, while retention and
-compaction run. Each partition has one writer, who first writes the same lines into a file outside
-of the mount, the *truth*: line N of that is the value of offset N, LINE bytes, and begins with N.
-So any line that is read can be judged, whatever has been deleted or compacted since.
+Writers append text and batches to partitions, with and without pauses, while retention and
+compaction run. Each partition has one writer. It first writes the same lines to a file outside of
+the mount, the *truth*. Line N of the truth is the value of offset N, has LINE bytes and begins with
+N. So the judge can check each line that is read, even if others were deleted or compacted since.
 
-Readers open, read and open again: snapshots and ranges in all views, the logs of sealed segments,
-in all ways (`read_ways`), whole and in odd pieces; and live names by read and pread. The whole is
-judged by the truth: by its values, and by the lines that the file must have, such as a snapshot all
-that were acknowledged before its name was looked up. Each piece is judged by the whole, the size by
-what was read, stat by fstat. What retention or compaction have deleted since may be ESTALE, which
-is counted, but never other bytes.
+Readers open files, read them and open them again. They read snapshots, ranges and the logs of
+sealed segments in all ways (`read_ways`), whole and in odd pieces. They read live names by read and
+pread. The judge compares a whole file with the truth: its values, and the lines that it must have.
+For example, a snapshot must have all lines that were acknowledged before the lookup of its name.
+The judge compares each piece with the whole file, the size with the bytes that were read, and fstat
+with stat. If retention or compaction has deleted lines since, a read may fail with ESTALE, which is
+counted. But it must not return other bytes.
 
-One more reads what grows by splice, as nobody should. Zeros that it finds are counted, and are no
-fault; but they stay in the page cache, where none of the others may find them.
+One more process reads growing files by splice, which no program should do. Zeros that it finds are
+counted, and are not faults. But they stay in the page cache, and no other reader may find them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.mount.mounting import mounted
 from tests.soak.read_ways import READS, WAYS, Way, by_splice
 
 LINE = 64
-#: A key of the compacted topic, and the TAB behind it. Line N has the key of line N + KEYS.
+#: Bytes of a key with its TAB, and number of keys. Lines N and N + KEYS have the same key.
 KEY, KEYS = 8, 2000
 SETTINGS = """log.retention.bytes=500000
 log.retention.ms=-1
@@ -52,7 +53,7 @@ log.cleaner.enable=false
 
 
 class Feed(NamedTuple):
-    """A partition and who writes it. `lines`: at most so many at once."""
+    """A partition and its writer. `lines`: the most lines of one append."""
 
     topic: str
     partition: int
@@ -108,7 +109,7 @@ class Board:
 
     @classmethod
     def make(cls, base: Path, seconds: float, growths: int) -> Board:
-        """All go on for so long, and until there were so many growths."""
+        """All processes run for `seconds` at least, and until `growths` appends have been made."""
         (base / "board").write_bytes(bytes(8 * (cls._FIELDS + 3)))
         board = cls(base)
         board._words[cls._FIELDS] = time.monotonic_ns() + int(seconds * 1e9)
@@ -122,7 +123,7 @@ class Board:
         return enough or bool(failed)
 
     def fail(self) -> None:
-        """Nobody goes on."""
+        """End all processes."""
         self._words[self._FIELDS + 2] = 1
 
     def lines(self, feed: Feed) -> int:
@@ -191,10 +192,10 @@ class Wrong(Exception):  # noqa: N818 - what the mount did
 
 
 class Past(NamedTuple):
-    """What retention and compaction have left of a feed."""
+    """The state of a feed after the last deletion of retention or compaction."""
 
     log_start: int
-    #: Another one after each of their runs that has taken something.
+    #: Differs after each of their runs that has deleted something.
     generation: bytes
 
 
@@ -251,7 +252,7 @@ class Judge:
                 f"the lines {numbers[0]} to {numbers[-1]}, not from {lowest} on and below {limit}"
             )
         if self._feed == CLEANED:
-            # Lines of which there is a later one with the same key may have been taken.
+            # Compaction may have removed a line if a later one has the same key.
             first = max(first, written - KEYS)
         missing = set(range(first, file.end)).difference(numbers)
         if missing:
@@ -446,7 +447,7 @@ class Reader:
             raise Wrong(f"fstat differs from stat: {told}, {found}")
 
     def _pieces(self, fd: int, whole: bytes, ways: tuple[Way, ...]) -> None:
-        """Odd pieces of a file of which `whole` was read before."""
+        """Compare odd pieces of a file with `whole`, which was read before."""
         draw = self._draw
         for _ in range(20):
             way, position = draw.choice(ways), draw.randrange(len(whole) + 1)
@@ -484,7 +485,7 @@ class Reader:
         return whole
 
     def _follow(self, fd: int, position: int) -> bytes:
-        """What is appended meanwhile, as `tail -f` reads it."""
+        """Return the bytes that are appended meanwhile, read as `tail -f` does."""
         text = bytearray()
         for _ in range(100):
             text += self._draw.choice(READS)(fd, position + len(text), 1 << 16)

@@ -26,7 +26,7 @@ CACHE = ROOT / ".cache/sanitized"
 """The compiled loops, for as long as the sources are the same."""
 INSTALL = "apt-get install gcc libc6-dev"
 SANITIZE = "-fsanitize=address,undefined"
-# Overflow is no error to a compiler that is told -fwrapv, as most builds of Python tell it.
+# Most builds of Python pass -fwrapv, with which overflow is not an error.
 FLAGS = ("-O0", "-g1", "-fno-omit-frame-pointer", "-fno-wrapv", "-fno-sanitize-recover=undefined")
 FOUND = 99
 """The exit status of a process in which a sanitizer found something."""
@@ -105,7 +105,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _key_of_build() -> str:
-    """What the compiled loops follow from."""
+    """Return a hash of all inputs of the build of the compiled loops."""
     sources = [ROOT / "setup.py"]
     for package in ("kafkafs", "storage"):
         for suffix in ("pyx", "pxd", "h"):
@@ -152,7 +152,7 @@ class Watched:
             "LD_PRELOAD": library(),
             "ASAN_OPTIONS": f"{options}:detect_leaks=0",
             "UBSAN_OPTIONS": f"{options}:print_stacktrace=1",
-            # Each object is memory of its own, with a zone behind it that nobody may touch.
+            # Each object gets its own block of memory, and a guard zone after the block.
             "PYTHONMALLOC": "malloc",
             "PYTHONPATH": str(tree),
         }

@@ -170,7 +170,7 @@ def rsyslog(log: Path, base: Path) -> Service:
     return Service(command, by_syslog(device), "rsyslog.service")
 
 
-#: What `systemctl reload` does by the services' own units.
+#: The signal that `systemctl reload` sends, according to the services' own units.
 RELOAD = {"apache2.service": signal.SIGUSR1, "syslog-ng.service": signal.SIGHUP}
 
 
@@ -206,7 +206,7 @@ class Traffic:
                 self.sent.append(at)
 
     def reach(self, count: int) -> None:
-        """Wait until so many numbers were sent."""
+        """Wait until `count` numbers were sent."""
         until = time.monotonic() + 60
         while len(self.sent) < count:
             assert time.monotonic() < until, "the service takes nothing"

@@ -1,8 +1,8 @@
-"""No size ever goes backwards: many ask for sizes, by name and by descriptor, beside writers.
+"""No file size ever decreases: processes get sizes by name and by descriptor, while others append.
 
-Whoever has been told a size (stat, fstat, the end of a read) writes it down where all see it;
-whoever asks later must not be told less. Each process has a slot of its own for each file, which
-only rises, so nobody waits for anybody.
+A process that gets a size (from stat, fstat or the end of a read) writes it to shared memory. A
+process that asks later must not get a smaller size. Each process has its own slot for each file,
+whose value only rises, so no process waits for another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from tests.mount.mounting import mounted
 
 FILES = ("0", ".kv/0", ".jsonl/0", ".batches/0", ".follow/0", ".raw/0/00000000000000000000.log")
-#: What each of the processes does; `one` asks for the first of FILES only.
+#: The action of each process. Those with `one` use only the first of FILES.
 EVERYBODY = (
     "names",
     "names",
@@ -33,7 +33,7 @@ EVERYBODY = (
     "json",
     "halves",
 )
-#: One file is written, by opening it, and looked at: the kernel may keep its attributes in between.
+#: All use one file, which writers open for each append: the kernel may cache its attributes.
 ONE_FILE = ("one names", "one names", "one descriptors", "one reads", "one appends", "one echoes")
 #: Settings that keep all in one segment.
 SETTINGS = "log.segment.bytes=2147483647\nlog.retention.ms=-1\n"
@@ -41,7 +41,7 @@ FIELD = 8
 
 
 class Floors:
-    """The largest sizes that were told, by process and file, in memory that all share."""
+    """The largest size that each process got of each file, in shared memory."""
 
     def __init__(self, path: Path, process: int) -> None:
         with open(path, "r+b") as file:
