@@ -614,8 +614,9 @@ class SegmentLoader:
         segment, rebuild = self.segment, self.rebuild
         segment.offset_index.truncate_to_offset(self._first_untrusted)
         segment.time_index.truncate_to_offset(self._first_untrusted)
-        segment.offset_index.extend(rebuild.offset_entries)
+        # A start after a kill trusts the time entry that belongs to an offset entry.
         segment.time_index.extend(rebuild.time_entries)
+        segment.offset_index.extend(rebuild.offset_entries)
         segment.offset_index.trim()
         segment.time_index.trim()
 

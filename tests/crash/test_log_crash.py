@@ -215,12 +215,7 @@ def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_crash_during_recovery(tmp_path: Path, seed: int) -> None:
     """Recovery itself is interrupted at each of its operations, and then runs once more."""
-    life = Life(tmp_path / "data")
-    life.build()
-    # With other seeds, an opening that was killed within an entry of a time index keeps the entry.
-    stops = Stops(life.data, seeds=(seed,), more=False, expected=life.expected)
-    life.run(stops.disk)
-    stops.end()
+    life, stops = stops_of(tmp_path, seeds=(seed,))
     stops.found = stops.power_cuts
     again = during_opening(functools.partial(check, life), seeds=(seed + 2,), clock_ms=clock_ms)
     stops.judge(again, tmp_path / "found", one_of=10)
