@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
+import pytest
+
 from storage import LogManager
 from storage.files import Files
 from tests.crash.disk import SimulatedDisk
@@ -225,6 +227,20 @@ def stops_of_life(life: Life, *, seeds: Iterable[int], kinds: Iterable[str]) -> 
     for kind in kinds:
         assert any(kind in moment for moment in stops.moments)
     return stops
+
+
+def after_reboot(
+    check: Callable[[Path, Found], None], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Path, Found], None]:
+    """The same check, in another boot of the machine if a power cut has ended the first one."""
+
+    def checked(path: Path, found: Found) -> None:
+        with monkeypatch.context() as patch:
+            if found.lost:
+                patch.setattr("storage.state.history.boot_id", lambda: "another")
+            check(path, found)
+
+    return checked
 
 
 def during_opening(

@@ -18,7 +18,7 @@ from storage import LogManager, Record, encode
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.task import Task
-from tests.crash.moments import Found, Stops, Unsynced, chosen_numbers
+from tests.crash.moments import Found, Stops, Unsynced, after_reboot, chosen_numbers
 from tests.kafkafs.trees import Tree, asked, in_thread
 from tests.storage.logs import NOW_MS, NOW_NS, append, write_settings
 from tests.storage.transactions import Client
@@ -163,14 +163,7 @@ def test_a_kill_and_a_power_cut_at_every_operation(
     life.run(stops.disk)
     stops.end()
     assert any("kafkafs.history" in moment for moment in stops.moments)
-
-    def check(path: Path, found: Found) -> None:
-        with monkeypatch.context() as patch:
-            if found.lost:
-                patch.setattr("storage.state.history.boot_id", lambda: "another")
-            life.check(path, found)
-
-    stops.judge(check, tmp_path / "found")
+    stops.judge(after_reboot(life.check, monkeypatch), tmp_path / "found")
 
 
 class EndingLife:

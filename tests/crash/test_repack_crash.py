@@ -24,7 +24,7 @@ from storage.files import Files
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.crash.failing_disk import FailingDisk, left_by_a_swap
-from tests.crash.moments import Found, Stops, Unsynced, chosen_numbers
+from tests.crash.moments import Found, Stops, Unsynced, after_reboot, chosen_numbers
 from tests.kafkafs.trees import Tree, in_thread
 from tests.storage.logs import NOW_MS, NOW_NS
 
@@ -148,14 +148,7 @@ def test_a_kill_and_a_power_cut_at_every_operation(
     life.run(stops.disk)
     stops.end()
     assert any(".swap" in moment for moment in stops.moments)
-
-    def check(path: Path, found: Found) -> None:
-        with monkeypatch.context() as patch:
-            if found.lost:
-                patch.setattr("storage.state.history.boot_id", lambda: "another")
-            life.check(path, found)
-
-    stops.judge(check, tmp_path / "found")
+    stops.judge(after_reboot(life.check, monkeypatch), tmp_path / "found")
 
 
 def test_a_kill_while_the_same_process_repacks_again(tmp_path: Path) -> None:
