@@ -12,8 +12,7 @@ beside the segment, which another process may replace at any time. Little-endian
 
 The CRC of outcomes covers the producers and markers of the aborted transactions that begin before
 the end of what is covered and have their marker after it. A power cut or a truncation may remove a
-marker, and the opposite one may take its place. It is 0 if there are none, as in files of older
-releases.
+marker, and the opposite one may take its place. It is 0 if there are none.
 
 Entries are only added, and the header is written after them, so a crash leaves an older index or
 one whose CRC is wrong. Nothing is fsynced, since a lost index is measured again.

@@ -51,7 +51,6 @@ SAVING = "saving of line indexes"
 
 _ENTRY = struct.Struct("<QIIII")
 _OUTCOME = struct.Struct("<qq")
-_BASE_OFFSET = struct.Struct(">q")
 
 
 _STAND_IN = encode([Record(0, 0, 0, b"", b"")])
@@ -671,9 +670,9 @@ class SegmentLines:
             return 0
         offset = self.segment.next_offset
         if covered < self.segment.size:
-            following = bytearray(_BASE_OFFSET.size)
-            self.reader.raw(following, covered)
-            (offset,) = _BASE_OFFSET.unpack(following)
+            base_offset = bytearray(8)
+            self.reader.raw(base_offset, covered)
+            offset = int.from_bytes(base_offset, "big", signed=True)
         found = self._aborted_across(offset)
         return crc32c(b"".join(_OUTCOME.pack(each.producer_id, each.last_offset) for each in found))
 

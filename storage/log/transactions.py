@@ -46,7 +46,7 @@ class Transactions:
 
     def __init__(self, log: LogState) -> None:
         self._log = log
-        # A cache, valid while the log's tuple of segments is its one. The version changes with each
+        # A cache, valid while it has the log's own tuple of segments. The version changes with each
         # transaction added or taken back.
         self._aborted = _Aborted((), {}, [])
         self._aborted_version = 0
