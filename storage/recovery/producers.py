@@ -137,7 +137,8 @@ def _put_transactions(
     names: Collection[str],
 ) -> None:
     """Write the transaction index of a segment: its entries up to the offset `trusted_to`, later
-    ones that its log has, and its entries from the offset `read_to` on, which damage has hidden.
+    ones that its log has, and its entries in damage or from the offset `read_to` on, whose markers
+    were not read.
 
     An index that was emptied, or copied before its log, lacks the last entries. A cleaner may have
     removed earlier ones, and the markers of others.
@@ -149,8 +150,12 @@ def _put_transactions(
     known = tuple(entry for entry in index.entries if base <= entry.last_offset < trusted_to)
     known_to = known[-1].last_offset if known else -1
     later = {entry.last_offset: entry for entry in rebuilt if entry.last_offset > known_to}
-    hidden = (each for each in index.entries if read_to <= each.last_offset < segment.next_offset)
-    later.update((each.last_offset, each) for each in hidden if each.last_offset > known_to)
+    hidden = [(place.first_offset, place.next_offset) for place in segment.damages]
+    hidden.append((read_to, segment.next_offset))
+    for each in index.entries:
+        at = each.last_offset
+        if at > known_to and any(first <= at < end for first, end in hidden):
+            later[at] = each
     entries = known + tuple(later[offset] for offset in sorted(later))
     if not partition.writable:
         index.entries = entries

@@ -14,6 +14,7 @@ from storage import LogManager, Record, encode
 from storage.record.header import parse_header
 from storage.verify.verify import verify
 from tests.storage.logs import NOW_MS, append, log_file, opened, readable, values, write_settings
+from tests.storage.transactions import Client, new_log
 
 COUNT = 8
 STOPS = ["clean", "flushed", "unflushed"]
@@ -161,6 +162,27 @@ def test_one_behind_flushed_damage(tmp_path: Path) -> None:
         assert len(manager.faults) == 2
         index = manager.log("t", 0).segments[0].offset_index
         assert index.count > COUNT / 2
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_an_abort_marker_that_others_follow(tmp_path: Path, stop: str) -> None:
+    """The records of its transaction stay aborted."""
+    manager = LogManager.open(str(tmp_path))
+    log = new_log(manager)
+    Client(log, 7).send(b"in it")
+    Client(log, 7).abort()
+    append(log, b"after")
+    aborted = log.transactions.aborted()
+    assert len(aborted) == 1
+    if stop != "unflushed":
+        log.flush()
+        manager.checkpoint()
+    manager.close() if stop == "clean" else manager.abandon()
+    move(log_file(tmp_path, 0), 1, 900)
+    for read_only in (True, False, True):
+        with LogManager.open(str(tmp_path), read_only=read_only) as manager:
+            assert len(manager.faults) == 1
+            assert manager.log("t", 0).transactions.aborted() == aborted
 
 
 def test_a_line_says_where(tmp_path: Path) -> None:
