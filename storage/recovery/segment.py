@@ -433,7 +433,7 @@ class SegmentLoader:
         if writable and may_cut:
             self._write_indexes()
         elif writable:
-            result.index = self._begin_indexes()
+            result.index = self._begin_indexes(is_whole=size == rebuild.position)
         if size == rebuild.position < self.size:
             self._drop_garbage(size, used, may_cut=may_cut)
         elif reason is not None and may_cut:
@@ -620,8 +620,11 @@ class SegmentLoader:
         segment.offset_index.trim()
         segment.time_index.trim()
 
-    def _begin_indexes(self) -> bytes:
+    def _begin_indexes(self, *, is_whole: bool) -> bytes:
         """Write the indexes of a flushed segment, which a start after a crash does not read.
+
+        After damage there may be larger timestamps. So unless the log `is_whole`, its time index
+        gets no entry, and the next start reads the log again: it may be a good copy then.
 
         Until `finish_index` the offset index has a length that no sound index has. So a start after
         a kill in between rebuilds the indexes. Return the new content of the offset index.
@@ -634,9 +637,10 @@ class SegmentLoader:
         segment.close()
         self.files.replace_atomically(segment.file_path(paths.INDEX), BEGUN)
         times = segment.time_index
-        times.truncate_to_offset(first_untrusted)
-        times.extend(rebuild.time_entries)
-        times.append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
+        times.truncate_to_offset(first_untrusted if is_whole else -1)
+        if is_whole:
+            times.extend(rebuild.time_entries)
+            times.append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
         times.trim()
         return kept + bytes(rebuild.offset_entries)
 

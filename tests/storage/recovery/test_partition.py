@@ -312,6 +312,24 @@ def test_damage_in_a_flushed_sealed_segment_hits_only_its_own_records(tmp_path: 
     manager.close()
 
 
+def test_times_are_found_after_a_good_copy_replaces_a_damaged_log(tmp_path: Path) -> None:
+    """The first start could not index the batches after the damage."""
+    fill(tmp_path)
+    with opened(tmp_path):
+        pass
+    path = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    good = path.read_bytes()
+    path.write_bytes(good[:150] + b"!!" + good[152:])
+    path.with_suffix(".index").unlink()
+    with LogManager.open(str(tmp_path)) as manager:
+        assert len(manager.faults) == 1
+    path.write_bytes(good)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        found = [log.reader.offset_for_timestamp(NOW_MS + n) for n in range(12)]
+        assert found == [(NOW_MS + n, n) for n in range(12)]
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
