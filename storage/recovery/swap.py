@@ -7,6 +7,9 @@ that it replaces to `*.deleted`, then strips `.swap`. So after a crash:
 - only `.swap` is left: it was decided; the old files in its range are removed, the rest is renamed;
 - `.deleted` and `.tmp` are useless.
 
+As in Kafka, the range ends at the last record of the new segments. So if the last old segments keep
+no record, those of them stay that were not renamed yet, and the next cleaning takes them again.
+
 `decide` is the second step of these, and `undo` takes it back. `replace_closed` is a complete swap,
 for segments that are rewritten under their own base in a partition that is not open (in an open
 one: `replacing`). Files that were set aside (`.cut`, `.diverged`) belong to no swap.

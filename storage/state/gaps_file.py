@@ -78,6 +78,7 @@ def read(files: Files, directory: str) -> tuple[Gap, ...]:
 def add(files: Files, directory: str, gaps: Iterable[Gap]) -> list[Gap]:
     """Write gaps, except those of a kind and offsets that are in force; return the new ones.
     Durable. Each `diverged` is written: the offsets may have had other records since the last one.
+    So if a kill has interrupted a truncation, the file has two lines of this loss.
 
     A file that cannot be read is renamed. Errors: OSError.
     """
