@@ -52,7 +52,7 @@ class BrokerPartition:
         self.next_offset = 0
         self.log_start = 0
         self.epoch = 0
-        self.step: Callable[[], None] = no_step
+        self.step: Callable[[], object] = no_step
         self.producers = ProducerState()
         self.directory.mkdir()
         self.log(0).touch()

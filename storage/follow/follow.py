@@ -640,6 +640,9 @@ class LogFollower:
             if after.lost:
                 # It was missing before `before` was seen to end.
                 before.next_offset = min(before.next_offset, after.base_offset)
+            elif before in new and not before.damages:
+                # A swap was seen in its middle, when a segment between them still had its name.
+                before.next_offset = after.base_offset
 
     def _leave(self, segment: Segment) -> None:
         """Release a segment for deletion, unless its file was overwritten or has a new inode."""

@@ -523,6 +523,21 @@ def test_a_tail_shows_what_is_committed_and_rewritten_between_two_looks(
     assert tree.read("t/0") == partition.text()
 
 
+def test_a_tail_shows_nothing_again_after_a_swap_that_leaves_nothing(beside: Beside) -> None:
+    """The size of the cleaned segment does not tell which ones it replaces."""
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    node = tree.file()
+    handle = tree.open(node)
+    read_to = len(rest(handle, node, 0, tree))
+    partition.step = lambda: beside.size(tree.file())
+    partition.clean(3, lambda offset, value: False)
+    partition.clean(2, lambda offset, value: True)
+    partition.append(b"more")
+    assert rest(handle, node, read_to, tree) == b"more\n"
+    assert tree.read("t/0") == partition.text()
+
+
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_what_is_held_back_comes_first_although_its_cleaned_segment_cannot_be_read(
     beside: Beside, is_rolled: bool
