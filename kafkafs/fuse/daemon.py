@@ -23,6 +23,7 @@ import gc
 import logging
 import os
 import resource
+import select
 import shlex
 import signal
 import stat
@@ -71,6 +72,7 @@ MAPPED_BYTES = 4 << 20
 FREE_BYTES = 4 << 20
 #: The signals that end the daemon in order.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STANDARD_ERROR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def run(
     _keep_freed_memory()
     mount_point.take_name()
     events = Events(clock.wall_ms)
-    events.forward = _to_standard_error
+    events.forward = to_standard_error
     with _log_lines_to(events):
         try:
             manager = _open(mount, progress)
@@ -470,8 +472,16 @@ def _source(mount: Mount) -> str:
     return mount.data_directory.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def _to_standard_error(message: str) -> None:
-    print(f"kafkafs: {message}", file=sys.stderr, flush=True)
+def to_standard_error(message: str) -> None:
+    """Write a line, or as much of it as standard error takes now. Thread-safe.
+
+    The mount continues if the disk of standard error is full, or its reader has stopped or ended.
+    """
+    left = f"kafkafs: {message}\n".encode(errors="backslashreplace")
+    with contextlib.suppress(OSError):
+        # A pipe that is ready takes this much without waiting.
+        while left and select.select([], [_STANDARD_ERROR], [], 0)[1]:
+            left = left[os.write(_STANDARD_ERROR, left[: select.PIPE_BUF]) :]
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.mount.mounting import Mount, check_data, fails, kafkafs
 from tests.mount.steering import SteeredMount
 from tests.waits import HANG_S
@@ -195,6 +197,47 @@ def test_a_service_manager_that_is_gone_does_no_harm(served: Served) -> None:
     served.topic()
     served.run("echo kept >> orders/0; sleep 0.2; cat orders/0")
     served.stop()
+
+
+@pytest.mark.parametrize("reader", ["ended", "stopped", "full disk"])
+def test_standard_error_that_takes_nothing_does_no_harm(tmp_path: Path, reader: str) -> None:
+    """The daemon keeps its events in `.kafkafs/log`, and goes on."""
+    reads, writes = os.pipe()
+    if reader == "ended":
+        os.close(reads)
+    elif reader == "stopped":
+        os.set_blocking(writes, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writes, b"x" * select.PIPE_BUF)
+        os.set_blocking(writes, True)
+    else:
+        os.close(reads)
+        os.close(writes)
+        writes = os.open("/dev/full", os.O_WRONLY)
+
+    class Unread(Mount):
+        def _launch(
+            self, options: Sequence[str], env: Mapping[str, str]
+        ) -> subprocess.Popen[bytes]:
+            command = [*KAFKAFS, "mount", str(self.data), str(self.path), "-f", *options]
+            return subprocess.Popen(command, env=env, stderr=writes)
+
+    mount = Unread(tmp_path)
+    try:
+        mount.start()
+        mount.topic()
+        for name in ("a", "b" * 100):
+            fails(errno.EPERM, os.rename, mount / "orders", mount / name)
+        mount.run("echo kept >> orders/0; cat orders/0")
+        assert "rename of orders to bbb" in mount.events()
+        mount.stop()
+    finally:
+        mount.end()
+        os.close(writes)
+        if reader == "stopped":
+            os.close(reads)
+    check_data(mount.data)
 
 
 class HeldMount(Mount):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.ending import fail, say, warn
+from kafkafs.cli.common.ending import fail, say
 from kafkafs.cli.common.progress import opening_shown
 from kafkafs.cli.common.words import DIRECTORY, OptionList
 from storage.plural import counted
@@ -121,8 +121,9 @@ def mount(
 
         def ready(line: str) -> None:
             from kafkafs import service_manager
+            from kafkafs.fuse.daemon import to_standard_error
 
-            warn(line)
+            to_standard_error(line)
             service_manager.tell("READY=1", f"STATUS={line}")
 
         sys.exit(serve(ready))
