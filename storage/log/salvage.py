@@ -29,7 +29,7 @@ from storage.record.header import HEADER_SIZE, BatchHeader
 from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.segment.batch_check import Part, check_part
-from storage.segment.cut import cut_files
+from storage.segment.cut import cut_files, index_path
 from storage.segment.walk import Buffered
 from storage.task import Task
 
@@ -163,8 +163,7 @@ def _set_aside(log: Log) -> Iterator[_CutBytes]:
         if paths.LOG + "." not in name or base is None:
             continue
         position = name.split(".")[2]
-        index = os.path.join(log.directory, name.replace(paths.LOG, paths.INDEX, 1))
-        size = log.files.file_stat(path).st_size
+        index, size = index_path(path), log.files.file_stat(path).st_size
         # The name of a whole segment may have a number to be unique: less than a header's size,
         # where no batch can be cut.
         start = int(position) if position.isdecimal() else 0

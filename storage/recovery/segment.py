@@ -430,9 +430,7 @@ class SegmentLoader:
                 position=rebuild.position,
                 offset=rebuild.next_offset,
             )
-        if writable and may_cut:
-            self._write_indexes()
-        elif writable:
+        if writable and not may_cut:
             result.index = self._begin_indexes(is_whole=size == rebuild.position)
         if size == rebuild.position < self.size:
             self._drop_garbage(size, used, may_cut=may_cut)
@@ -440,9 +438,12 @@ class SegmentLoader:
             size = rebuild.position
             result.torn = following is None and self._is_torn(size, used)
             if writable:
-                result.cuts.append(cut_tail(files, self.fd, path, size, self.size, reason))
+                index = self._index_from(size)
+                result.cuts.append(cut_tail(files, self.fd, path, size, self.size, reason, index))
         elif reason is not None:
             result.faults.append(f"{path}: position {rebuild.position}: {reason}")
+        if writable and may_cut:
+            self._write_indexes()
         result.end = rebuild.next_offset
         result.epochs = list(rebuild.epochs)
         result.scan = self.scan
@@ -609,6 +610,14 @@ class SegmentLoader:
     @property
     def _first_untrusted(self) -> int:
         return self.start.offset + 1 if self.start.position else -1
+
+    def _index_from(self, position: int) -> bytes:
+        """Return the offset index if it has batches from `position` on: salvage finds them by it
+        after damage that hides their places in the log.
+        """
+        index = self.segment.offset_index
+        has_batches = index.is_sound and index.after(position) is not None
+        return index.data() if has_batches else b""
 
     def _write_indexes(self) -> None:
         segment, rebuild = self.segment, self.rebuild

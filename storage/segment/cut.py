@@ -1,7 +1,8 @@
 """Keeps the bytes that are removed from the end of a log beside it until they are purged.
 
 `BASE.log.POSITION.cut` has the bytes from a position of a segment's log to its end that recovery
-has removed, `BASE.log.cut` (and `.index.cut`, …) is a whole segment that followed a damaged one.
+has removed. `BASE.index.POSITION.cut` is the offset index of that time, if it has batches there.
+`BASE.log.cut` (and `.index.cut`, …) is a whole segment that followed a damaged one.
 Bytes of another history than the leader's (`log.truncate`) have the suffix `.diverged` instead.
 Kafka ignores both suffixes; it would have deleted the bytes.
 
@@ -42,12 +43,25 @@ class Cut:
         return f"{self.path}: {what}: {self.reason}{where}"
 
 
-def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason: str) -> Cut:
-    """Copy the bytes from `position` on beside the log, make that durable, then cut them off."""
+def cut_tail(
+    files: Files, fd: int, path: str, position: int, size: int, reason: str, index: bytes = b""
+) -> Cut:
+    """Copy the bytes from `position` on beside the log, make that durable, then cut them off.
+
+    `index`: the offset index, if it has batches there: it is kept, too.
+    """
     kept = copy_tail(files, fd, path, position, size, paths.CUT)
+    if index:
+        files.replace_atomically(index_path(kept), index)
     cut_end(files, fd, path, position)
     files.fsync(fd)
     return Cut(path, position, size - position, reason, kept)
+
+
+def index_path(path: str) -> str:
+    """Return the path of the offset index that belongs to a log's `.cut` file."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, name.replace(paths.LOG, paths.INDEX, 1))
 
 
 def copy_tail(files: Files, fd: int, path: str, position: int, size: int, kind: str) -> str:

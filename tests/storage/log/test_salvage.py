@@ -156,9 +156,14 @@ def test_what_nothing_leads_to_is_left_and_said(tmp_path: Path) -> None:
         ]
 
 
-def test_a_plan_says_what_will_be(tmp_path: Path) -> None:
-    fill(tmp_path)
-    damage(sorted((tmp_path / "t-0").glob("*.log"))[1], 140)
+@pytest.mark.parametrize("size", [1, 40])
+def test_a_plan_says_what_will_be(tmp_path: Path, size: int) -> None:
+    """Damage of the end of a batch and of the next one's header: only the index leads past it."""
+    fill(tmp_path, count=24, per_segment=8)
+    path = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    data = bytearray(path.read_bytes())
+    data[140 : 140 + size] = bytes(size)
+    path.write_bytes(data)
     before = {path: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
     with LogManager.open(str(tmp_path), read_only=True, verify=True) as manager:
         planned = plan_salvage(manager.log("t", 0))
@@ -166,6 +171,7 @@ def test_a_plan_says_what_will_be(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         done = salvage(log, NOW_NS)
+        assert done[0].records > 3
         assert [(one.batches, one.records, one.bytes, one.left) for one in planned] == [
             (one.batches, one.records, one.bytes, one.left) for one in done
         ]
