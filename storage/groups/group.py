@@ -63,17 +63,18 @@ class Group:
         """Return whether a committed offset of the group is too old
         (`OffsetMetadataManager.cleanupExpiredOffsets`).
 
-        It expires `minutes` (None: never) after its commit or, in a classic group without members,
-        after the last member left; but not before that time has passed since the last consumer of
-        our own left, at `left_ms`. Offsets of groups with members stay: only a running broker knows
-        whether the members still exist.
+        It expires `minutes` (None: never) after the latest of these events: its commit; the last
+        member of a classic group left; the last consumer of our own left, at `left_ms`. A broker
+        ignores the time of a commit that was made after the last member had left. Offsets of groups
+        with members stay: only a running broker knows whether the members still exist.
         """
         if minutes is None or self.has_members:
             return False
         if committed.expire_ms is not None:
             return now_ms >= committed.expire_ms
-        since_ms = committed.time_ms if self.empty_since_ms is None else self.empty_since_ms
-        return now_ms - max(since_ms, left_ms or since_ms) >= minutes * _MINUTE_MS
+        events_ms = committed.time_ms, self.empty_since_ms, left_ms
+        since_ms = max(each for each in events_ms if each is not None)
+        return now_ms - since_ms >= minutes * _MINUTE_MS
 
 
 class GroupFacts:

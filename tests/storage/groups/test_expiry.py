@@ -23,6 +23,8 @@ COMMITTED = Committed(1, time_ms=NOW_MS)
         (Group("g"), COMMITTED, 10 * MINUTE_MS),
         (Group("g", kind="consumer"), COMMITTED, 10 * MINUTE_MS),
         (Group("g", kind="classic", empty_since_ms=NOW_MS + 5), COMMITTED, 10 * MINUTE_MS + 5),
+        # Committed after the last member left, as by a script.
+        (Group("g", kind="classic", empty_since_ms=NOW_MS - WEEK_MS), COMMITTED, 10 * MINUTE_MS),
         (Group("g"), COMMITTED._replace(expire_ms=NOW_MS + 3), 3),
         (Group("g", kind="classic", has_members=True), COMMITTED, None),
     ],
