@@ -13,6 +13,7 @@ import pytest
 from tests.fork_server import KAFKAFS
 from tests.mount.consume.conftest import Topic, is_idle
 from tests.mount.contract.writing import append
+from tests.mount.control import do
 from tests.mount.mounting import Mount, few_directories, mounted
 from tests.storage.producers import Producer
 from tests.waits import HANG_S, until
@@ -273,6 +274,50 @@ def test_retention_under_an_open_consumer_loses_nothing_else(topic: Topic) -> No
         topic.mount.run(f"echo '0 10' > {topic.name}/.control/delete-records")
         topic.append("a", 10, 1)
         consumer.read_until(b"a10\n")
+
+
+@pytest.mark.parametrize(
+    ("control", "line"), [("compaction", "run"), ("delete-records", "0 27000")]
+)
+def test_records_that_are_deleted_before_they_are_read_repeat_no_other(
+    mount: Mount, control: str, line: str
+) -> None:
+    """The files of the next records are removed while the output waits."""
+    topic = Topic(mount, 0)
+    path = topic.path / "0"
+    append(
+        topic.path / ".config",
+        b"segment.bytes=1MiB\ncleanup.policy=compact,delete\nfile.delete.delay.ms=0\n",
+    )
+    # Each even record has a key of its own.
+    keys = [b"k%d" % n if n % 2 == 0 else b"same" for n in range(30_000)]
+    append(
+        topic.path / ".kv/0",
+        b"".join(b"%s\t%d %0200d\n" % (key, n, 0) for n, key in enumerate(keys)),
+    )
+    command = [*topic.command(group=False)[:-1], str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed = [process.stdout.readline()]
+        do(path, "roll", "run")
+        do(path, control, line)
+        subprocess.run([*KAFKAFS, "wait", str(topic.path / ".control" / control)], check=True)
+        do(path, "retention", "run")
+        until(lambda: not list((mount.data / f"{topic.name}-0").glob("*.deleted")))
+        printed += process.stdout
+        errors = process.stderr.read().decode()
+    assert process.returncode == 0
+    found = [int(line.split()[0]) for line in printed]
+    assert found == sorted(set(found)), "a record twice"
+    missing = sorted({*range(30_000)} - {*found})
+    assert missing
+    if control == "compaction":
+        assert (all(n % 2 for n in missing), errors) == (True, "")
+    else:
+        assert missing == list(range(missing[0], 27_000))
+        expected = f"{topic.name}/0: {missing[0]}..27000 were deleted before they were read"
+        assert errors == f"kafkafs: {expected}\n"
 
 
 # -- a group's output ------------------------------------------------------------------------------

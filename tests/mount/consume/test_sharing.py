@@ -78,7 +78,7 @@ def test_what_is_asked_back_before_it_was_begun_with_is_given_back(topic: Topic)
     sources = sources_of([str(topic.path)])
     directories = Directories(sources)
     positions = GroupPositions(directories, sources, topic.group)
-    rules = Rules("values", "start", False, None, Limits(100, 1 << 20), 0.0, "stop", True)
+    rules = Rules("values", "start", False, None, Limits(100, 1 << 20), 0.0, "stop")
     # It has claimed both partitions, and comes to look at them only after another consumer.
     claims = topic.mount / ".groups" / topic.group / ".claims"
     with open(claims, "rb+", buffering=0) as other:

@@ -171,7 +171,6 @@ def command(
         limits=Limits(batch_records, batch_bytes),
         wait_s=batch_wait / 1000,
         on_failure=on_failure,
-        with_offsets=keeps or shell is not None or max_records is not None,
     )
     with ExitStack() as stack:
         letters = None

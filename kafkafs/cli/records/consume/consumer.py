@@ -39,7 +39,6 @@ class Rules(NamedTuple):
     limits: Limits
     wait_s: float
     on_failure: str
-    with_offsets: bool
 
 
 class _Turn:
@@ -162,7 +161,6 @@ class Consumer:
                 self._directories.of(partition),
                 position,
                 point,
-                with_offsets=rules.with_offsets,
             )
         except (PermissionError, FileNotFoundError) as error:
             self._refused(partition, point, error)

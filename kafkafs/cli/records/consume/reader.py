@@ -5,7 +5,6 @@ the file shows where records end and which offsets they have:
 
     LinesReader      reads `.jsonl`, a record a line, and makes the lines of another view from it
     BatchesReader    reads `.batches`, whole batches of the log
-    TextReader       reads lines of any view, if no offsets are needed
 
 An open file shows all later appends, even if older records of the partition are deleted or
 compacted. If the next bytes were deleted (ESTALE), the reader opens the file again, after the last
@@ -48,17 +47,16 @@ class Limits(NamedTuple):
 class Batch(NamedTuple):
     """Records of a partition.
 
-    `first` and `last`: the offsets of the first and the last record; -1: unknown. `end`: the
-    position after them; None: unknown. `lines`: the records in the format of `.jsonl`, if they were
-    read in it.
+    `first` and `last`: the offsets of the first and the last record. `end`: the position after
+    them. `lines`: the records in the format of `.jsonl`, if they were read in it.
     """
 
     partition: Partition
     data: bytes
-    records: int = 0
-    first: int = -1
-    last: int = -1
-    end: int | None = None
+    records: int
+    first: int
+    last: int
+    end: int
     lines: bytes | None = None
 
 
@@ -227,21 +225,6 @@ class Reader:
         return None
 
 
-class TextReader(Reader):
-    """See the module."""
-
-    def is_full(self, limits: Limits) -> bool:
-        return super().is_full(limits) and b"\n" in self._unread
-
-    def take(self, limits: Limits) -> Batch | None:
-        size = self._unread.rfind(b"\n") + 1
-        if not size:
-            return None
-        data = bytes(memoryview(self._unread)[:size])
-        del self._unread[:size]
-        return Batch(self.partition, data)
-
-
 class LinesReader(Reader):
     """See the module."""
 
@@ -341,16 +324,11 @@ def reader_of(
     directory: TopicDirectory,
     position: int | None,
     point: str,
-    *,
-    with_offsets: bool,
 ) -> Reader:
     """Return a reader of a view that begins at `position` or, if that is None, at `point`."""
-    kind: type[Reader]
     if view == "batches":
-        kind, read = BatchesReader, view
-    else:
-        kind, read = (LinesReader, "jsonl") if with_offsets else (TextReader, view)
-    return kind(partition, directory, position, point, read, view)
+        return BatchesReader(partition, directory, position, point, view, view)
+    return LinesReader(partition, directory, position, point, "jsonl", view)
 
 
 def _as(view: str) -> Callable[[bytes], bytes | None]:
