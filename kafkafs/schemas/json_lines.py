@@ -44,14 +44,13 @@ class LineBuffer:
     """Divides text that arrives in pieces into lines."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def take(self, data: bytes) -> list[bytes]:
         """Add a piece, and return the lines that are complete, without their newlines."""
         *lines, last = data.split(b"\n")
         if lines:
-            lines[0] = self._rest + lines[0]
-            self._rest = last
-        else:
-            self._rest += last
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += last
         return lines

@@ -170,7 +170,7 @@ def _whole_lines() -> Iterator[list[bytes]]:
     rest = bytearray()
     while data := os.read(sys.stdin.fileno(), _WRITE_BYTES):
         rest += data
-        end = rest.rfind(_NEWLINE) + 1
+        end = rest.rfind(_NEWLINE, len(rest) - len(data)) + 1
         if end:
             yield from _in_writes(
                 [line + _NEWLINE for line in bytes(rest[: end - 1]).split(_NEWLINE)]
