@@ -21,6 +21,7 @@ from kafkafs.spark.option_values import InvalidOption
 from storage import LogManager, Record
 from storage.condition.parse import parse
 from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.files import Files
 from storage.split.narrow import narrowed
 from tests.log_check import check
 from tests.spark.object_store import Bucket, ObjectStore
@@ -129,6 +130,8 @@ def test_it_is_only_read(stored: Bucket) -> None:
         *(partial(call, log) for call in (files.unlink, files.mkdir, files.rmdir, files.lock)),
         *(partial(call, log, f"{log}.new") for call in (files.rename, files.link)),
         *(partial(call, log, b"x") for call in (files.replace_atomically, files.replace_if_room)),
+        partial(files.replace_private, log, b"x"),
+        partial(files.chmod, log, 0o600),
         partial(files.chown, log, 1, 1),
         partial(files.utime_ns, log, 1),
         partial(files.sync_directory, os.path.dirname(log)),
@@ -141,6 +144,14 @@ def test_it_is_only_read(stored: Bucket) -> None:
     files.close(fd)
     with pytest.raises(OSError, match="is read-only; write to a local directory: 's3://"):
         LogManager.open(stored.location.path, files=files)
+
+
+def test_no_method_takes_an_object_for_a_local_file() -> None:
+    """Each method of `Files` is replaced, or uses others, or only a directory of ours needs it."""
+    uses_others = {"check_room", "held_open", "identity", "replacing", "scan", "with_reserve"}
+    needs_ours = {"check_absent", "check_free", "close_root", "mount_id", "settle", "space"}
+    given = {name for name, each in vars(Files).items() if callable(each) and name[0] != "_"}
+    assert given - vars(ArrowFiles).keys() == uses_others | needs_ours
 
 
 def test_a_segment_costs_a_few_requests(stored: Bucket) -> None:
@@ -409,6 +420,22 @@ def test_damage_is_told_as_on_a_disk(data: Path, bucket: Bucket) -> None:
     bucket.put(name, bytes(content))
     with FollowedDirectory(bucket.location) as opened, pytest.raises(StorageError, match="CRC"):
         list(opened.manager.log("many", 0).records())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda log: log[:-1], lambda log: log + bytes(100), lambda log: log[:-1] + b"?"],
+    ids=["torn", "zeros", "wrong"],
+)
+def test_the_end_of_a_log_is_read_as_on_a_disk(
+    data: Path, bucket: Bucket, damage: Callable[[bytes], bytes]
+) -> None:
+    (log,) = (data / "atomic-0").glob("*.log")
+    log.write_bytes(damage(log.read_bytes()))
+    bucket.sync(data)
+    expected = of_disk(data)
+    with FollowedDirectory(bucket.location) as opened:
+        assert everything(opened.manager) == expected
 
 
 # -- through Spark -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import itertools
 import os
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeAlias
 
@@ -100,6 +100,10 @@ class ArrowFiles(Files):
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
         return None  # each read of a store waits
 
+    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        if start < end:
+            yield start, end  # objects have no holes
+
     def size(self, fd: int) -> int:
         return self._objects[fd].version.size
 
@@ -165,8 +169,8 @@ class ArrowFiles(Files):
     pwrite = ftruncate = allocate = fsync = fdatasync = unlock = _refuse
     # The kernel cannot map an object of a store.
     map = _refuse
-    rename = link = unlink = mkdir = rmdir = chown = utime_ns = sync_directory = lock = _refuse
-    replace_atomically = replace_if_room = _refuse
+    rename = link = unlink = mkdir = rmdir = chown = chmod = utime_ns = sync_directory = _refuse
+    lock = replace_atomically = replace_if_room = replace_private = _refuse
 
     # -- listings ------------------------------------------------------------------------------
 
