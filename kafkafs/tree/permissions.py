@@ -44,7 +44,10 @@ NAMED = 10
 class Permissions:
     """See the module. `uid` and `gid` replace those of everything; `umask` bits are hidden."""
 
-    __slots__ = ("_gid", "_groups", "_manager", "_root", "_uid", "_umask", "_unset", "default")
+    __slots__ = (
+        *("_gid", "_groups", "_manager", "_root", "_uid", "_umask", "_unknown", "_unset"),
+        "default",
+    )
 
     def __init__(self, manager: LogManager, uid: int | None, gid: int | None, umask: int) -> None:
         self._manager = manager
@@ -55,6 +58,8 @@ class Permissions:
         self._umask = umask
         found = os.stat(manager.path)
         self._unset = found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+        # Where the mode cannot be read: it may refuse group and others.
+        self._unknown = (*self._unset[:2], self._unset[2] & 0o700)
         manager.modes.shown = self._shown
         self.default = self._shown(self._unset)
 
@@ -69,13 +74,14 @@ class Permissions:
 
     def topic(self, topic: str) -> Ownership:
         """The ownership of a topic's directory."""
+        return self._shown(self._owner_of_topic(topic))
+
+    def _owner_of_topic(self, topic: str) -> TopicOwner:
         settings = self._manager.settings
         owner = settings.get_owner(topic, None)
         if not settings.owners_known(topic):
-            # The unknown mode may refuse group and others.
-            mode, uid, gid = self.default
-            return mode & 0o700, uid, gid
-        return self._shown(self._without_mode(topic) if owner is None else owner)
+            return self._unknown
+        return self._without_mode(topic) if owner is None else owner
 
     def _without_mode(self, topic: str) -> TopicOwner:
         """The owner and the mode of a topic that nobody has given any."""
@@ -92,10 +98,14 @@ class Permissions:
 
     def _of_partition(self, topic: str, owner: TopicOwner | None) -> Ownership:
         """The ownership of a partition with this owner; None: no owner was ever set."""
+        return self._shown(self._owner_of_partition(topic, owner))
+
+    def _owner_of_partition(self, topic: str, owner: TopicOwner | None) -> TopicOwner:
+        """As `_of_partition`, without the mount options."""
         if owner is not None:
-            return self._shown(owner)
-        mode, uid, gid = self.topic(topic)
-        return mode & 0o644, uid, gid
+            return owner
+        uid, gid, mode = self._owner_of_topic(topic)
+        return uid, gid, mode & 0o644
 
     def whole_topic(self, topic: Topic) -> Ownership:
         """The topic's ownership, without the bits that one of its partitions denies."""
@@ -129,12 +139,13 @@ class Permissions:
     @property
     def root(self) -> Ownership:
         """The ownership of the mount's root."""
+        return self._shown(self._owner_of_root())
+
+    def _owner_of_root(self) -> TopicOwner:
         if not self._root.is_known:
-            # The unknown mode may refuse group and others.
-            mode, uid, gid = self.default
-            return mode & 0o700, uid, gid
+            return self._unknown
         owner = self._root.current
-        return self.default if owner is None else self._shown(owner)
+        return self._unset if owner is None else owner
 
     def change_root(self, change: Change) -> None:
         """chmod and chown of the mount's root, of no topic and of no file on the disk; durable.
@@ -142,7 +153,7 @@ class Permissions:
         Errors: EROFS, OSError.
         """
         self._check_writable()
-        self._root.set(_changed(self.root, change))
+        self._root.set(_changed(self._owner_of_root(), change))
 
     @property
     def all_groups(self) -> Ownership:
@@ -158,13 +169,17 @@ class Permissions:
     def group(self, group: str) -> Ownership:
         """The ownership of a group's directory."""
         try:
-            owner = self._groups.get(group)
+            owner = self._owner_of_group(group)
         except (StorageError, OSError):
-            # The unknown mode may refuse group and others.
-            mode, uid, gid = self.default
-            return mode & 0o700, uid, gid
-        mode, uid, gid = self.default
-        return (mode & 0o755, uid, gid) if owner is None else self._shown(owner)
+            owner = self._unknown
+        return self._shown(owner)
+
+    def _owner_of_group(self, group: str) -> TopicOwner:
+        owner = self._groups.get(group)
+        if owner is not None:
+            return owner
+        uid, gid, mode = self._unset
+        return uid, gid, mode & 0o755
 
     def positions(self, group: str, topic: str, numbers: Iterable[int]) -> Ownership:
         """The ownership of what shows and takes a group's positions in partitions of a topic."""
@@ -183,7 +198,7 @@ class Permissions:
     def change_group(self, group: str, change: Change) -> None:
         """chmod and chown of a group; durable. EROFS."""
         self._check_writable()
-        self.set_group(group, _changed(self.group(group), change))
+        self.set_group(group, _changed(self._owner_of_group(group), change))
 
     def exposed(self, partitions: Iterable[tuple[str, int]]) -> list[str]:
         """The directories of partitions that more users can read on the disk than in the mount."""
@@ -223,13 +238,15 @@ class Permissions:
                 uid, gid, mode = self._without_mode(topic)
                 others = uid, gid, mode & 0o644
             settings.set_owner(topic, OTHER_PARTITIONS, *others)
-        self._change(topic, None, self.topic(topic), change)
+        self._change(topic, None, self._owner_of_topic(topic), change)
 
     def change_partition(self, log: Log, change: Change) -> None:
         """chmod and chown of a partition; durable. EROFS."""
-        self._change(log.topic, log.partition, self.partition(log), change)
+        given = self._manager.settings.partition_owner(log.topic, log.partition)
+        now = self._owner_of_partition(log.topic, given)
+        self._change(log.topic, log.partition, now, change)
 
-    def _change(self, topic: str, partition: int | None, now: Ownership, change: Change) -> None:
+    def _change(self, topic: str, partition: int | None, now: TopicOwner, change: Change) -> None:
         self._check_writable()
         self._manager.set_owner(topic, partition, _changed(now, change))
 
@@ -276,12 +293,12 @@ def may_write(shown: Ownership, opener: Opener) -> bool:
     return bool(mode & (0o020 if is_member else 0o002))
 
 
-def _changed(now: Ownership, change: Change) -> TopicOwner:
-    mode, uid, gid = now
+def _changed(now: TopicOwner, change: Change) -> TopicOwner:
+    uid, gid, mode = now
     return (
         uid if change.uid is None else change.uid,
         gid if change.gid is None else change.gid,
-        stat.S_IMODE(mode if change.mode is None else change.mode),
+        mode if change.mode is None else stat.S_IMODE(change.mode),
     )
 
 

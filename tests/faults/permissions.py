@@ -257,8 +257,8 @@ FAULTS = [
     Fault(
         "modes-that-are-not-known-are-everybodys",
         "kafkafs/tree/permissions.py",
-        "            return mode & 0o700, uid, gid\n        return self._shown(self._without",
-        "            return mode, uid, gid\n        return self._shown(self._without",
+        "            return self._unknown\n        return self._without_mode(topic) if",
+        "            return self._unset\n        return self._without_mode(topic) if",
         "With a bad file of owners everybody reads everything.",
         (DIRECTORIES,),
     ),

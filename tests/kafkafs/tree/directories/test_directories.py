@@ -416,6 +416,34 @@ def test_mount_options_override_what_is_shown(tmp_path: Path) -> None:
         assert tree.manager.settings.get_owner("t", None) == (1000, 100, 0o755)
 
 
+def test_what_chmod_and_chown_leave_is_not_what_mount_options_show(tmp_path: Path) -> None:
+    """The mount options count for this mount only; a later one shows the owners as they were."""
+
+    def owners(tree: Tree, change: Change | None = None) -> list[tuple[int, int, int]]:
+        nodes = [tree.fs.root, *map(tree.node, ("t", "t/0", "t/1", ".groups/g"))]
+        if change is not None:
+            for node in nodes:
+                node.set_attributes(change)
+        shown = map(tree.attributes, nodes)
+        return [(stat.S_IMODE(each.mode), each.uid, each.gid) for each in shown]
+
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t", 0o777)
+        tree.directory("t").create("1", 0o666, APPEND, CALLER)
+        tree.directory(".groups").mkdir("g", 0o777, CALLER)
+        tree.append(".groups/g/t/0", b"0\n")
+        expected = owners(tree)
+    for change in (Change(uid=7), Change(gid=8), Change(mode=0o40711)):
+        with a_tree(tmp_path / "data", MountOptions(uid=1, gid=2, umask=0o027)) as tree:
+            assert {owner[1:] for owner in owners(tree, change)} == {(1, 2)}
+        uid, gid, mode = change.uid, change.gid, change.mode
+        expected = [
+            (stat.S_IMODE(mode or each[0]), uid or each[1], gid or each[2]) for each in expected
+        ]
+        with a_tree(tmp_path / "data") as tree:
+            assert owners(tree) == expected, change
+
+
 def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o755)
     with a_tree(tmp_path / "data") as tree:
