@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from kafkafs.spark.jobs import chart, export, export_state
 from kafkafs.spark.jobs.range_stats import WIDTHS_MS, RangeStats
+from kafkafs.spark.jobs.selection import Selection
 from kafkafs.spark.jobs.session import reason
 from kafkafs.spark.jobs.stats_report import TopicStats
+from storage import LogManager
 from storage.errors import InvalidConfig
 from storage.record.batch import Record, encode
 from storage.record.columns._columns import decode_columns
@@ -140,3 +142,22 @@ def test_an_export_knows_its_data_directory_from_anywhere(
     for name in (out, f"file://{out}"):
         with pytest.raises(InvalidConfig, match="of other data"):
             export.plan("data", name)
+
+
+def test_an_export_of_topics_and_partitions(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        for topic in ("a", "b"):
+            manager.create_topic(topic, 2)
+
+    def subscription(*places: tuple[str, int | None]) -> dict[str, str]:
+        return export._subscription(Selection(places))
+
+    assert subscription(("a", None), ("b", None), ("a", 1)) == {"subscribe": "a,b"}
+    assert subscription(("b", 1), ("a", 0), ("b", 0)) == {"assign": '{"b": [1, 0], "a": [0]}'}
+    mixed = export.ExportOptions(Selection((("a", None), ("b", 1))))
+    for call in (export.check, export.plan):
+        with pytest.raises(InvalidConfig, match="name each partition of a, too, or export b into"):
+            call(str(data), str(out), mixed)
+    assert not out.exists()

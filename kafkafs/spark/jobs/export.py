@@ -108,6 +108,7 @@ def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL
 def check(path: str, out: str, options: ExportOptions) -> None:
     """Check the arguments of `run`, without Spark. Errors: those of `run`."""
     options.selection.location_of(path)
+    _subscription(options.selection)
     out = without_scheme(out)
     if is_uri(out):
         return
@@ -120,6 +121,7 @@ def check(path: str, out: str, options: ExportOptions) -> None:
 def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """Return a report of what a run would export, without Spark. OSError, StorageError."""
     where = options.selection.location_of(path)
+    _subscription(options.selection)
     out = without_scheme(out)
     known: Offsets = {}
     if not is_uri(out) and export_state.check(out, options.content(path)):
@@ -165,15 +167,21 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
 
 
 def _subscription(selection: Selection) -> dict[str, str]:
-    """Return the option of the source for this selection."""
+    """Return the option of the source for this selection. InvalidConfig if no option has it."""
     if not selection.places:
         return {"subscribePattern": ".*"}
-    if all(partition is None for _, partition in selection.places):
-        return {"subscribe": ",".join(dict.fromkeys(topic for topic, _ in selection.places))}
+    whole = dict.fromkeys(topic for topic, partition in selection.places if partition is None)
     assigned: dict[str, list[int]] = {}
     for topic, partition in selection.places:
-        if partition is not None and partition not in assigned.setdefault(topic, []):
-            assigned[topic].append(partition)
+        if partition is not None and topic not in whole:
+            assigned.setdefault(topic, []).append(partition)
+    if not assigned:
+        return {"subscribe": ",".join(whole)}
+    if whole:
+        raise InvalidConfig(
+            f"an export has whole topics or single partitions, not both: name each partition of "
+            f"{', '.join(whole)}, too, or export {', '.join(assigned)} into another directory"
+        )
     return {"assign": json.dumps(assigned)}
 
 
