@@ -7,9 +7,9 @@ from the recovery point on, checks the CRCs and rewrites the index entries.
 A segment that was not flushed ends at the first batch that is torn or damaged. Loading copies the
 bytes after it to `BASE.log.POSITION.cut`. Zeros up to the file's end are no damage, and loading
 removes them. A file ends in zeros if it was allocated ahead (preallocate), or if its length reached
-the disk and its bytes did not. Two kinds of damage stay in their place and do not end the segment:
-a whole batch with a wrong base offset, if a sound batch or segment follows it, and batches that a
-failed fsync has lost (`rescue`).
+the disk and its bytes did not. Two kinds of damage stay in their place and do not end the segment,
+unless it is read for a repair: a whole batch with a wrong base offset, if a sound batch or segment
+follows it, and batches that a failed fsync has lost (`rescue`).
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index has nothing from
 the offset on from which the log was read (`producers` adds that).
@@ -485,6 +485,11 @@ class SegmentLoader:
             or (following is not None and self.rebuild.next_offset > following)
         ):
             self.places = self._passed()
+            if self.places and self.promises.verify:
+                # A repair cuts the log there, and salvage restores the batches after the damage.
+                (place, *_), self.places, self.start = self.places, [], self.whole
+                self._walk(place.start)
+                return place.reason
             if self.places:
                 self._walk_from_start()
         if following is not None and self.rebuild.next_offset > following:

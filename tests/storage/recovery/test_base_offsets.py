@@ -11,9 +11,19 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
+from storage.log.salvage import salvage
 from storage.record.header import parse_header
 from storage.verify.verify import verify
-from tests.storage.logs import NOW_MS, append, log_file, opened, readable, values, write_settings
+from tests.storage.logs import (
+    NOW_MS,
+    NOW_NS,
+    append,
+    log_file,
+    opened,
+    readable,
+    values,
+    write_settings,
+)
 from tests.storage.transactions import Client, new_log
 
 COUNT = 8
@@ -183,6 +193,24 @@ def test_an_abort_marker_that_others_follow(tmp_path: Path, stop: str) -> None:
         with LogManager.open(str(tmp_path), read_only=read_only) as manager:
             assert len(manager.faults) == 1
             assert manager.log("t", 0).transactions.aborted() == aborted
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize(
+    ("number", "by"), [(0, 1), (0, 1 << 62), (1, -1), (1, 7), (5, 1), (5, -5000), (5, 1 << 40)]
+)
+def test_salvage_removes_it_and_keeps_the_others(
+    tmp_path: Path, number: int, by: int, stop: str
+) -> None:
+    fill(tmp_path, stop)
+    move(log_file(tmp_path, 0), number, 2 * number + by)
+    with LogManager.open(str(tmp_path), verify=True) as manager:
+        (cut,) = manager.cuts
+        assert "base offset" in cut.reason
+        salvage(manager.log("t", 0), NOW_NS)
+    with opened(tmp_path) as manager:
+        others = [line for n, line in enumerate(LINES) if n // 2 != number]
+        assert values(manager.log("t", 0)) == others
 
 
 def test_a_line_says_where(tmp_path: Path) -> None:
