@@ -21,10 +21,12 @@ threads may read. Not here: when snapshots are written and read (`log.snapshots`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
+from storage import paths
 from storage.errors import (
     CorruptCheckpoint,
     InvalidProducerEpoch,
@@ -322,7 +324,7 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> ProducerState:
-        """Return the state in a snapshot. Errors: CorruptCheckpoint."""
+        """Return the state in a snapshot. Errors: those of `decode`."""
         if data == EMPTY_SNAPSHOT:
             return cls()
         return cls(Producer.from_entry(entry) for entry in decode(data, path=path))
@@ -398,7 +400,8 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode(data: bytes, *, path: str) -> list[ProducerEntry]:
-    """Return the entries of a snapshot. Errors: CorruptCheckpoint, with `path`.
+    """Return the entries of a snapshot, whose file at `path` has its offset as name. Errors:
+    CorruptCheckpoint, with `path`: also if it is the snapshot of a later offset.
 
     A corrupt snapshot is no loss: it is rebuilt from the next older one and the log.
     """
@@ -413,7 +416,17 @@ def decode(data: bytes, *, path: str) -> list[ProducerEntry]:
         raise CorruptCheckpoint(
             f"{count} producers do not fit into a producer snapshot of {len(data)} bytes", path=path
         )
-    return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
+    entries = [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
+    offset = paths.base_offset_of(os.path.basename(path))
+    for entry in entries:
+        last_offset = max(entry.last_offset, entry.transaction_first_offset)
+        if offset is not None and last_offset >= offset:
+            reason = (
+                f"offset {last_offset} of producer {entry.producer_id} is beyond the offset of "
+                "the snapshot"
+            )
+            raise CorruptCheckpoint(reason, path=path)
+    return entries
 
 
 EMPTY_SNAPSHOT = encode(())

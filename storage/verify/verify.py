@@ -487,7 +487,7 @@ class _Directory:
             path = os.path.join(listed.directory, name)
             try:
                 data, excess = producer_state.read(self.files, path)
-                entries = producer_state.decode(data, path=path)
+                producer_state.decode(data, path=path)
             except FileNotFoundError:
                 continue
             except StorageError as error:
@@ -500,13 +500,6 @@ class _Directory:
             if offset > listed.end:
                 reason = f"it contains offsets beyond the log end {listed.end}"
                 self._fault(path, reason, offset, is_rebuilt=True)
-            for entry in entries:
-                if entry.last_offset >= offset:
-                    reason = (
-                        f"the last offset of producer {entry.producer_id} is beyond the offset "
-                        "of the snapshot"
-                    )
-                    self._fault(path, reason, entry.last_offset)
 
 
 # The rules for a partition's segments and the files beside them, in the order of the checks.

@@ -20,7 +20,7 @@ from storage.segment.reader import SegmentReader
 from storage.settings.setting_files import TOPIC_FILE
 from storage.state import manifest_file
 from storage.state.checkpoint_file import read_offsets
-from storage.state.producer_state import EMPTY_SNAPSHOT
+from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerEntry, encode
 from storage.verify.verify import verify
 from tests import oracle
 from tests.broker_files import BadFile
@@ -363,7 +363,17 @@ def test_a_missing_or_insane_index_is_made_again(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("damage", [None, b"", b"garbage", bytes(10)])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        b"",
+        b"garbage",
+        bytes(10),
+        pytest.param(encode([ProducerEntry(7, 0, 0, 8, 0, NOW_MS, -1, -1)]), id="later"),
+        pytest.param(encode([ProducerEntry(7, 0, 0, 3, 0, NOW_MS, -1, 8)]), id="later open"),
+    ],
+)
 def test_a_missing_or_damaged_snapshot_is_made_again(
     tmp_path: Path, clean: bool, damage: bytes | None
 ) -> None:
