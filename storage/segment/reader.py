@@ -418,7 +418,9 @@ class SegmentReader:
         if segment.is_lost:
             raise segment.damages[-1].error(segment.log_path)
         largest, offset = segment.time_index.lookup(timestamp_ms)
-        if largest >= 0 and not segment.writable:
+        if largest < 0:
+            return 0
+        if not segment.writable:
             # In a directory that this process may not repair, the entry may be wrong.
             found = self.locate(offset)
             if found is None or found[1].max_timestamp != largest:

@@ -330,6 +330,16 @@ def test_times_are_found_after_a_good_copy_replaces_a_damaged_log(tmp_path: Path
         assert found == [(NOW_MS + n, n) for n in range(12)]
 
 
+def test_times_below_0_in_an_index_that_is_only_read(tmp_path: Path) -> None:
+    fill(tmp_path)
+    path = last_log(tmp_path).with_suffix(".timeindex")
+    path.write_bytes(path.read_bytes()[:12] + b"\xff" * 8 + b"\0\0\0\2")
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        reader = manager.log("t", 0).reader
+        found = [reader.offset_for_timestamp(NOW_MS + n) for n in range(12)]
+        assert found == [(NOW_MS + n, n) for n in range(12)]
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
