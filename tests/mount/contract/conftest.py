@@ -56,7 +56,7 @@ def steered_orders(steered_mount: SteeredMount) -> Path:
     return new_topic(steered_mount)
 
 
-def flush_only_when_asked(mount: SteeredMount, partition: Path) -> None:
+def flush_only_when_asked(mount: Mount, partition: Path) -> None:
     mount.run('echo flush.ms=9223372036854775807 >> "$T/.config"', T=partition.parent)
 
 

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import mmap
 import os
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import LogManager, Record
 from storage.segment.reader import SegmentReader
-from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.conftest import flush_only_when_asked, new_topic
 from tests.mount.contract.writing import APPEND, append, offsets, opened, write_all
 from tests.mount.mounting import Mount, fails
 from tests.mount.steering import SteeredMount
-
-
-@contextlib.contextmanager
-def opened_longer_than_mounted(path: Path) -> Iterator[int]:
-    """A descriptor that leads nowhere any more when it is closed."""
-    fd = os.open(path, APPEND)
-    yield fd
-    fails(errno.ENOTCONN, os.close, fd)
 
 
 def batches(mount: Mount, path: Path) -> list[list[Record]]:
@@ -46,17 +35,6 @@ def batches(mount: Mount, path: Path) -> list[list[Record]]:
 # -- opening, and what is refused ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("access", [os.O_WRONLY, os.O_RDWR], ids=["O_WRONLY", "O_RDWR"])
-def test_opening_for_writing_needs_o_append(orders: Path, access: int) -> None:
-    """As with a file under `chattr +a`: opening for writing needs O_APPEND …"""
-    append(orders, b"one\n")
-    fails(errno.EPERM, os.open, orders, access)
-    fails(errno.EPERM, os.open, orders, access | os.O_CREAT, 0o644)
-    with opened(orders, access | os.O_APPEND) as fd:
-        os.write(fd, b"two\n")
-    assert orders.read_bytes() == b"one\ntwo\n"
-
-
 def test_o_append_is_judged_at_open(orders: Path) -> None:
     """… judged at open (what F_SETFL clears later is not seen, and the write appends all the
     same) …
@@ -67,35 +45,6 @@ def test_o_append_is_judged_at_open(orders: Path) -> None:
         os.pwrite(fd, b"two\n", 0)
         os.write(fd, b"three\n")
     assert orders.read_bytes() == b"one\ntwo\nthree\n"
-
-
-def test_what_is_refused_changes_nothing(mount: Mount, orders: Path) -> None:
-    """… a plain `>` (O_TRUNC arrives in the open flags), truncate, rename and unlink of a
-    partition are EPERM and change nothing, said explicitly (pyfuse3's default is ENOSYS).
-    """
-    append(orders, b"one\ntwo\n")
-    topic = orders.parent
-    (topic / "1").touch()
-    before = orders.stat()
-    refused = mount.sh('echo x > "$F"', F=orders)
-    assert refused.returncode != 0
-    assert b"Operation not permitted" in refused.stderr
-    for flags in (os.O_WRONLY, os.O_RDWR, APPEND, os.O_RDONLY):
-        fails(errno.EPERM, os.open, orders, flags | os.O_TRUNC)
-    for size in (0, 3, 8, 100):
-        fails(errno.EPERM, os.truncate, orders, size)
-        with opened(orders) as fd:
-            fails(errno.EPERM, os.ftruncate, fd, size)
-    fails(errno.EPERM, os.rename, orders, topic / "2")
-    fails(errno.EPERM, os.rename, orders, topic / "1")
-    fails(errno.EPERM, os.rename, topic, mount / "another")
-    fails(errno.EPERM, os.unlink, orders)
-    fails(errno.EPERM, os.link, orders, topic / "2")
-    after = orders.stat()
-    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
-    assert after.st_mtime_ns == before.st_mtime_ns
-    assert orders.read_bytes() == b"one\ntwo\n"
-    assert sorted(os.listdir(topic)) == ["0", "1"]
 
 
 def test_what_else_changes_a_file_is_refused(orders: Path) -> None:
@@ -140,17 +89,6 @@ def test_a_partition_that_touch_creates(mount: Mount, orders: Path) -> None:
         b"x\n",
         b"y\n",
     ]
-
-
-def test_the_offset_of_a_write_is_ignored(orders: Path) -> None:
-    """The offset that the kernel sends with a write is ignored: the log decides."""
-    with opened(orders) as first, opened(orders) as second:
-        os.write(first, b"1\n")
-        os.pwrite(second, b"2\n", 1000)
-        os.lseek(first, 0, os.SEEK_SET)
-        os.write(first, b"3\n")
-        os.pwrite(second, b"4\n", 0)
-    assert orders.read_bytes() == b"1\n2\n3\n4\n"
 
 
 # -- lines and records ---------------------------------------------------------------------------
@@ -220,35 +158,16 @@ def test_who_looks_after_the_release_sees_it(mount: Mount, orders: Path) -> None
 def test_an_orderly_shutdown_makes_it_a_record(own: Mount) -> None:
     """… or at orderly shutdown, it becomes a record …"""
     orders = own.topic()
-    with opened_longer_than_mounted(orders) as fd:
-        os.write(fd, b"complete\nunfinished")
-        own.stop()
-        fails(errno.ENOTCONN, os.write, fd, b"too late\n")
+    fd = os.open(orders, APPEND)
+    os.write(fd, b"complete\nunfinished")
+    own.stop()
+    fails(errno.ENOTCONN, os.write, fd, b"too late\n")
+    fails(errno.ENOTCONN, os.close, fd)
     own.start()
     assert orders.read_bytes() == b"complete\nunfinished\n"
 
 
-def test_a_kill_loses_it_but_no_complete_line(own: Mount) -> None:
-    """… it is lost only with the daemon's death, which a complete line is not.
-
-    When `write()` has returned n, the n bytes' complete lines are in the log, readable …, and
-    survive the daemon's death …
-    """
-    orders = own.topic()
-    with opened_longer_than_mounted(orders) as fd:
-        for number in range(50):
-            os.write(fd, b"line %d\n" % number)
-        os.write(fd, b"unfinished")
-        own.kill()
-    own.start()
-    assert orders.read_bytes() == b"".join(b"line %d\n" % number for number in range(50))
-
-
 # -- fsync ---------------------------------------------------------------------------------------
-
-
-def flush_only_when_asked(mount: Mount, orders: Path) -> None:
-    mount.run('echo flush.ms=9223372036854775807 >> "$T/.config"', T=orders.parent)
 
 
 def test_fsync(mount: Mount, orders: Path) -> None:
@@ -265,46 +184,6 @@ def test_fsync(mount: Mount, orders: Path) -> None:
     append(orders, b"four\n")
     mount.run('sync "$F"', F=orders)
     assert offsets(orders)["recovery_point"] == 4
-
-
-@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC], ids=["O_SYNC", "O_DSYNC"])
-def test_o_sync(mount: Mount, orders: Path, flag: int) -> None:
-    """`fsync`, O_SYNC and O_DSYNC (no FSYNC arrives for these: take them from the open flags and
-    flush before replying) …
-    """
-    flush_only_when_asked(mount, orders)
-    with opened(orders, APPEND | flag) as fd:
-        for number in range(3):
-            os.write(fd, b"line\nrest")
-            assert offsets(orders)["recovery_point"] == number + 1
-
-
-def test_an_fsync_that_fails_is_told(steered_mount: SteeredMount, steered_orders: Path) -> None:
-    """EIO … from the disk: fsync returns it, and why is a line in the log."""
-    log = f"{steered_orders.parent.name}-0/00000000000000000000.log"
-    flush_only_when_asked(steered_mount, steered_orders)
-    with opened(steered_orders) as fd:
-        os.write(fd, b"line\n")
-        steered_mount.daemon.fail("fdatasync", log, "EIO")
-        fails(errno.EIO, os.fsync, fd)
-    assert offsets(steered_orders)["recovery_point"] == 0
-    assert "00000000000000000000.log" in steered_mount.events()
-    assert steered_orders.read_bytes() == b"line\n"
-
-
-@pytest.mark.parametrize(("flag", "messages"), [(os.O_SYNC, 1000), (0, 1)])
-def test_a_write_whose_flush_fails_keeps_its_records(
-    steered_mount: SteeredMount, steered_orders: Path, flag: int, messages: int
-) -> None:
-    log = f"{steered_orders.parent.name}-0/00000000000000000000.log"
-    flush_only_when_asked(steered_mount, steered_orders)
-    with open(steered_orders.parent / ".config", "a") as config:
-        config.write(f"flush.messages={messages}\n")
-    with opened(steered_orders, APPEND | flag) as fd:
-        steered_mount.daemon.fail("fdatasync", log, "EIO")
-        fails(errno.EIO, os.write, fd, b"line\n")
-    assert f"write of {steered_orders.parent.name}/0: " in steered_mount.events()
-    assert steered_orders.read_bytes() == b"line\n"
 
 
 # -- what is refused while writing ---------------------------------------------------------------
@@ -350,48 +229,3 @@ def test_a_write_in_pieces_keeps_the_earlier_ones(
         assert shown == lines[: written - written % 100]
         write_all(fd, lines[written:])
     assert steered_orders.read_bytes()[100:] == lines
-
-
-def test_a_read_only_mount(own: Mount) -> None:
-    """EROFS a read-only mount …"""
-    orders = own.topic()
-    append(orders, b"one\n")
-    own.restart("ro")
-    fails(errno.EROFS, os.open, orders, APPEND)
-    fails(errno.EROFS, os.open, orders.parent / "1", APPEND | os.O_CREAT)
-    fails(errno.EROFS, os.mkdir, own / "another")
-    fails(errno.EROFS, os.rmdir, orders.parent)
-    fails(errno.EROFS, os.chmod, orders, 0o600)
-    assert orders.read_bytes() == b"one\n"
-
-
-# -- several writers -----------------------------------------------------------------------------
-
-
-def test_writers_of_one_file_never_interleave_inside_a_write(mount: Mount, orders: Path) -> None:
-    """Lines always stay whole; writers of one file never interleave inside a `write()` …"""
-    script = (
-        "import os, sys\n"
-        "fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)\n"
-        "for n in range(8):\n"
-        "    data = b''.join(b'%s %d %d\\n' % (sys.argv[2].encode(), n, k) for k in range(3000))\n"
-        "    while data: data = data[os.write(fd, data):]\n"
-    )
-    writers = [
-        subprocess.Popen([sys.executable, "-c", script, str(orders), name]) for name in "abcd"
-    ]
-    assert [writer.wait() for writer in writers] == [0] * 4
-    blocks: list[tuple[bytes, bytes]] = []
-    expected = 0
-    for line in orders.read_bytes().splitlines():
-        name, write, number = line.split()
-        if int(number) == 0:
-            assert expected in (0, 3000)
-            blocks.append((name, write))
-            expected = 0
-        assert (name, write) == blocks[-1]
-        assert int(number) == expected
-        expected += 1
-    assert len(blocks) == 32
-    for name in (b"a", b"b", b"c", b"d"):
-        assert [int(write) for who, write in blocks if who == name] == list(range(8))

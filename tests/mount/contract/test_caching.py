@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import mmap
 import os
 import re
@@ -16,7 +15,9 @@ import pytest
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.programs import Running, inotify_left, program
 from tests.mount.steering import SteeredMount, steered
+from tests.waits import until
 
 
 @pytest.fixture
@@ -87,20 +88,6 @@ def test_attributes_are_asked_for_once(steered_mount: SteeredMount, orders: Path
     assert asked("getattr") == 0
 
 
-def test_attributes_are_not_kept_while_the_file_grows(
-    steered_mount: SteeredMount, orders: Path
-) -> None:
-    """… nobody is ever told a size smaller than one told before: beside appends each stat asks."""
-    asked = Asked(steered_mount)
-    with open(orders, "ab", buffering=0) as writer:
-        for _ in range(20):
-            writer.write(b"more\n")
-            steered_mount.daemon.requests()
-            orders.stat()
-            orders.stat()
-            assert asked("getattr") == 2
-
-
 def test_attributes_are_not_kept_after_a_change_of_the_mode(own: Mount) -> None:
     """… since the kernel uses the old mode for a moment where it may keep the new one."""
     orders = own.topic()
@@ -145,18 +132,6 @@ def test_appends_by_opening_ask_for_no_attributes(own: Mount) -> None:
         assert asked()["getattr"] <= 5
 
 
-def test_an_append_and_a_question_in_turns(own: Mount) -> None:
-    """A process that appends and then opens the file again costs one request for its size."""
-    orders = own.topic()
-    asked = Metrics(own)
-    for number in range(1, 101):
-        with open(orders, "ab", buffering=0) as writer:
-            writer.write(b"x\n")
-        assert orders.stat().st_size == 2 * number
-        assert orders.stat().st_size == 2 * number
-    assert asked()["getattr"] <= 105
-
-
 def test_a_read_does_not_ask_for_attributes(steered_mount: SteeredMount, orders: Path) -> None:
     """… with timeout 0 each read() asks for the attributes first …: here none does."""
     append(orders, numbered(20_000))
@@ -194,28 +169,6 @@ def test_pages_are_kept_between_opens(unchanging: SteeredMount, name: str) -> No
     drop_pages(path)
     assert path.read_bytes() == content
     assert asked("read") > 0, "this test sees reads"
-
-
-def test_a_read_only_mount_is_asked_once(unchanging: SteeredMount) -> None:
-    """… attributes a long timeout (1 h): with timeout 0 each read() asks for the attributes …"""
-    path = unchanging / "orders" / "0"
-    drop_pages(path)
-    path.stat()
-    asked = Asked(unchanging)
-    with open(path, "rb", buffering=0) as file:
-        while file.read(4096):
-            pass
-    assert asked("getattr") <= 1
-
-
-def test_entries_are_kept(steered_mount: SteeredMount, orders: Path) -> None:
-    """A path is walked without asking: entries have a long timeout too."""
-    orders.stat()
-    asked = Asked(steered_mount)
-    for _ in range(10):
-        with open(orders, "rb"):
-            pass
-    assert asked("lookup") == 0
 
 
 # -- notices -------------------------------------------------------------------------------------
@@ -260,26 +213,6 @@ def test_sizes_are_exact_at_once(steered_mount: SteeredMount, orders: Path) -> N
         os.close(older)
 
 
-def test_the_files_of_raw_that_an_append_changes(steered_mount: SteeredMount, orders: Path) -> None:
-    """… every other inode … `.raw` …: the indexes too, and across a roll."""
-    topic = orders.parent
-    raw = topic / ".raw" / "0"
-    data = steered_mount.data / f"{topic.name}-0"
-
-    def check() -> None:
-        for path in sorted(raw.iterdir()):
-            assert path.stat().st_size == (data / path.name).stat().st_size, path.name
-            assert path.read_bytes() == (data / path.name).read_bytes(), path.name
-
-    for _ in range(3):
-        append(orders, numbered(3000))
-        check()
-    steered_mount.daemon.roll(topic.name)
-    check()
-    append(orders, numbered(10))
-    check()
-
-
 def test_bytes_are_right_at_once(steered_mount: SteeredMount, orders: Path) -> None:
     """No read is stale after an append through another handle: cached pages that grow, maps."""
     content = b""
@@ -299,18 +232,6 @@ def test_bytes_are_right_at_once(steered_mount: SteeredMount, orders: Path) -> N
     finally:
         os.close(reader)
         os.close(raw)
-
-
-def test_an_append_through_another_process_is_seen(
-    steered_mount: SteeredMount, orders: Path
-) -> None:
-    """… also where the writer is another process, and the reader sits at the end."""
-    with open(orders, "rb", buffering=0) as reader:
-        for number in range(5):
-            assert reader.read() == b""
-            steered_mount.run('echo "$N" >> "$F"', N=number, F=orders)
-            assert os.fstat(reader.fileno()).st_size == 2 * (number + 1)
-            assert reader.read() == b"%d\n" % number
 
 
 def test_the_written_inode_while_a_line_is_unfinished(orders: Path) -> None:
@@ -349,16 +270,6 @@ def test_a_refused_write_leaves_the_size(orders: Path) -> None:
         writer.write(b"x" * 100 + b"\ntwo\n")
     assert orders.read_bytes() == b"one\ntwo\n"
     assert orders.stat().st_size == 8
-
-
-def test_st_mtime_ns_strictly_rises(orders: Path) -> None:
-    """`st_mtime_ns` strictly rises with each append."""
-    seen = [orders.stat().st_mtime_ns]
-    with open(orders, "ab", buffering=0) as writer:
-        for _ in range(300):
-            writer.write(b"\n")
-            seen.append(os.fstat(writer.fileno()).st_mtime_ns)
-    assert all(before < after for before, after in itertools.pairwise(seen))
 
 
 # -- new histories -------------------------------------------------------------------------------
@@ -417,44 +328,24 @@ def test_the_name_is_asked_for_again_only_where_that_is_needed(named_mount: Stee
     assert named_mount.daemon.requests().get("lookup", 0) == (0 if named_mount.epochs else 10)
 
 
-# -- read-only beside a writer -------------------------------------------------------------------
-
-
-def test_a_read_only_mount_beside_a_writer(own: Mount, tmp_path: Path) -> None:
-    """A read-only mount of a directory whose `.lock` another process holds has attribute timeout
-    0, as nobody tells us of its appends.
-    """
-    orders = own.topic()
+def test_an_old_file_has_no_link_and_its_watchers_hear_of_it(
+    steered_mount: SteeredMount, orders: Path
+) -> None:
+    """… once the kernel has asked for its attributes, as fstat of who has it open does."""
+    inotify_left()
     append(orders, b"one\n")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "data").symlink_to(own.data)
-    with mounted(other, "ro") as reading:
-        seen = reading / "orders" / "0"
-        content = b"one\n"
-        with open(seen, "rb", buffering=0) as reader:
-            for number in range(5):
-                assert seen.stat().st_size == len(content)
-                assert seen.read_bytes() == content
-                append(orders, b"%d\n" % number)
-                content += b"%d\n" % number
-                assert os.fstat(reader.fileno()).st_size == len(content)
-                assert reader.read() == (content[-2:] if number else content)
-            offsets = reading / "orders" / ".meta" / "0" / "offsets"
-            assert "log_end 6\n" in offsets.read_text()
-
-
-def test_topics_share_no_cache(steered_mount: SteeredMount) -> None:
-    """An append drops nothing of another partition."""
-    first, second = new_topic(steered_mount), new_topic(steered_mount)
-    append(second, numbered(1000))
+    steered_mount.daemon.roll(orders.parent.name)
+    append(orders, b"two\n")
     steered_mount.daemon.rest()
-    second.stat()
-    asked = Asked(steered_mount)
-    append(first, b"x\n")
-    steered_mount.daemon.requests()
-    assert second.stat().st_size == len(numbered(1000))
-    assert asked("getattr") == 0
+    with open(orders, "rb", buffering=0) as old:
+        assert os.fstat(old.fileno()).st_nlink == 1
+        with Running([program("inotifywait"), "-m", "--format", "%e", orders]) as watcher:
+            until(lambda: "Watches established" in watcher.errors())
+            steered_mount.daemon.remove_head(orders.parent.name, 1)
+            assert orders.stat().st_nlink == 1
+            assert os.fstat(old.fileno()).st_nlink == 0
+            old.close()
+            watcher.wait(lambda data: b"DELETE_SELF" in data)
 
 
 # -- what programs read and write by -------------------------------------------------------------
@@ -480,13 +371,3 @@ def test_programs_read_a_partition_by_the_megabyte(mount: Mount, orders: Path) -
         assert sum(map(len, file)) == len(text)
     # Each whole megabyte, the rest, and the end.
     assert asked()["read"] <= len(text) // (1 << 20) + 3
-
-
-def test_a_line_that_is_flushed_arrives_at_once(mount: Mount, orders: Path) -> None:
-    """A program that buffers by `st_blksize` still hands over what it flushes."""
-    with orders.open("a") as plain, orders.open("a", buffering=1) as by_lines:
-        for number in range(10):
-            print(f"flushed {number}", file=plain, flush=True)
-            assert mount.run('tail -n1 "$F"', F=orders) == b"flushed %d\n" % number
-            print(f"a line {number}", file=by_lines)
-            assert mount.run('tail -n1 "$F"', F=orders) == b"a line %d\n" % number

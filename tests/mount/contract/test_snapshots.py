@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_caching import Metrics
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount
-
-VIEWS = ["", ".kv", ".jsonl", ".batches"]
 
 
 def numbered(start: int, end: int) -> bytes:
@@ -33,68 +30,6 @@ def elsewhere(script: str, *arguments: object) -> bytes:
     """Run a Python script in another process; its output."""
     command = [sys.executable, "-c", f"import os, sys\n{script}", *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True).stdout
-
-
-# -- what it shows -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_snapshot_never_grows(mount: Mount, orders: Path, view: str) -> None:
-    append(orders, numbered(0, 1000))
-    live = orders.parent / view / "0"
-    before = live.read_bytes()
-    with open(snapshot(orders, view), "rb", buffering=0) as file:
-        append(orders, numbered(1000, 2000))
-        assert file.read() == before
-        assert os.fstat(file.fileno()).st_size == len(before)
-        assert os.pread(file.fileno(), 100, len(before) - 50) == before[-50:]
-        # The process that has appended sees it.
-        after = live.read_bytes()
-        assert len(after) > len(before)
-        assert snapshot(orders, view).read_bytes() == after
-        assert mount.run('cat "$S"', S=snapshot(orders, view)) == after
-        assert os.fstat(file.fileno()).st_size == len(before)
-
-
-def test_a_range_from_the_start_to_the_end_is_a_snapshot(orders: Path) -> None:
-    append(orders, numbered(0, 10))
-    names = [snapshot(orders), orders.parent / "0@..end", orders.parent / "0@start..end"]
-    inodes = [elsewhere("print(os.stat(sys.argv[1]).st_ino)", name) for name in names]
-    assert len(set(inodes)) == 1
-    with open(names[1], "rb"):
-        append(orders, numbered(10, 11))
-        assert [name.read_bytes() for name in names] == [numbered(0, 11)] * 3
-
-
-def test_a_range_to_the_end_is_one_too(orders: Path) -> None:
-    """… as it is when the name is looked up, also while another one of that name is open."""
-    append(orders, numbered(0, 10))
-    name = orders.parent / "0@4..end"
-    with open(name, "rb", buffering=0) as file:
-        before = file.read()
-        assert before.endswith(numbered(9, 10))
-        append(orders, numbered(10, 12))
-        assert name.read_bytes().endswith(numbered(9, 12))
-        assert elsewhere("print(os.stat(sys.argv[1]).st_ino)", name) != b"%d\n" % (
-            os.fstat(file.fileno()).st_ino
-        )
-        assert os.pread(file.fileno(), 1 << 16, 0) == before
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_its_directory_lists_the_partitions(mount: Mount, view: str) -> None:
-    orders = new_topic(mount, partitions=3)
-    for number in range(3):
-        append(orders.parent / str(number), numbered(number, 10))
-    directory = snapshot(orders, view).parent
-    assert mount.run('ls -a "$D"', D=directory).split() == [b"0", b"1", b"2"]
-    assert ".snapshot" not in os.listdir(directory.parent)
-    assert not (directory / "3").exists()
-    assert not (directory / "0@0").exists()
-    assert not (directory / "0@..end").exists()
-    assert not (orders.parent / ".follow" / ".snapshot").exists()
-    live = mount.run('cat "$D"/[0-9]', D=orders.parent / view)
-    assert mount.run('cat "$D"/*', D=directory) == live
 
 
 # -- who gets which ------------------------------------------------------------------------------
@@ -178,28 +113,6 @@ def test_who_appends_sees_it(orders: Path, name: str) -> None:
         before = path.stat().st_size
         append(orders, b"more\n")
         assert path.stat().st_size > before
-
-
-def test_while_nothing_is_appended_it_is_one_file(own: Mount) -> None:
-    orders = own.topic()
-    append(orders, numbered(0, 100))
-    path = snapshot(orders)
-
-    def found() -> list[bytes]:
-        ask = "found = os.stat(sys.argv[1]); print(found.st_ino, found.st_mtime_ns, found.st_size)"
-        return [elsewhere(ask, snapshot(orders, view)) for view in VIEWS]
-
-    first = found()
-    assert len(set(first)) == 4
-    assert found() == first
-    own.restart()
-    assert found() == first
-    append(orders, b"x\n")
-    assert not set(found()) & set(first)
-    range_ = orders.parent / "0@0..100"
-    ask = "found = os.stat(sys.argv[1]); print(found.st_ino, found.st_mtime_ns, found.st_size)"
-    assert elsewhere(ask, range_) == first[0]
-    assert path.exists()
 
 
 # -- what the page cache keeps -------------------------------------------------------------------
@@ -332,20 +245,3 @@ def test_retention_beside_an_open_one(steered_mount: SteeredMount, steered_order
         fails(errno.ESTALE, os.pread, file.fileno(), 10_000, 0)
         assert os.pread(file.fileno(), len(data), len(data) - 1_000) == data[-1_000:]
         assert os.fstat(file.fileno()).st_size == len(data)
-
-
-def test_compaction_beside_an_open_one(steered_mount: SteeredMount, steered_orders: Path) -> None:
-    daemon, topic = steered_mount.daemon, steered_orders.parent.name
-    append(steered_orders, numbered(0, 10_000))
-    daemon.roll(topic)
-    append(steered_orders, numbered(10_000, 11_000))
-    data = numbered(0, 11_000)
-    with open(snapshot(steered_orders), "rb", buffering=0) as file:
-        inode = os.fstat(file.fileno()).st_ino
-        daemon.clean(topic, 1, "1")
-        assert snapshot(steered_orders).stat().st_ino != inode
-        cleaned = snapshot(steered_orders).read_bytes()
-        assert cleaned == steered_orders.read_bytes()
-        assert len(cleaned) < len(data)
-        with mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as shared:
-            assert shared[:] == data

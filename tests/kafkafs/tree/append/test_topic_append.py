@@ -337,6 +337,9 @@ def test_fsync_is_that_of_every_partition(tree: Tree, keyed: Handle) -> None:
     sync(keyed)
     assert recovery_points(tree) == [1, 1, 1, 0]
     assert not keyed.sync_plans()
+    synchronous = tree.open("t/.kv/append", APPEND | os.O_DSYNC)
+    synchronous.write(0, keys_of(3, 1)[0] + b"\tv\n")
+    assert synchronous.sync_due
 
 
 def test_flush_messages_of_one_partition_asks_for_a_sync(tree: Tree, keyed: Handle) -> None:

@@ -104,6 +104,10 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
         "t/.control/0",
         "t/.raw/0/x",
         "t/.meta/0/x",
+        "t/.snapshot/1",
+        "t/.snapshot/0@0",
+        "t/.snapshot/0@..end",
+        "t/.follow/.snapshot",
         ".kafkafs/x",
     ],
 )

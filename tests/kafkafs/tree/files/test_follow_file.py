@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.mount_options import MountOptions
+from kafkafs.tree.files.follow_file import HEAD_BYTES, head_line
 from storage.errors import SegmentGone
 from storage.waiting import at_once
 from tests.broker_files import BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import CALLER, Following, Tree, a_tree, asked, read
+from tests.kafkafs.trees import APPEND, CALLER, Following, Tree, a_tree, asked, read
 from tests.storage.logs import NOW_MS, append, log_file, remove_head
 from tests.storage.state.test_segment_manifest import fill, opened_with_faults
 
@@ -254,6 +257,92 @@ def test_of_a_deleted_topic_an_open_reader_reads_what_is_there(tmp_path: Path) -
         said = "t/.follow/0: the reader at position 4 missed the next records: "
         assert tree.events().count(said + "the partition was deleted") == 1
         handle.release()
+
+
+LINES = [b"%09d followed.\n" % number for number in range(110)]
+SIZE = len(LINES[0])
+
+
+def retain(tree: Tree) -> None:
+    """Delete all segments but the active one, as retention does."""
+    old = tree.log().segments[:-1]
+    tree.log().prepare_replacement(old, ())()
+    tree.remove_head(len(old))
+    tree.delete_files()
+
+
+def shorten(tree: Tree) -> None:
+    """Show 105 lines in `.follow`, and delete the segments of the first 100."""
+    tree.mkdir("t")
+    tree.read(FOLLOW)
+    for first in range(0, 100, 25):
+        tree.append("t/0", b"".join(LINES[first : first + 25]))
+        tree.roll()
+    tree.append("t/0", b"".join(LINES[100:105]))
+    assert tree.read(FOLLOW) == b"".join(LINES[:105])
+    retain(tree)
+
+
+def test_a_reader_after_a_deletion_gets_newlines_and_has_missed_nothing(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        shorten(tree)
+        text = b"\n" * 100 * SIZE + b"".join(LINES[100:105])
+        handle, other = tree.open(FOLLOW), tree.open(FOLLOW)
+        assert b"".join(read(handle, at, 333) for at in range(0, len(text), 333)) == text
+        assert read(other, 0, SIZE) == b"\n" * SIZE
+        tree.roll()
+        tree.append("t/0", b"".join(LINES[105:]))
+        retain(tree)
+        assert read(other, 99 * SIZE) == b"\n" * 6 * SIZE + b"".join(LINES[105:])
+        assert "missed" not in tree.events()
+        # A reader that has been there before has.
+        assert read(tree.open(FOLLOW), 99 * SIZE, 10) == b"\n" * 10
+        assert tree.events().count(f"t/.follow/0: the reader at position {99 * SIZE} missed") == 1
+        for each in (handle, other):
+            each.release()
+
+
+def test_where_gaps_are_errors_each_reader_hears_once_what_it_missed(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", MountOptions(follow_gaps="error")) as tree:
+        shorten(tree)
+        first = 100 * SIZE
+        handle = tree.open(FOLLOW)
+        for position in (25 * SIZE, 25 * SIZE, 0, 30 * SIZE):
+            with pytest.raises(SegmentGone):
+                read(handle, position, 100)
+        assert read(handle, first, SIZE) == LINES[100]
+        with pytest.raises(SegmentGone):
+            read(tree.open(FOLLOW), 30 * SIZE, 100)
+        ship = tree.open("t/.ship/0")
+        assert read(ship, 0, 2000) == head_line(tree.log(), tree.log().history.follow_nonce)
+        with pytest.raises(SegmentGone):
+            read(ship, HEAD_BYTES, 2000)
+        why = "which were deleted or rewritten; it can continue at position"
+        told = [line.partition(": ")[2] for line in tree.events().splitlines() if "missed" in line]
+        assert told == [
+            f"the reader at position 500 missed offsets 25 to 99, {why} {first}",
+            "the reader at position 600 missed offsets up to 99, possibly from 25 on, "
+            f"{why} {first}",
+            f"the reader at position {HEAD_BYTES} missed offsets 0 to 99, "
+            f"{why} {HEAD_BYTES + first}",
+        ]
+
+
+def test_the_first_line_of_ship_names_the_partition(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t").create("1", 0o644, APPEND, CALLER)
+        head, other = (tree.read(f"t/.ship/{number}") for number in (0, 1))
+        assert len(head) == len(other) == 1100
+        nonce = f"{tree.log().history.follow_nonce:016x}"
+        assert head.decode().split() == ["#kafkafs", nonce, tree.log().topic_id, "t", "0"]
+        assert head.endswith(b" \n")
+        assert other != head
+        paths = ("t/0", "t/.follow/0", "t/.ship/0", "t/.ship/1")
+        assert len({tree.file(path).inode for path in paths}) == 4
+        for flags in (APPEND, os.O_RDWR | os.O_APPEND, os.O_WRONLY, os.O_TRUNC):
+            for path in paths[1:]:
+                with pytest.raises(PermissionError, match="read-only; write to t/"):
+                    tree.open(path, flags)
 
 
 def test_a_reader_that_waited_at_the_end_hears_what_it_missed(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Followed(RuleBasedStateMachine):
         self.tree: Tree | None = Tree(self.data)
         self.inode = self.tree.file("t/.follow/0").inode
         self.tree.open("t/.follow/0").release()
+        self.head = self.tree.read("t/.ship/0")
 
     def teardown(self) -> None:
         if self.tree is not None:
@@ -246,6 +247,12 @@ class Followed(RuleBasedStateMachine):
             if first:
                 assert opened.read(first - 1) == b"\n" + self.text[first:]
         assert tree.read("t/0").endswith(self.text[first:])
+        ship, shown = tree.file("t/.ship/0"), self.head + b"\n" * first + self.text[first:]
+        assert tree.attributes(ship).size == len(shown)
+        assert int(asked(ship.xattr, FIRST)) == len(self.head) + first
+        for position in (0, 1000, len(self.head) - 1, len(self.head)):
+            assert tree.read(ship, position) == shown[position:]
+        assert tree.read(ship, 1000, 101) == shown[1000:1101]
 
 
 class _Opened:

@@ -10,7 +10,7 @@ import pytest
 from kafkafs.tree.handles import Handle
 from storage.state.gaps_file import FILE_NAME as GAPS
 from storage.state.gaps_file import Gap
-from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
+from tests.kafkafs.trees import APPEND, Following, Tree, a_tree, asked, read
 from tests.storage.logs import NOW_MS, append, entries_of
 from tests.storage.producers import Producer
 
@@ -170,6 +170,18 @@ def test_what_is_open_stays_as_it_was(tree: Tree) -> None:
     for name, handle in handles.items():
         assert read(handle).decode() == before[name]
         assert len(text(tree, name)) > len(before[name]) or name == "offsets"
+
+
+def test_it_follows_the_process_that_writes(tree: Tree, home: Path) -> None:
+    with a_tree(home / "data", Following(read_only=True)) as follower:
+        for _ in range(3):
+            fill(tree, 1, 10)
+            append(tree.log(), *[b"value"] * 20)
+            for name in ("offsets", "segments", "index", "timeindex", "producers", "txnindex"):
+                assert text(follower, name) == text(tree, name), name
+            for name in ("log_end", "records", "bytes", "segments", "last_timestamp"):
+                found = asked(follower.file().xattr, f"user.kafkafs.{name}")
+                assert found == asked(tree.file().xattr, f"user.kafkafs.{name}"), name
 
 
 def test_of_a_partition_that_was_never_looked_at(tmp_path: Path, tree: Tree) -> None:

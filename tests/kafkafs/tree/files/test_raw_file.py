@@ -56,6 +56,12 @@ def test_shows_the_files_byte_for_byte(tree: Tree) -> None:
         assert read(handle, 5, 7) == on_disk[5:12]
         assert read(handle, len(on_disk), 7) == b""
         handle.release()
+    # Neither files of our own nor those that wait for their deletion.
+    tree.remove_head(1)
+    assert [name for name in directory.names() if name.startswith("0" * 20)] == []
+    for hidden in ("kafkafs.history", f"{0:020}.log.deleted", f"{2000:020}.lines"):
+        with pytest.raises(FileNotFoundError):
+            tree.node(f"t/.raw/0/{hidden}")
 
 
 def test_can_only_be_read(tree: Tree) -> None:

@@ -439,6 +439,9 @@ def test_extended_attributes(tree: Tree) -> None:
         "last_timestamp": b"1700000005000",
         "generation": b"%016x" % tree.log().history.nonce,
     }
+    for view in (".kv", ".jsonl", ".batches"):
+        other = tree.file(f"t/{view}/0")
+        assert [asked(other.xattr, name) for name in other.xattr_names()] == [*facts.values()]
     with pytest.raises(OSError, match="no such attribute") as caught:
         at_once(file.xattr, "security.capability")
     assert caught.value.errno == errno.ENODATA
