@@ -1,11 +1,12 @@
 """`kafkafs.fuse.daemon` under the control of a test, which can block and fail disk operations.
 
-Run as a program: `python -m tests.mount.steered_daemon DATA MOUNT [-o OPTIONS]… [--no-epochs]`.
+Run as a program: `python -m tests.mount.steered_daemon DATA MOUNT [-o OPTIONS]… [--no-epochs]
+[--own-clock]`.
 It reports that it is ready as the real daemon does (sd_notify). Then it reads commands from
 standard input, one a line, as JSON: `["NAME", [ARGUMENT, …]]`. It answers each with a line of JSON:
 `{"answer": …}` or `{"error": "…"}`. The commands are the methods of `Commands`. It ends as the real
 daemon does, or at the end of its input. With `--no-epochs` it does not use FUSE_NOTIFY_INC_EPOCH,
-as on a kernel without it.
+as on a kernel without it. With `--own-clock` the daemon measures appends as the real one does.
 
 A test can also delete the oldest segments or replace segments by a command. This happens on the
 log's thread, as in retention and compaction. Everything else is the code of the real daemon.
@@ -433,6 +434,7 @@ def main() -> None:
     parser.add_argument("path")
     parser.add_argument("-o", action="append", default=[], dest="options")
     parser.add_argument("--no-epochs", action="store_true")
+    parser.add_argument("--own-clock", action="store_true")
     arguments = parser.parse_args()
     data, path = os.path.realpath(arguments.data), os.path.realpath(arguments.path)
     options = parse_mount_options(arguments.options)
@@ -450,7 +452,8 @@ def main() -> None:
     keep_house_one_by_one(tree.partitions)
     commands = Commands(tree, disk)
     served = daemon.Daemon(mount, tree, notices, commands.begin)
-    manager.take_turns(lambda: disk.now_ns)
+    if not arguments.own_clock:
+        manager.take_turns(lambda: disk.now_ns)
     served.mount()
     sys.exit(served.run())
 

@@ -19,11 +19,20 @@ class SteeredMount(Mount):
     """A mount; a command is called as a method of `daemon`: `mount.daemon.roll("orders")`.
 
     `epochs`: whether the daemon uses FUSE_NOTIFY_INC_EPOCH; False: as on a kernel without it.
+    `own_clock`: it measures appends by the clock of the real daemon, which no command advances.
     """
 
-    def __init__(self, base: Path, options: Sequence[str] = (), *, epochs: bool = True) -> None:
+    def __init__(
+        self,
+        base: Path,
+        options: Sequence[str] = (),
+        *,
+        epochs: bool = True,
+        own_clock: bool = False,
+    ) -> None:
         super().__init__(base, options)
         self.epochs = epochs
+        self.own_clock = own_clock
 
     @property
     def daemon(self) -> Daemon:
@@ -36,6 +45,7 @@ class SteeredMount(Mount):
                 *(sys.executable, "-m", "tests.mount.steered_daemon"),
                 *(str(self.data), str(self.path), *options),
                 *([] if self.epochs else ["--no-epochs"]),
+                *(["--own-clock"] if self.own_clock else []),
             ],
             env=env,
             cwd=ROOT,
@@ -113,9 +123,9 @@ class Hold:
 
 
 @contextlib.contextmanager
-def steered(base: Path, *options: str, epochs: bool = True) -> Iterator[SteeredMount]:
+def steered(base: Path, *options: str, **how: bool) -> Iterator[SteeredMount]:
     """A started mount that takes commands; afterwards its data directory is checked."""
-    mount = SteeredMount(base, options, epochs=epochs)
+    mount = SteeredMount(base, options, **how)
     try:
         mount.start()
         yield mount

@@ -17,7 +17,7 @@ import pytest
 
 from kafkafs.spark.location.owner_client import ask_owner
 from storage.adopt.adopt import Adopted
-from storage.adopt.staged import AdoptRequest, StagedFile
+from storage.adopt.staged import AdoptRequest
 from storage.files import Files
 from storage.owner.request_kinds import ADOPT, encode
 from storage.state import owner_file
@@ -148,39 +148,6 @@ def test_by_shell(mount: Mount) -> None:
     assert mount.run("cat orders/0 orders/1") == b"a\nb\nc\nx\n"
 
 
-def test_what_is_malformed_is_refused_at_once(mount: Mount) -> None:
-    mount.topic()
-    adopt = mount / ".kafkafs/adopt"
-    good = line(request(mount, 0, {("orders", 0): [[b"a"]]}), "one")
-    for data in ("rubbish\n", good + "{}\n", good.replace("orders", "or/ders")):
-        fails(errno.EINVAL, append, adopt, data.encode())
-    assert adopt.read_bytes() == b""
-    assert "invalid request" in mount.events()
-    # The shell hears nothing of what is refused at close, but the log does.
-    assert mount.sh("printf rubbish > .kafkafs/adopt").returncode == 0
-    assert mount.events().count("invalid request") >= 3
-    fails(errno.EPERM, os.unlink, adopt)
-    fails(errno.EPERM, os.chmod, adopt, 0o666)
-    assert mount.run("ls -l .kafkafs/adopt").startswith(b"-rw-------")
-    append(adopt, good.encode())
-    assert ended(mount, "one")["state"] == "adopted"
-
-
-def test_a_request_of_megabytes(mount: Mount) -> None:
-    """In one write() of the program, which the kernel makes several of; in small ones."""
-    mount.topic()
-    names = tuple(StagedFile("orders", 0, f"q-0-{n}-0.staged", 1) for n in range(40_000))
-    adopt = mount / ".kafkafs/adopt"
-    data = line(AdoptRequest("q", 0, "r", names), "whole").encode()
-    assert len(data) > 1 << 20
-    append(adopt, data)
-    assert ended(mount, "whole")["errno"] == "ENOENT"
-    file = mount.data.parent / "request"
-    file.write_bytes(data.replace(b"whole", b"small"))
-    mount.run('dd bs=50000 status=none < "$FILE" > .kafkafs/adopt', FILE=file)
-    assert ended(mount, "small")["errno"] == "ENOENT"
-
-
 # -- beside others -------------------------------------------------------------------------------
 
 
@@ -225,50 +192,11 @@ def test_while_others_write_and_follow(mount: Mount) -> None:
 # -- killed --------------------------------------------------------------------------------------
 
 SECOND_BATCH, SECOND_MARKER = ("pwrite", ".log", 1), ("pwrite", ".log", 3)
-POINTS = [
-    pytest.param("open", ".staged", 0, marks=pytest.mark.soak),
-    ("rename", "kafkafs.adopted", 0),
-    pytest.param("pwrite", ".log", 0, marks=pytest.mark.soak),
-    SECOND_BATCH,
-    pytest.param("fdatasync", ".log", 0, marks=pytest.mark.soak),
-    ("rename", "kafkafs.adopted", 1),
-    pytest.param("pwrite", ".log", 2, marks=pytest.mark.soak),
-    SECOND_MARKER,
-    ("unlink", ".staged", 1),
-]
-"""Of an adoption of two partitions: what it reads, the intent, the batches, the flush, the commit,
-the two markers, what it tidies up.
-"""
 ROWS: Rows = {("orders", 0): [[b"a", b"b"]], ("orders", 1): [[b"c"]]}
 
 
 def contents(mount: Mount) -> Sequence[bytes]:
     return [(mount / f"orders/{number}").read_bytes() for number in (0, 1)]
-
-
-@pytest.mark.parametrize(("operation", "suffix", "after"), POINTS)
-def test_killed_in_an_adoption(tmp_path: Path, operation: str, suffix: str, after: int) -> None:
-    """All or nothing; asked again, each record is there once."""
-    with steered(tmp_path) as mount:
-        mount.topic("orders", 2)
-        ask_owner(str(mount.data), ADOPT, request(mount, 0, {("orders", 0): [[b"before"]]}))
-        asked = request(mount, 1, ROWS)
-        number = mount.daemon.hold(operation, suffix, after)
-        append(mount / ".kafkafs/adopt", line(asked, "one").encode())
-        assert mount.daemon.reached(number)
-        mount.kill()
-        mount.start()
-        found = contents(mount)
-        assert found in ([b"before\n", b""], [b"before\na\nb\n", b"c\n"])
-        again = ask_owner(str(mount.data), ADOPT, asked)
-        assert again.duplicate is (found[1] == b"c\n")
-        assert contents(mount) == [b"before\na\nb\n", b"c\n"]
-        assert ask_owner(str(mount.data), ADOPT, asked).duplicate
-        after_it = ask_owner(str(mount.data), ADOPT, request(mount, 2, {("orders", 1): [[b"d"]]}))
-        assert after_it.records == 1
-        append(mount / "orders/0", b"line\n")
-        assert contents(mount) == [b"before\na\nb\nline\n", b"c\nd\n"]
-        assert left(str(mount.data)) == []
 
 
 class Asking:
@@ -363,13 +291,3 @@ def test_orphans_go_by_the_clock(tmp_path: Path) -> None:
             until(lambda: "removed 1 staged file that no request named" in mount.events())
         assert ended(mount, "one")["state"] == "adopted"
         assert contents(mount) == [b"a\nb\n", b"c\n"]
-
-
-def test_what_a_full_disk_has_kept_open_ends_by_the_clock(tmp_path: Path) -> None:
-    with steered(tmp_path) as mount:
-        mount.topic("orders", 2)
-        # The markers, when the batch is committed already.
-        mount.daemon.fail("pwrite", ".log", "ENOSPC", 2, 2)
-        assert ask_owner(str(mount.data), ADOPT, request(mount, 0, ROWS)).records == 3
-        assert contents(mount) == [b"", b""]
-        until(lambda: contents(mount) == [b"a\nb\n", b"c\n"])

@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from storage import LogManager
@@ -17,7 +16,6 @@ from tests.mount.mounting import fails, mounted
 from tests.mount.programs import Running
 from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.logs import append
-from tests.waits import until
 
 FAST = ["--sleep-interval=0.02"]
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
@@ -60,105 +58,6 @@ def test_a_tail_by_name_prints_what_is_left_once_more(beside: Beside) -> None:
         left = beside.partition.text()
         assert tail.read_until(b"c3\n" + left) == before + left
         assert "has been replaced" in tail.errors()
-
-
-def test_whoever_looks_sees_what_is_there(beside: Beside) -> None:
-    partition = beside.partition
-    fill(partition)
-    partition.append(b"last")
-    beside.start()
-    inode = beside.file.stat().st_ino
-    changes: list[Callable[[], None]] = [
-        lambda: partition.delete_head(1),
-        lambda: partition.clean(2, lambda offset, value: offset % 2 == 0),
-        lambda: partition.truncate(partition.next_offset - 1),
-    ]
-    for change in changes:
-        change()
-        assert beside.file.stat().st_size == len(partition.text())
-        assert beside.file.read_bytes() == partition.text()
-        assert beside.file.stat().st_ino != inode
-        inode = beside.file.stat().st_ino
-    assert not os.path.exists(partition.directory / "kafkafs.history")
-    inode = beside.file.stat().st_ino
-    beside.restart()
-    assert beside.file.stat().st_ino == inode
-
-
-def test_bytes_that_are_gone_are_stale(beside: Beside) -> None:
-    partition = beside.partition
-    fill(partition)
-    beside.start()
-    with open(beside.file, "rb", buffering=0) as reader:
-        size = os.fstat(reader.fileno()).st_size
-        text = partition.text()
-        assert os.pread(reader.fileno(), 1000, 0) == text
-        for number in range(3):
-            partition.append(b"cut %d" % number)
-            os.fstat(reader.fileno())
-        shown = partition.text()
-        partition.truncate(partition.next_offset - 2)
-        assert os.pread(reader.fileno(), 1000, 0) == shown[: size + 6]
-        fails(errno.ESTALE, os.pread, reader.fileno(), 1, size + 6)
-        partition.append(b"instead")
-        assert os.fstat(reader.fileno()).st_size == len(shown) + 8
-        assert os.pread(reader.fileno(), 1000, len(shown)) == b"instead\n"
-    assert beside.file.read_bytes() == partition.text()
-
-
-def test_topics_come_and_go(beside: Beside) -> None:
-    beside.start()
-    assert beside.run("ls") == b"t\n"
-    other = beside.broker.partition("u")
-    other.append(b"one")
-    assert beside.run("ls; cat u/0") == b"t\nu\none\n"
-    with open(beside.path / "u" / "0", "rb", buffering=0) as reader:
-        renamed = beside.broker.delete(other)
-        assert beside.run("ls") == b"t\n"
-        assert reader.read() == b"one\n"
-        for path in renamed.iterdir():
-            path.unlink()
-        renamed.rmdir()
-        again = beside.broker.partition("u")
-        again.append(b"two")
-        assert beside.run("ls; cat u/0") == b"t\nu\ntwo\n"
-        assert os.pread(reader.fileno(), 10, 0) == b"one\n"
-
-
-def test_a_broker_that_starts_after_the_mount(beside: Beside) -> None:
-    beside.broker.release_lock()
-    beside.start()
-    assert beside.file.stat().st_size == 5
-    with open(beside.file, "rb", buffering=0) as reader:
-        assert reader.read() == b"zero\n"
-        beside.partition.append(b"one")
-        assert beside.file.stat().st_size == 5, "nobody has the lock"
-        beside.broker.hold_lock()
-        until(lambda: "another process now writes it" in beside.events())
-        assert beside.file.stat().st_size == 9
-        assert reader.read() == b"one\n"
-        beside.partition.append(b"two")
-        assert beside.file.stat().st_size == 13
-        assert reader.read() == b"two\n"
-        assert beside.file.read_bytes() == beside.partition.text()
-
-
-def test_delete_records(beside: Beside) -> None:
-    fill(beside.partition)
-    beside.start()
-    before = beside.file.stat().st_size
-    beside.partition.delete_records(5)
-    until(lambda: beside.file.stat().st_size != before)
-    assert beside.file.read_bytes() == beside.partition.text()
-
-
-def test_until_the_high_watermark(beside: Beside) -> None:
-    beside.partition.append(b"one")
-    beside.broker.write_high_watermark(beside.partition, 1)
-    beside.start("until=high-watermark")
-    assert beside.file.read_bytes() == b"zero\n"
-    beside.broker.write_high_watermark(beside.partition, 2)
-    assert beside.file.read_bytes() == b"zero\none\n"
 
 
 def read_elsewhere(path: Path) -> bytes:

@@ -13,10 +13,8 @@ import pytest
 from storage import LogManager
 from tests.fork_server import KAFKAFS
 from tests.mount.contract.writing import append
-from tests.mount.line_writer import Writers
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
-from tests.mount.test_many_writers import by_writer
 from tests.waits import HANG_S, until
 
 TAIL = [*KAFKAFS, "tail"]
@@ -124,21 +122,6 @@ def test_it_prints_every_line_once_while_segments_roll_and_go(
         assert tail.errors() == ""
     lines = [b"%d %d\n" % (number, each) for number in range(ROUNDS) for each in range(LINES)]
     assert shown == b"before\n" * 2 + b"".join(lines)
-
-
-def test_it_prints_what_several_writers_append(orders: Path) -> None:
-    names = ["a", "b", "c"]
-    with Following("-f", "-n0", "-v", orders) as tail:
-        tail.read_until(b" <==\n")
-        with Writers(orders, names, 0, [0] * len(names)) as writers:
-            writers.go()
-            while tail.size < 300_000:
-                writers.wait(writers.reports + 1)
-            writers.kill()
-        append(orders, b"the last line\n")
-        shown = tail.read_until(b"the last line\n")
-    assert shown.partition(b"\n")[2] == orders.read_bytes()
-    assert by_writer(shown.partition(b"\n")[2].removesuffix(b"the last line\n"))
 
 
 def test_it_names_the_file_that_a_line_is_of(mount: Mount) -> None:

@@ -105,40 +105,6 @@ def test_many_open_snapshots_share_what_they_keep(mount: Mount) -> None:
         os.close(fd)
 
 
-def test_many_readers_in_the_middle_of_a_batch_of_kilobytes(mount: Mount) -> None:
-    """4 KB of zstd that are 120 MB: whoever reads there shares one plain form of it.
-
-    Together they have made 1.5 GB; one form, and what its making takes, is a quarter of a gigabyte.
-    """
-    size = 120 * MIB
-    value = bytes(size // 8)
-    batch = recompress(encode([Record(n, 0, 0, None, value) for n in range(8)]), ZSTD)
-    assert len(batch) < 32 << 10
-    partition = mount.topic("t")
-    with (partition.parent / ".batches/0").open("ab", buffering=0) as batches:
-        assert batches.write(batch) == len(batch)
-    handles = [os.open(partition, os.O_RDONLY) for _ in range(12)]
-    try:
-
-        def read(fd: int, at: int) -> None:
-            assert len(os.pread(fd, 4096, at)) == 4096
-
-        threads = [
-            threading.Thread(target=read, args=(fd, (number + 1) * 8 * MIB))
-            for number, fd in enumerate(handles)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert metric(mount, "kafkafs_plain_cache_bytes") < 128 * MIB
-        assert metric(mount, "kafkafs_plain_cache_limit_bytes") == 64 * MIB
-        assert peak_bytes(mount.pid) < 600 * MIB
-    finally:
-        for fd in handles:
-            os.close(fd)
-
-
 def test_one_record_of_kilobytes(mount: Mount) -> None:
     """8 KB of zstd that are 250 MiB: they are there once, whoever appends or reads them."""
     batch = recompress(encode([Record(0, 0, 0, None, b"x" * (250 * MIB))]), ZSTD)
@@ -226,19 +192,6 @@ def test_large_batches_that_end_at_the_same_moment(tmp_path: Path) -> None:
         assert peak_bytes(mount.pid) < idle + (files + 3) * size + 16 * MIB
 
 
-@pytest.mark.parametrize("path", [".batches/0", ".jsonl/0"])
-def test_refused_writes_of_open_files(mount: Mount, path: str) -> None:
-    """A file knows a refused write that comes again, and does not keep it: 200 take 200 MiB."""
-    topic = mount.topic("t").parent
-    idle = resident_bytes(mount.pid)
-    handles = [os.open(topic / path, APPEND) for _ in range(200)]
-    for fd in handles:
-        fails(errno.EINVAL, os.write, fd, b"x\n" * (MIB // 2))
-    until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
-    for fd in handles:
-        os.close(fd)
-
-
 def test_claims_of_names_count(tmp_path: Path) -> None:
     """Consumers claim topics that do not exist."""
     with mounted(tmp_path, "memory=32M") as mount:
@@ -261,29 +214,3 @@ def test_claims_of_names_count(tmp_path: Path) -> None:
         for fd in handles:
             os.close(fd)
         until(lambda: metric(mount, "kafkafs_unfinished_bytes") == 0)
-
-
-def test_lines_that_nobody_ends(tmp_path: Path) -> None:
-    """Ten files with lines of some times max.message.bytes, 600 MB, if the daemon kept them all."""
-    chunk = b"x" * MIB
-    with mounted(tmp_path, "memory=16M") as mount:
-        topic = mount.topic("t").parent
-        mount.run('echo max.message.bytes=16MiB >> "$T/.config"', T=topic)
-        handles = [os.open(topic / ".jsonl/0", APPEND) for _ in range(10)]
-        try:
-            errors = set()
-            for _ in range(60):
-                for fd in handles:
-                    try:
-                        os.write(fd, chunk)
-                    except OSError as error:
-                        errors.add(error.errno)
-                assert metric(mount, "kafkafs_unfinished_bytes") <= 16 * MIB
-            assert errors == {errno.ENOMEM}
-            assert metric(mount, "kafkafs_unfinished_limit_bytes") == 16 * MIB
-            assert peak_bytes(mount.pid) < 400 * MIB
-        finally:
-            for fd in handles:
-                os.close(fd)
-        assert f"unfinished lines of user {os.getuid()} would take" in mount.events()
-        assert (topic / "0").read_bytes() == b""

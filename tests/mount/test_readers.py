@@ -13,7 +13,7 @@ import pytest
 
 from tests.mount.contract.writing import append, write_all
 from tests.mount.control import do, facts, segments
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import Mount
 from tests.mount.programs import Running, less, program
 from tests.waits import HANG_S, until
 
@@ -363,21 +363,3 @@ def test_tail_that_begins_after_retention_gets_on(mount: Mount, orders: Path) ->
         value(orders, b"last\n")
         assert tail.read_until(b"last\n").lstrip(b"\n") == b"later\nlast\n"
         assert tail.errors() == ""
-
-
-def test_tail_of_what_is_gone_is_stale_where_that_is_wanted(tmp_path: Path) -> None:
-    with mounted(tmp_path, "follow_gaps=error") as mount:
-        orders = mount.topic()
-        append(orders, lines(100))
-        follow = orders.parent / ".follow/0"
-        assert follow.read_bytes() == lines(100)
-        do(orders, "roll", "run")
-        append(orders, b"later\n")
-        retain(orders)
-        gone = mount.sh("cat orders/.follow/0")
-        assert gone.returncode == 1
-        assert gone.stderr.endswith(b": Stale file handle\n")
-        said = "orders/.follow/0: the reader at position 0 missed offsets 0 to 99"
-        assert said in mount.events()
-        position = int(os.getxattr(follow, "user.kafkafs.first_position"))
-        assert mount.run("tail -c +$FIRST orders/.follow/0", FIRST=position + 1) == b"later\n"

@@ -81,38 +81,3 @@ def test_who_reads_at_the_end_is_given_what_was_written_and_nothing_else(rolling
         writers.kill()
         shown += file.read()
         assert shown == rolling.read_bytes()
-
-
-def test_follow_a_line_that_is_being_written(rolling: Path) -> None:
-    """An unfinished line is not there for tail; finished, it comes once and whole."""
-    with Running(["tail", "-f", *FAST, "--lines=+1", rolling]) as tail:
-        with rolling.open("ab", buffering=0) as first:
-            first.write(b"begun, ")
-            append(rolling, b"another's\n")
-            assert tail.read_until(b"\n") == b"another's\n"
-            first.write(b"ended\nand a rest")
-            assert tail.read_until(b"ended\n") == b"another's\nbegun, ended\n"
-        shown = tail.read_until(b"rest\n")
-        assert shown == b"another's\nbegun, ended\nand a rest\n"
-
-
-def test_follow_starts_at_the_end_and_says_each_line_at_its_default_pace(rolling: Path) -> None:
-    append(rolling, b"".join(b"%d\n" % number for number in range(10_000)))
-    with Running(["tail", "-f", rolling]) as tail:
-        tail.read_until(b"9999\n")
-        append(rolling, b"one more\n")
-        shown = tail.read_until(b"one more\n")
-    assert shown == b"".join(b"%d\n" % number for number in range(9_990, 10_000)) + b"one more\n"
-
-
-def test_follow_two_partitions(mount: Mount) -> None:
-    orders = mount.topic(partitions=2).parent
-    append(orders / "0", b"zero\n")
-    append(orders / "1", b"one\n")
-    with Running(["tail", *BY_NAME, orders / "0", orders / "1"]) as tail:
-        tail.read_until(b"one\n")
-        append(orders / "0", b"more\n")
-        shown = tail.read_until(b"more\n").decode()
-        assert tail.errors() == ""
-    head = f"==> {orders}"
-    assert shown == f"{head}/0 <==\nzero\n\n{head}/1 <==\none\n\n{head}/0 <==\nmore\n"

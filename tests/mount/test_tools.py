@@ -79,14 +79,6 @@ def test_cat_of_a_large_file(mount: Mount, orders: Path, tmp_path: Path) -> None
     mount.run('cmp "$SOURCE" orders/0', SOURCE=source)
 
 
-def test_tee_appends_to_two_partitions(mount: Mount) -> None:
-    mount.topic(partitions=2)
-    echoed = mount.run("seq 50000 | tee --append orders/0 orders/1")
-    assert echoed == b"".join(b"%d\n" % number for number in range(1, 50_001))
-    assert (mount / "orders/0").read_bytes() == echoed
-    assert (mount / "orders/1").read_bytes() == echoed
-
-
 @pytest.mark.parametrize("block", ["bs=7", "bs=5M", "bs=64K conv=fsync"])
 def test_dd(mount: Mount, orders: Path, tmp_path: Path, block: str) -> None:
     source = tmp_path / "source"
@@ -135,22 +127,6 @@ def test_append_streams_of_node(mount: Mount, orders: Path, tmp_path: Path) -> N
     mount.run('"$NODE" "$SCRIPT" orders/0', NODE=program("node"), SCRIPT=script)
     lines = [f"line {number} — {'x' * (number % 100)}" for number in range(5000)]
     assert orders.read_text() == "\n".join(["first", *lines, "last", ""])
-
-
-# -- lines of all kinds ------------------------------------------------------------------------
-
-
-def test_a_line_of_more_than_a_mebibyte(mount: Mount, orders: Path) -> None:
-    mount.run("echo max.message.bytes=8000000 >> orders/.config")
-    line = random.Random("line").randbytes(5 * MIB + 11).replace(b"\n", b" ") + b"\n"
-    with orders.open("ab", buffering=0) as file:
-        assert file.write(b"before\n") == 7
-        # It arrives in pieces. Only the last one completes the record.
-        assert file.write(line) == len(line)
-        assert file.write(b"after\n") == 6
-    assert orders.read_bytes() == b"before\n" + line + b"after\n"
-    assert records(orders) == 3
-    assert mount.run("tail --lines=2 orders/0") == line + b"after\n"
 
 
 # -- reading -----------------------------------------------------------------------------------

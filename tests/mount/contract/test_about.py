@@ -12,7 +12,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from storage import LogManager
-from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import SETTINGS, Mount, fails, mounted
 from tests.storage.logs import append as append_records
 
@@ -64,27 +63,6 @@ def test_the_files_of_the_directory(mount: Mount) -> None:
         fails(errno.EACCES, os.open, path, os.O_RDONLY | os.O_TRUNC)
         fails(errno.EPERM, os.unlink, path)
         assert path.read_text().endswith("\n") or path.name == "log"
-
-
-@pytest.mark.parametrize("name", ["config", "help", "log", "metrics", "topics", "version"])
-def test_sized_exactly_at_open(mount: Mount, orders: Path, name: str) -> None:
-    """Text, one fact per line …, sized exactly at open."""
-    path = mount / ".kafkafs" / name
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(fd).st_size
-        text = os.pread(fd, size + 1, 0)
-        assert len(text) == size
-        # An open file stays as it was when it was opened.
-        new_topic(mount)
-        with open(orders, "ab", buffering=0) as file:
-            file.write(b"x\n" * 1000)
-        fails(errno.EPERM, os.unlink, orders)
-        assert os.pread(fd, 2 * size + 1, 0) == text
-        assert os.pread(fd, 20, 5) == text[5:25]
-    finally:
-        os.close(fd)
-    assert mount.run('wc -c < "$F"; cat "$F" | wc -c', F=path).split()[0].isdigit()
 
 
 def test_sizes_in_a_listing(own: Mount) -> None:
@@ -377,17 +355,6 @@ def test_metrics_of_fsyncs_and_jobs(own: Mount) -> None:
     (labels,) = found["kafkafs_jobs"]
     assert {("job", "compaction"), ("state", "running"), ("topic", "orders")} < set(labels)
     own.run("echo cancel > orders/.control/compaction")
-
-
-def test_metrics_are_named_as_prometheus_wants(mount: Mount, orders: Path) -> None:
-    """Counters end in _total, all have a help text."""
-    text = (mount / ".kafkafs/metrics").read_text()
-    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
-    helps = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
-    assert types.keys() == helps.keys()
-    assert all(re.fullmatch(r"(kafkafs|process)_[a-z_]+", name) for name in types)
-    for name, kind in types.items():
-        assert (kind == "counter") == name.endswith("_total"), name
 
 
 # -- other people's directories --------------------------------------------------------------------

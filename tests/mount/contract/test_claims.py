@@ -101,10 +101,6 @@ def names(*numbers: int, topic: str = "orders") -> set[str]:
     return {f"{topic}/{number}" for number in numbers}
 
 
-def test_one_consumer_has_all_that_it_wants(group: Group) -> None:
-    assert group.consumer("orders").held() == names(0, 1, 2, 3)
-
-
 def test_single_partitions_can_be_claimed(group: Group) -> None:
     assert group.consumer("orders 1", "orders 3").held() == names(1, 3)
 
@@ -151,21 +147,6 @@ def test_a_killed_process_holds_nothing(group: Group) -> None:
     process.stdout.close()
 
 
-def test_shares_are_even_and_little_changes_hands(group: Group) -> None:
-    consumers = [group.consumer("orders") for _ in range(3)]
-    for _ in range(4):
-        for consumer in consumers:
-            for name, state in consumer.has().items():
-                if state == "return":
-                    consumer.write("return {} {}".format(*name.split("/")))
-    shares = [consumer.held() for consumer in consumers]
-    assert sorted(map(len, shares)) == [1, 1, 2]
-    assert set.union(*shares) == names(0, 1, 2, 3)
-    consumers[0].close()
-    assert shares[1] <= consumers[1].held()
-    assert shares[2] <= consumers[2].held()
-
-
 def test_while_a_partition_is_claimed_nobody_else_commits(group: Group) -> None:
     consumer = group.consumer("orders 1")
     consumer.write("commit orders 1 2\tmine")
@@ -207,12 +188,6 @@ def test_a_wrong_line_changes_nothing(group: Group) -> None:
         fails(errno.EINVAL, consumer.write, "commit orders 0 2", line)
     assert position_in(group.path / "orders/0") == "1"
     assert consumer.held() == names(0)
-
-
-def test_a_position_outside_of_the_log_is_refused(group: Group) -> None:
-    consumer = group.consumer("orders")
-    fails(errno.EINVAL, consumer.write, "commit orders 0 4")
-    assert position_in(group.path / "orders/0") == "none"
 
 
 def test_new_partitions_are_shared_too(group: Group) -> None:

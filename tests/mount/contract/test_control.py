@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.file_systems import unmount
 from tests.mount.contract.writing import append, opened, write_all
 from tests.mount.control import control, do, facts, keyed, rows, segments
 from tests.mount.mounting import Mount, fails, mounted
@@ -91,13 +90,6 @@ def test_a_wrong_command_is_einval_and_changes_nothing(
     assert f"{orders.parent.name}/.control/{name}: " in mount.events().splitlines()[-1]
 
 
-def test_the_shell_says_so(mount: Mount, orders: Path) -> None:
-    done = mount.sh(f"echo rum > {orders.parent.name}/.control/roll")
-    assert done.returncode == 1
-    assert b"Invalid argument" in done.stderr
-    assert "line 1: 'rum' is not one of run" in mount.events()
-
-
 def test_a_line_in_pieces_acts_with_its_newline_or_at_the_end(orders: Path) -> None:
     append(orders, b"one\n")
     with opened(control(orders, "roll")) as fd:
@@ -171,12 +163,6 @@ def until_idle(first: Path) -> dict[str, str]:
     return facts(first, "compaction")
 
 
-def test_cancel_with_nothing_to_cancel_is_no_error(orders: Path) -> None:
-    do(orders, "compaction", "cancel")
-    do(orders, "verify", "cancel")
-    assert facts(orders, "compaction")["last_outcome"] == "none"
-
-
 def compactable(mount: Mount, records: int = 100) -> Path:
     """Partition 0 of a compacted topic with a sealed segment in which half of the records go."""
     first = mount.topic("held")
@@ -217,18 +203,6 @@ def test_cancel_while_it_runs_leaves_all_as_it_was(steered_one: SteeredMount) ->
     do(first, "compaction", "run")
     until_idle(first)
     assert first.read_bytes() == LATEST
-
-
-def test_one_writes_on_while_it_runs(steered_one: SteeredMount) -> None:
-    first = compactable(steered_one)
-    kv = first.parent / ".kv/0"
-    with steered_one.held("pwrite", ".cleaned") as hold:
-        do(first, "compaction", "run")
-        hold.wait()
-        append(kv, b"00000\tmeanwhile\n")
-        assert first.read_bytes() == b"old\n" * 100 + LATEST + b"meanwhile\n"
-    until_idle(first)
-    assert first.read_bytes() == LATEST + b"meanwhile\n"
 
 
 def test_an_end_while_it_runs(steered_one: SteeredMount) -> None:
@@ -273,20 +247,6 @@ def test_an_end_while_it_is_being_published(steered_one: SteeredMount) -> None:
     assert kept.read_bytes() == before[before.index(b'{"offset":100,') :]
 
 
-def test_an_unmount_while_it_runs(steered_one: SteeredMount) -> None:
-    first = compactable(steered_one)
-    before = first.read_bytes()
-    with steered_one.held("pwrite", ".cleaned") as hold:
-        do(first, "compaction", "run")
-        hold.wait()
-        unmount(steered_one.path)
-        steered_one.daemon.until_cancelled("held", "compaction")
-    steered_one.wait()
-    assert not list(steered_one.data.glob("*/*.cleaned"))
-    steered_one.start()
-    assert first.read_bytes() == before
-
-
 def test_a_topic_is_removed_while_it_runs(steered_one: SteeredMount) -> None:
     first = compactable(steered_one)
     with steered_one.held("pwrite", ".cleaned") as hold:
@@ -314,15 +274,3 @@ def test_a_write_waits_for_a_while_and_returns(steered_one: SteeredMount) -> Non
             fails(errno.EBUSY, os.write, fd, b"run\n")
         append(orders, b"two\n")
     until(lambda: facts(orders, "flush")["last_outcome"] == "done")
-
-
-def test_what_goes_wrong_within_that_is_the_writes_error(steered_one: SteeredMount) -> None:
-    orders = steered_one.topic("orders")
-    steered_one.run("echo flush.ms=3600000 >> orders/.config")
-    append(orders, b"one\n")
-    steered_one.daemon.fail("fdatasync", ".log", "EIO")
-    with opened(control(orders, "flush")) as fd:
-        fails(errno.EIO, os.write, fd, b"run\n")
-    found = facts(orders, "flush")
-    assert found["last_outcome"] == "failed"
-    assert "Input/output error" in found["last_reason"]

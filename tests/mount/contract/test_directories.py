@@ -9,7 +9,6 @@ import stat
 import subprocess
 from pathlib import Path
 
-from storage import LogManager
 from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
 
 NOBODY = 65534
@@ -89,17 +88,6 @@ def test_two_who_create_the_same_partition(mount: Mount, orders: Path) -> None:
 # -- rmdir ---------------------------------------------------------------------------------------
 
 
-def test_what_was_deleted_stays_deleted(own: Mount) -> None:
-    """… removed after `file.delete.delay.ms`: at the latest by the next mount."""
-    orders = own.topic()
-    own.run("echo line >> orders/0; rmdir orders")
-    own.restart()
-    assert os.listdir(own.path) == []
-    with LogManager.open(str(own.data), read_only=True) as manager:
-        assert manager.topics == {}
-    assert not orders.exists()
-
-
 def test_rmdir_of_a_topic_whose_directories_have_vanished(own: Mount) -> None:
     """It deletes what is left: here the name and the settings."""
     kept = own.topic("kept")
@@ -135,33 +123,6 @@ def test_rm_r_fails_on_the_partitions(mount: Mount, orders: Path) -> None:
 
 
 # -- owners --------------------------------------------------------------------------------------
-
-
-@needs_root
-def test_chmod_and_chown_work_and_last(own: Mount) -> None:
-    """chmod and chown work on topics and partitions and last."""
-    orders = own.topic()
-    topic = orders.parent
-    (topic / "1").touch()
-    topic.chmod(0o2750)
-    os.chown(topic, 1234, 2345)
-    orders.chmod(0o604)
-    os.chown(orders, 3456, -1)
-    os.chown(orders, -1, 4567)
-
-    def owners() -> list[tuple[int, int, int]]:
-        return [
-            (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
-            for found in (topic.stat(), orders.stat())
-        ]
-
-    expected = [(1234, 2345, 0o2750), (3456, 4567, 0o604)]
-    assert owners() == expected
-    own.restart()
-    assert owners() == expected
-    own.kill()
-    own.start()
-    assert owners() == expected
 
 
 @needs_root

@@ -174,21 +174,6 @@ def test_a_whole_topic_in_one_append(own: Mount) -> None:
     fails(errno.EPERM, (own / ".groups/G/orders/.all").unlink)
 
 
-def test_commits_survive_and_groups_without_any_do_not(own: Mount) -> None:
-    own.topic("orders", 2)
-    own.run("mkdir .groups/G .groups/empty; seq 5 >> orders/0; echo 3 > .groups/G/orders/0")
-    own.restart()
-    assert own.run("ls .groups") == b"G\n"
-    own.run("echo 4 > .groups/G/orders/0; echo 0 > .groups/G/orders/1")
-    own.kill()
-    own.start()
-    assert own.run("ls .groups; grep -h ^position .groups/G/orders/*") == (
-        b"G\nposition 4\nposition 0\n"
-    )
-    own.stop()
-    assert committed(own.data) == {"G": {("orders", 0): 4, ("orders", 1): 0}}
-
-
 def test_many_commits_before_the_mount(own: Mount) -> None:
     """More than the daemon reads while it answers a request."""
     own.topic("orders", 10)

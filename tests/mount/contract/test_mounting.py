@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
+from tests.mount.contract.conftest import flush_only_when_asked
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, kafkafs, let_others_in, needs_root
 from tests.mount.steering import steered
@@ -109,6 +110,28 @@ def test_whatever_is_open_at_the_end(own: Mount, options: list[str]) -> None:
     if not options:
         assert (own / "b/0").read_bytes().endswith(b"\nunfinished\n")
         assert "retention.ms=4711\n" in (own / "b/.config").read_text()
+
+
+def test_while_the_end_is_flushing_reads_go_on_and_writes_are_refused(tmp_path: Path) -> None:
+    with steered(tmp_path) as mount:
+        slow, quick = mount.topic("slow"), mount.topic("quick")
+        for partition in (slow, quick):
+            flush_only_when_asked(mount, partition)
+        append(slow, b"one\n")
+        unfinished = os.open(slow, os.O_WRONLY | os.O_APPEND)
+        os.write(unfinished, b"two")
+        with mount.held("fdatasync", "slow-0/00000000000000000000.log") as hold:
+            mount.daemon.terminate()
+            hold.wait()
+            fails(errno.ESHUTDOWN, append, quick, b"line\n")
+            assert slow.read_bytes() == b"one\ntwo\n"
+            fails(errno.ESHUTDOWN, os.write, unfinished, b"three\n")
+            hold.release_for_the_end()
+        mount.wait()
+        fails(errno.ENOTCONN, os.close, unfinished)
+        assert marker(mount.data)
+        mount.start()
+        assert slow.read_bytes() == b"one\ntwo\n"
 
 
 # -- options -------------------------------------------------------------------------------------

@@ -216,22 +216,6 @@ def test_a_refused_creation_leaves_nothing(mount: Mount, orders: Path) -> None:
     assert orders.read_bytes() == b""
 
 
-@pytest.mark.parametrize(
-    ("script", "advice"),
-    [
-        ('rsync /etc/passwd "$T/0"', "rsync --inplace"),
-        ('tar -c -C /etc --transform s/passwd/0/ passwd | tar -x -C "$T"', "tar -x --overwrite"),
-        ('cp /etc/passwd "$T/5"', "created in order"),
-        ('echo one > "$T/0"; echo two > "$T/0"', "to append: >>"),
-    ],
-)
-def test_a_line_says_what_to_type(mount: Mount, script: str, advice: str) -> None:
-    a, orders = new_topic(mount, 2), new_topic(mount)
-    append(a, b"one\n")
-    assert mount.sh(script, T=orders.parent, A=a.parent).returncode != 0
-    assert advice in mount.events().splitlines()[-1]
-
-
 def test_a_sparse_source(mount: Mount, tmp_path: Path) -> None:
     """Zeros that cp would skip: EPERM and a line, and `--sparse=never` writes them."""
     source, orders = tmp_path / "sparse", new_topic(mount, 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from storage import LogManager
 from tests.mount.contract.conftest import new_topic
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import mounted
 from tests.mount.steering import SteeredMount, steered
 from tests.storage.logs import append
 
@@ -23,30 +22,6 @@ def numbered(start: int, end: int) -> bytes:
 
 
 # -- the bytes -----------------------------------------------------------------------------------
-
-
-def test_st_size_is_exact(mount: Mount, orders: Path) -> None:
-    """`st_size` is exact, always …: `cat`, `wc -c`, `tail -c`, `less`, `rsync`, `dd skip=`
-    agree.
-    """
-    seed = random.Random(7)
-    for _ in range(5):
-        with open(orders, "ab", buffering=0) as file:
-            for _ in range(seed.randrange(1, 40)):
-                file.write(seed.randbytes(seed.randrange(300)).replace(b"\n", b"") + b"\n")
-        size = orders.stat().st_size
-        content = mount.run('cat "$F"', F=orders)
-        assert len(content) == size
-        assert mount.run('wc -c < "$F"', F=orders) == b"%d\n" % size
-        assert mount.run('tail -c 100 "$F"', F=orders) == content[-100:]
-        assert mount.run('tail -c +11 "$F"', F=orders) == content[10:]
-        assert mount.run('dd if="$F" bs=7 skip=3 status=none', F=orders) == content[21:]
-        assert mount.run('head -c -5 "$F"', F=orders) == content[:-5]
-        assert mount.run('LESSOPEN= less -f "$F" | cat', F=orders) == content
-        assert mount.run('rsync "$F" "$T/copy"; cat "$T/copy"', F=orders, T=mount.data.parent) == (
-            content
-        )
-        assert os.stat(mount.data.parent / "copy").st_size == size
 
 
 def test_seek_and_map(orders: Path) -> None:

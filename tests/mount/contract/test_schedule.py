@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from pathlib import Path
 
 from tests.mount.contract.writing import append
@@ -57,68 +55,6 @@ def test_retention_is_applied_by_the_clock(tmp_path: Path) -> None:
         do(first, "retention", "run")
         assert facts(first, "retention")["last_begun_by"] == "command"
         assert mount.events().count("the clock") <= said + 1
-
-
-def test_a_data_directory_that_is_gone_is_a_line_per_duty(tmp_path: Path) -> None:
-    """… not one per turn; and the daemon can be ended."""
-    often = {"log_flush_offset_checkpoint_interval_ms": 1000, "kafkafs_check_interval_ms": 20}
-    mount = Mount(fast(tmp_path, **often))
-    try:
-        mount.start()
-        for name in ("orders", "others"):
-            append(mount.topic(name), b"line\n")
-        shutil.rmtree(mount.data)
-
-        def failures() -> dict[str, int]:
-            text = (mount / ".kafkafs/metrics").read_text()
-            found = re.findall(r'^kafkafs_duty_failures_total\{duty="(.*)"\} (\d+)', text, re.M)
-            return {duty: int(count) for duty, count in found}
-
-        until(lambda: failures().get("checkpoint", 0) >= 4)
-        lines = [line.partition(" ")[2] for line in mount.events().splitlines()]
-        fail = [line for line in lines if "failed, will retry" in line]
-        assert len(fail) == len(set(fail))
-        assert sum(line.startswith("checkpoint failed") for line in fail) == 1
-        assert [line for line in lines if str(mount.data) in line and line not in fail] == []
-    finally:
-        mount.end()
-
-
-def test_a_log_that_cannot_be_cleaned_is_named_once_and_waits(
-    tmp_path: Path,
-) -> None:
-    mount = Mount(fast(tmp_path))
-    try:
-        mount.start()
-        bad = compacted(mount, "bad", "compact")
-        good = compacted(mount, "good", "compact")
-        mount.stop()
-        path = mount.data / "bad-0" / f"{0:020}.log"
-        whole = path.read_bytes()
-        data = bytearray(whole)
-        data[data.index(b"00042")] ^= 1
-        path.write_bytes(data)
-        mount.start()
-        ratio = "echo min.cleanable.dirty.ratio=0.1 >>"
-        mount.run(f"{ratio} bad/.config")
-        until(lambda: "uncleanable" in facts(bad, "compaction"))
-        mount.run(f"{ratio} good/.config")
-        until(lambda: good.read_bytes() == b"new\n" * 100)
-        assert facts(bad, "compaction")["uncleanable"].startswith("0 ")
-        assert mount.events().count("bad/0: compaction failed, will retry: ") == 0
-        do(bad, "compaction", "run")
-        until(lambda: facts(bad, "compaction").get("last_begun_by") == "command")
-        assert facts(bad, "compaction")["last_outcome"] == "failed"
-        assert mount.events().count("; compaction ends before this segment") == 1
-        mount.stop()
-        path.write_bytes(whole)
-        mount.start()
-        do(bad, "compaction", "run")
-        until(lambda: facts(bad, "compaction")["last_outcome"] == "done")
-        assert "uncleanable" not in facts(bad, "compaction")
-        assert bad.read_bytes() == b"new\n" * 100
-    finally:
-        mount.end()
 
 
 def test_what_is_cancelled_is_not_begun_again_at_once(tmp_path: Path) -> None:

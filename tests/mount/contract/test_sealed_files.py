@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -133,16 +132,6 @@ def test_sizes_when_a_log_at_rest_is_rolled(steered_mount: SteeredMount, orders:
         assert os.fstat(opened.fileno()).st_size == size
 
 
-def test_a_mode_reaches_it(steered_mount: SteeredMount, orders: Path, sealed: Path) -> None:
-    for mode in (0o600, 0o640, 0o644):
-        sealed.read_bytes()
-        orders.chmod(mode)
-        assert stat.S_IMODE(sealed.stat().st_mode) == mode & 0o444
-        with open(sealed, "rb") as opened:
-            orders.chmod(mode ^ 0o044)
-            assert stat.S_IMODE(os.fstat(opened.fileno()).st_mode) == (mode ^ 0o044) & 0o444
-
-
 def test_it_stays_readable_when_its_segment_goes(
     steered_mount: SteeredMount, orders: Path, sealed: Path
 ) -> None:
@@ -158,26 +147,6 @@ def test_it_stays_readable_when_its_segment_goes(
         assert os.fstat(fd).st_size == len(content)
         assert os.fstat(fd).st_nlink == 0
         assert mapped(fd, mmap.MAP_SHARED) == content
-
-
-def test_a_log_that_grew_when_it_was_opened_is_readable_until_it_is_removed(
-    steered_mount: SteeredMount, orders: Path
-) -> None:
-    append(orders, b"a line\n" * 1000)
-    with open(raw(orders), "rb", buffering=0) as reader:
-        fd = reader.fileno()
-        size = os.fstat(fd).st_size
-        append(orders, b"another line\n" * 1000)
-        content = on_disk(steered_mount, orders)
-        assert len(content) > size
-        steered_mount.daemon.roll(orders.parent.name)
-        steered_mount.daemon.remove_head(orders.parent.name, 1)
-        assert not raw(orders).exists()
-        assert os.fstat(fd).st_size == len(content)
-        assert os.fstat(fd).st_nlink == 0
-        assert reader.readall() == content
-        steered_mount.daemon.delete_retired()
-        fails(errno.ESTALE, os.pread, fd, 100, 0)
 
 
 def test_what_replaces_it_is_read_instead(
@@ -227,40 +196,6 @@ def beside(tmp_path: Path) -> Iterator[tuple[Mount, BrokerDirectory]]:
     finally:
         mount.end()
         broker.release_lock()
-
-
-def test_a_broker_that_cuts_into_a_sealed_segment(
-    beside: tuple[Mount, BrokerDirectory],
-) -> None:
-    """It becomes the active one, and grows again: nobody reads zeros, nor old bytes by its name."""
-    mount, broker = beside
-    partition = broker.partition()
-    for number in range(200):
-        partition.append(b"value %d" % number * 20)
-    partition.roll()
-    partition.append(b"active")
-    mount.start()
-    path = mount.path / "t" / ".raw" / "0" / FIRST
-    disk = partition.directory / FIRST
-    before = disk.read_bytes()
-    assert path.read_bytes() == path.read_bytes() == before
-    with open(path, "rb", buffering=0) as early:
-        fd = early.fileno()
-        assert mapped(fd, mmap.MAP_SHARED) == before
-        partition.truncate(100)
-        for number in range(100):
-            partition.append(b"instead %d" % number)
-            with open(path, "rb", buffering=0) as reader:
-                assert os.fstat(reader.fileno()).st_size == disk.stat().st_size
-                assert reader.read() == disk.read_bytes()
-            # Bytes that the kernel has dropped cannot be read any more.
-            assert answer(os.pread, fd, 1 << 20, 0) in (before, errno.ESTALE)
-        partition.roll()
-        partition.append(b"active")
-        for _ in range(3):
-            assert path.read_bytes() == disk.read_bytes()
-    partition.delete_head(1)
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("is_seen", [False, True])

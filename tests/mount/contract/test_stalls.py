@@ -196,18 +196,6 @@ def test_cold_reads_of_one_descriptor(steered_mount: SteeredMount, orders: Path)
         os.close(fd)
 
 
-def test_a_cold_segment_file_delays_nobody(
-    steered_mount: SteeredMount, orders: Path, other: Path
-) -> None:
-    """… nor does a read of `.raw`."""
-    raw = orders.parent / ".raw" / "0" / LOG
-    content = raw.read_bytes()
-    steered_mount.daemon.fail("preadv_nowait", log_name(orders), "EAGAIN")
-    with stuck(steered_mount, "preadv", log_name(orders), raw.read_bytes) as read:
-        everything_else_goes_on(steered_mount, other)
-    assert read == [content]
-
-
 def test_a_slow_index_delays_nobody(steered_mount: SteeredMount, orders: Path, other: Path) -> None:
     """… nor does a table of `.meta`, which is read from the index files."""
     steered_mount.daemon.roll(orders.parent.name)

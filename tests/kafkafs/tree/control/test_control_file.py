@@ -12,7 +12,7 @@ from kafkafs.tree.files.control_file import LONGEST_LINE
 from kafkafs.tree.inodes import Change
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, asked, read
-from tests.storage.logs import write_settings
+from tests.storage.logs import append, write_settings
 
 
 @pytest.fixture
@@ -106,6 +106,36 @@ def test_a_wrong_line_changes_nothing(tree: Tree, wrong: bytes) -> None:
         assert "t/.config: line 3: " in tree.events()
     handle.write(0, b"segment.ms=4\n")
     assert overrides(tree) == {"segment.ms": "4"}
+
+
+def test_units(tree: Tree) -> None:
+    tree.append("t/.config", b"retention.ms=7d\nretention.bytes=10GiB\n")
+    assert overrides(tree) == {"retention.ms": "604800000", "retention.bytes": "10737418240"}
+    for wrong, units in (
+        ("retention.ms=1GiB", "ms, s, m, h, d"),
+        ("retention.bytes=7d", "B, KiB, MiB, GiB, TiB"),
+    ):
+        with pytest.raises(InvalidConfig):
+            tree.append("t/.config", f"{wrong}\n".encode())
+        said = tree.events().splitlines()[-1]
+        assert f"{wrong} is not a number with one of the units {units}" in said
+
+
+def test_what_deletes_data_says_so_and_how_much(tree: Tree) -> None:
+    log = tree.log()
+    for number in range(3):
+        append(log, b"%d" % number, timestamp_ms=1000)
+        tree.roll()
+    tree.append("t/.config", b"flush.ms=7\nretention.ms=-1\n")
+    assert "retention run will delete" not in tree.events()
+    tree.append("t/.config", b"retention.ms=7d\nflush.ms=\n")
+    told = tree.events()
+    assert told.endswith(
+        "t: retention.ms=7d, flush.ms=: the next retention run will delete 3 segments "
+        f"({log.size} bytes, 3 records)\n"
+    )
+    tree.append("t/.config", b"retention.ms=14d\n")
+    assert tree.events() == told
 
 
 def test_the_lines_of_a_write_are_judged_together(tree: Tree) -> None:

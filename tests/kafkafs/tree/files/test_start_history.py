@@ -221,6 +221,15 @@ def test_a_log_of_kafka_0_7(home: Path) -> None:
             text(tree, f".batches/0@{ids[31]}..{ids[33]}")
             == tree.read("t/.batches/0")[ids[31] : ids[33]]
         )
+        raw = tree.directory("t/.raw/0").names()
+        assert raw == sorted(path.name for path in directory.iterdir())
+        assert [tree.read(f"t/.raw/0/{name}") for name in raw] == [
+            (directory / name).read_bytes() for name in raw
+        ]
+        rows = tree.read("t/.meta/0/segments").decode().splitlines()[1:]
+        assert [row.split()[0] for row in rows] == [str(int(name[:20])) for name in raw]
+        offsets = tree.read("t/.meta/0/offsets").decode()
+        assert offsets.startswith(f"log_start 0\nlog_end {at}\n")
 
 
 # -- any history -----------------------------------------------------------------------------------

@@ -76,10 +76,15 @@ def test_committed_records_are_shown_and_aborted_ones_are_not(tmp_path: Path, co
         tree.append(file, b"after\n")
         assert read(handle) == text + b"after\n"
         assert read(handle, 9, 20) == (text + b"after\n")[9:29]
-    for isolation, more in (("read_committed", b""), ("read_uncommitted", b"two\n")):
+    names = ("t/0", "t/.follow/0")
+    found: dict[str, list[int]] = {}
+    for isolation, more in [("read_committed", b""), ("read_uncommitted", b"two\n")] * 2:
         with a_tree(tmp_path / "data", MountOptions(isolation=isolation)) as tree:
             shown = tree.read("t/0")
             assert shown == b"before\none\nand one\n" + more + b"behind it\nand another\nafter\n"
+            inodes = [tree.file(name).inode for name in names]
+            assert found.setdefault(isolation, inodes) == inodes
+    assert not {*found["read_committed"]} & {*found["read_uncommitted"]}
 
 
 @pytest.mark.parametrize("is_known", [False, True])
