@@ -7,43 +7,32 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 import trio
 import trio.testing
 
-from kafkafs.fuse.housekeeping import TICK_S, Housekeeping
-from kafkafs.fuse.operations import Operations
-from kafkafs.fuse.schedule import CLEAN_AGAIN_S, RETRY_S, SETTLE_S, Schedule
-from kafkafs.fuse.session_loop import Spinner
-from kafkafs.fuse.threads import JobThreads
-from kafkafs.tree.context import MountContext
-from kafkafs.tree.events import Events
-from kafkafs.tree.filesystem import FileSystem
+from kafkafs.fuse.housekeeping import TICK_S
+from kafkafs.fuse.schedule import CLEAN_AGAIN_S, RETRY_S, SETTLE_S
 from storage import Record, encode, paths
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
-from storage.manager import LogManager
 from storage.room import Room
 from storage.state import checkpoint_file
 from storage.task import Task
+from tests.kafkafs.fuse import worlds
+from tests.kafkafs.fuse.worlds import in_world
 from tests.no_threads import no_free_threads
-from tests.storage.logs import append, remove_head, values, write_settings
+from tests.storage.logs import append, remove_head, values
 from tests.storage.staging import staged
 
-SETTINGS: dict[str, object] = {
-    "log_initial_task_delay_ms": 1000,
-    "log_retention_check_interval_ms": 10_000,
-    "log_cleaner_backoff_ms": 10_000,
-    "log_segment_delete_delay_ms": 2_000,
-    "kafkafs_check_interval_ms": 10_000,
-}
 TURNS = 30
 FOR_EVER = 1 << 62
+NEVER = 2**31 - 1
 
 
 class BadDisk(Files):
@@ -105,39 +94,31 @@ class BadDisk(Files):
         super().rmdir(path)
 
 
-class World:
+class World(worlds.World):
     """All that the daemon does by the clock, over a bad disk."""
 
+    settings: ClassVar[dict[str, object]] = {
+        "log_initial_task_delay_ms": 1000,
+        "log_retention_check_interval_ms": 10_000,
+        "log_cleaner_backoff_ms": 10_000,
+        "log_segment_delete_delay_ms": 2_000,
+        "kafkafs_check_interval_ms": 10_000,
+        "log_flush_offset_checkpoint_interval_ms": 10_000,
+    }
+
     def __init__(self, data: Path, clock: trio.testing.MockClock) -> None:
-        self.data = data
         self.disk = BadDisk()
-        self.clock = clock
-        self.said: list[str] = []
-        self.manager = LogManager.open(str(data), files=self.disk, clock_ms=self.now_ms)
+        super().__init__(data, clock, self.disk)
         # Which would help a duty or two.
         self.disk.room = Room()
-        events = Events(self.now_ms)
-        events.forward = self.said.append
-        self.tree = FileSystem(
-            MountContext(
-                self.manager,
-                events=events,
-                clock_ns=lambda: self.now_ms() * 1_000_000,
-            )
-        )
-        self.operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Housekeeping(self.tree, self.operations)
-        self.workers = JobThreads(self.tree.mount, self.operations.turns)
-        self.schedule = Schedule(self.tree, self.workers)
 
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + round(self.clock.current_time() * 1000)
-
-    def log(self, **settings: object) -> Log:
-        log = self.manager.create_topic("a").partitions[0]
-        texts = {key.replace("_", "."): str(value) for key, value in settings.items()}
-        self.manager.change_topic_settings("a", texts)
-        return log
+    async def start(self, nursery: trio.Nursery) -> None:
+        await nursery.start(self.workers.run)
+        nursery.start_soon(self.schedule.run)
+        nursery.start_soon(self.ticks.run)
+        await self.pass_s(0)
+        # By then it is known what others have written here: nothing.
+        await self.pass_s(TICK_S)
 
     def append(self, log: Log, count: int = 1) -> None:
         append(log, *[b"x" * 100] * count, timestamp_ms=self.now_ms())
@@ -173,13 +154,13 @@ class Duty(NamedTuple):
 
 
 def a_flush(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     world.append(log)
     return lambda: log.durability.recovery_point == 1
 
 
 def a_checkpoint(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     world.append(log)
     path = str(world.data / paths.RECOVERY_POINTS)
 
@@ -190,21 +171,21 @@ def a_checkpoint(world: World) -> Callable[[], bool]:
 
 
 def a_snapshot(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     world.append(log)
     path = world.data / "a-0" / paths.file_name(1, paths.SNAPSHOT)
     return lambda: path.exists() and path.stat().st_size > 0
 
 
 def something_old(world: World) -> Callable[[], bool]:
-    log = world.log(retention_bytes=0)
+    log = world.topic(retention_bytes=0)
     world.append(log)
     log.roll(world.now_ms())
     return lambda: log.log_start_offset == 1
 
 
 def something_dirty(world: World) -> Callable[[], bool]:
-    log = world.log(cleanup_policy="compact")
+    log = world.topic(cleanup_policy="compact")
     for value in (b"old", b"new"):
         batch = encode([Record(0, world.now_ms(), 0, b"key", value)])
         log.append(bytearray(batch), now_ns=world.now_ms() * 1_000_000)
@@ -213,13 +194,13 @@ def something_dirty(world: World) -> Callable[[], bool]:
 
 
 def something_new(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     world.append(log)
     return lambda: world.tree.mount.checker.checked_ms(log) > 0
 
 
 def something_sealed(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     world.append(log)
     log.roll(world.now_ms())
     # Others open the same file.
@@ -229,29 +210,29 @@ def something_sealed(world: World) -> Callable[[], bool]:
 
 
 def something_deleted(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     for _ in range(3):
         world.append(log)
         log.roll(world.now_ms())
-    remove_head(log, 2, world.now_ms())
+    remove_head(log, 2, world.monotonic_ms())
     return lambda: not list((world.data / "a-0").glob("*.deleted"))
 
 
 def a_deleted_topic(world: World) -> Callable[[], bool]:
-    world.append(world.log())
+    world.append(world.topic())
     world.manager.delete_topic("a")
     return lambda: not list(world.data.glob("a-0*"))
 
 
 def something_measured(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     world.tree.partitions.of(log).text(world.tree.mount.views[0])
     world.append(log, 50)
     return lambda: bool(list((world.data / "a-0").glob("*.lines")))
 
 
 def something_shown(world: World) -> Callable[[], bool]:
-    log = world.log()
+    log = world.topic()
     partition = world.tree.partitions.of(log)
     partition.nonce()
     world.append(log)
@@ -302,29 +283,6 @@ CASES = [
 ]
 
 
-def in_world(data: Path, test: Callable[[World], Awaitable[None]], checkpoint_ms: int) -> None:
-    data.mkdir()
-    interval = {"log_flush_offset_checkpoint_interval_ms": checkpoint_ms}
-    write_settings(data, **SETTINGS, **interval)
-    clock = trio.testing.MockClock()
-
-    async def main() -> None:
-        world = World(data, clock)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(world.workers.run)
-            nursery.start_soon(world.schedule.run)
-            nursery.start_soon(world.ticks.run)
-            await world.pass_s(0)
-            # By then it is known what others have written here: nothing.
-            await world.pass_s(TICK_S)
-            await test(world)
-            nursery.cancel_scope.cancel()
-        world.tree.stop()
-        world.manager.close()
-
-    trio.run(main, clock=clock)
-
-
 def lines(world: World, part: str) -> list[str]:
     return [line for line in world.said if part in line]
 
@@ -334,7 +292,10 @@ def test_it_goes_on_when_what_was_wrong_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty, error: int, times: int
 ) -> None:
     monkeypatch.setattr("kafkafs.tree.partition.partitions.SAVE_BYTES", 1000)
+    # Others write the same files.
+    interval_ms = 10_000 if duty.name == "checkpoint" else NEVER
 
+    @in_world(World, log_flush_offset_checkpoint_interval_ms=interval_ms)
     async def test(world: World) -> None:
         is_done = duty.begin(world)
         world.disk.fail(duty.operation, duty.suffix, error, FOR_EVER if times == TURNS else times)
@@ -362,50 +323,44 @@ def test_it_goes_on_when_what_was_wrong_is_over(
         assert world.manager.duties.failures[duty.name] >= 1
         assert world.manager.duties.failing[duty.name] == 0
 
-    # Others write the same files.
-    in_world(tmp_path / "data", test, 10_000 if duty.name == "checkpoint" else 2**31 - 1)
+    test(tmp_path)
 
 
 @pytest.mark.parametrize("duty", KINDS, ids=lambda duty: duty.begin.__name__)
-def test_it_goes_on_when_there_are_threads_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty
+@in_world(World)
+async def test_it_goes_on_when_there_are_threads_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, duty: Duty
 ) -> None:
     monkeypatch.setattr("kafkafs.tree.partition.partitions.SAVE_BYTES", 1000)
-
-    async def test(world: World) -> None:
-        with no_free_threads():
-            is_done = duty.begin(world)
-            for _ in range(3):
-                await world.pass_s(duty.turn_s)
-        for _ in range(round(2 * duty.longest_s / duty.turn_s) + 4):
-            await world.pass_s(max(duty.turn_s, RETRY_S))
-        assert is_done()
-        failing = lines(world, " failed, will retry: ")
-        assert len(failing) == len(lines(world, " works again")) > 0, world.said
-        assert all(line.endswith("cannot start a thread") for line in failing), world.said
-        assert not any(world.manager.duties.failing.values())
-
-    in_world(tmp_path / "data", test, 10_000)
+    with no_free_threads():
+        is_done = duty.begin(world)
+        for _ in range(3):
+            await world.pass_s(duty.turn_s)
+    for _ in range(round(2 * duty.longest_s / duty.turn_s) + 4):
+        await world.pass_s(max(duty.turn_s, RETRY_S))
+    assert is_done()
+    failing = lines(world, " failed, will retry: ")
+    assert len(failing) == len(lines(world, " works again")) > 0, world.said
+    assert all(line.endswith("cannot start a thread") for line in failing), world.said
+    assert not any(world.manager.duties.failing.values())
 
 
-def test_an_adoption_whose_marker_found_no_room_is_ended(tmp_path: Path) -> None:
+@in_world(World)
+async def test_an_adoption_whose_marker_found_no_room_is_ended(world: World) -> None:
     """Nobody asks for its batch again, nor for another one."""
 
-    async def test(world: World) -> None:
-        class NoMoreRoom(LogListener[Log]):
-            """Behind the batch, for its marker."""
+    class NoMoreRoom(LogListener[Log]):
+        """Behind the batch, for its marker."""
 
-            def appended(self, *_: object) -> None:
-                world.disk.fail("pwrite", ".log", errno.ENOSPC, 1)
+        def appended(self, *_: object) -> None:
+            world.disk.fail("pwrite", ".log", errno.ENOSPC, 1)
 
-        log, full = world.log(), NoMoreRoom()
-        log.listeners.append(full)
-        request = staged(Files(), str(world.data), "q", 0, {("a", 0): [[b"1", b"2"]]})
-        world.manager.adopter.adopt(request, Task(), world.tree.mount.clock_ns)
-        log.listeners.remove(full)
-        assert world.disk.failures == 1
-        assert values(log) == []
-        await world.pass_s(SETTLE_S)
-        assert values(log) == [b"1", b"2"]
-
-    in_world(tmp_path / "data", test, 10_000)
+    log, full = world.topic(), NoMoreRoom()
+    log.listeners.append(full)
+    request = staged(Files(), str(world.data), "q", 0, {("a", 0): [[b"1", b"2"]]})
+    world.manager.adopter.adopt(request, Task(), world.tree.mount.clock_ns)
+    log.listeners.remove(full)
+    assert world.disk.failures == 1
+    assert values(log) == []
+    await world.pass_s(SETTLE_S)
+    assert values(log) == [b"1", b"2"]

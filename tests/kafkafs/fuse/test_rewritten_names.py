@@ -167,7 +167,8 @@ NAMES = ["t/0", "t/.kv/0", "t/.jsonl/0", "t/.batches/0", "t/0@start", "t/0@-10",
 
 @pytest.mark.parametrize("log_start", [0, 12])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_looked_up_is_there_when_it_is_asked_for(
+@trio.testing.trio_test
+async def test_what_was_looked_up_is_there_when_it_is_asked_for(
     beside: Beside, name: str, log_start: int
 ) -> None:
     """A cleaner has rewritten it between the lookup and what the kernel sends next."""
@@ -175,20 +176,16 @@ def test_what_was_looked_up_is_there_when_it_is_asked_for(
         # Inside a segment.
         beside.partition.delete_records(log_start)
         beside.tree.fs.partitions.tick()
-
-    async def ask() -> None:
-        sizes = set()
-        for _ in range(2):
-            entry = await beside.lookup(name)
-            beside.clean()
-            again = await beside.operations.getattr(entry.st_ino, CONTEXT)
-            beside.clean()
-            assert len(await beside.read(entry.st_ino)) == again.st_size > 0
-            assert (await beside.lookup(name)).st_ino != entry.st_ino
-            sizes.add(again.st_size)
-        assert len(sizes) == (1 if "-10" in name or ".." in name else 2)
-
-    trio.run(ask)
+    sizes = set()
+    for _ in range(2):
+        entry = await beside.lookup(name)
+        beside.clean()
+        again = await beside.operations.getattr(entry.st_ino, CONTEXT)
+        beside.clean()
+        assert len(await beside.read(entry.st_ino)) == again.st_size > 0
+        assert (await beside.lookup(name)).st_ino != entry.st_ino
+        sizes.add(again.st_size)
+    assert len(sizes) == (1 if "-10" in name or ".." in name else 2)
 
 
 @pytest.mark.parametrize("times", [1, TRIES - 1])
@@ -219,26 +216,21 @@ def test_a_name_that_is_rewritten_while_it_is_looked_up(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_takes_longer_to_measure_than_a_lookup_may_wait(
+@trio.testing.trio_test
+async def test_what_takes_longer_to_measure_than_a_lookup_may_wait(
     beside: Beside, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is rewritten before it is measured, once; then who looks it up waits for that."""
     monkeypatch.setattr(operations, "PREPARE_S", -1.0)
-
-    async def ask() -> None:
-        for _ in range(2):
-            entry = await beside.twice(
-                name, lambda inode: beside.operations.getattr(inode, CONTEXT)
-            )
-            assert entry.st_size > 0
-            assert await beside.twice(name, beside.read)
-            beside.clean()
-            assert await beside.twice(
-                name,
-                lambda inode: beside.operations.getxattr(inode, b"user.kafkafs.records", CONTEXT),
-            )
-
-    trio.run(ask)
+    for _ in range(2):
+        entry = await beside.twice(name, lambda inode: beside.operations.getattr(inode, CONTEXT))
+        assert entry.st_size > 0
+        assert await beside.twice(name, beside.read)
+        beside.clean()
+        assert await beside.twice(
+            name,
+            lambda inode: beside.operations.getxattr(inode, b"user.kafkafs.records", CONTEXT),
+        )
 
 
 @pytest.mark.parametrize("name", ["t/0", "t/.jsonl/0", "t/0@-10", "t/0@70..79"])
@@ -274,37 +266,35 @@ def test_a_change_is_seen_while_it_is_measured(
         beside.tree.stop()
 
 
-def test_a_file_that_the_kernel_knows_is_kept_when_it_is_looked_up_again(beside: Beside) -> None:
-    async def ask() -> None:
-        known = await beside.lookup("t/0@3")
-        for offset in range(10, 10 + KEPT):
-            await beside.lookup(f"t/0@{offset}")
-        again = await beside.lookup("t/0@3")
-        assert again.st_ino == known.st_ino
-        beside.clean()
-        assert (await beside.operations.getattr(known.st_ino, CONTEXT)).st_size == again.st_size
+@trio.testing.trio_test
+async def test_a_file_that_the_kernel_knows_is_kept_when_it_is_looked_up_again(
+    beside: Beside,
+) -> None:
+    known = await beside.lookup("t/0@3")
+    for offset in range(10, 10 + KEPT):
+        await beside.lookup(f"t/0@{offset}")
+    again = await beside.lookup("t/0@3")
+    assert again.st_ino == known.st_ino
+    beside.clean()
+    assert (await beside.operations.getattr(known.st_ino, CONTEXT)).st_size == again.st_size
 
-    trio.run(ask)
 
-
-def test_the_files_that_were_looked_up_last_are_kept_and_no_more(beside: Beside) -> None:
-    async def ask() -> None:
-        first = await beside.lookup("t/0@0")
-        for offset in range(1, KEPT):
-            await beside.lookup(f"t/0@{offset}")
-        beside.clean()
-        assert (await beside.operations.getattr(first.st_ino, CONTEXT)).st_size == first.st_size
-        first = await beside.lookup("t/0@0")
-        for offset in range(1, KEPT + 1):
-            await beside.lookup(f"t/0@{offset}")
-        beside.clean()
-        with pytest.raises(pyfuse3.FUSEError) as raised:
-            await beside.operations.getattr(first.st_ino, CONTEXT)
-        assert raised.value.errno == errno.ESTALE
-        # It is looked up again then.
-        assert (await beside.lookup("t/0@0")).st_ino != first.st_ino
-
-    trio.run(ask)
+@trio.testing.trio_test
+async def test_the_files_that_were_looked_up_last_are_kept_and_no_more(beside: Beside) -> None:
+    first = await beside.lookup("t/0@0")
+    for offset in range(1, KEPT):
+        await beside.lookup(f"t/0@{offset}")
+    beside.clean()
+    assert (await beside.operations.getattr(first.st_ino, CONTEXT)).st_size == first.st_size
+    first = await beside.lookup("t/0@0")
+    for offset in range(1, KEPT + 1):
+        await beside.lookup(f"t/0@{offset}")
+    beside.clean()
+    with pytest.raises(pyfuse3.FUSEError) as raised:
+        await beside.operations.getattr(first.st_ino, CONTEXT)
+    assert raised.value.errno == errno.ESTALE
+    # It is looked up again then.
+    assert (await beside.lookup("t/0@0")).st_ino != first.st_ino
 
 
 def test_a_broker_that_has_just_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,89 +29,81 @@ Mount = Callable[..., BareMount]
 # -- the lock ------------------------------------------------------------------------------------
 
 
-def test_a_free_lock_is_taken_without_a_checkpoint() -> None:
-    async def main() -> None:
-        lock = BargingLock()
-        with trio.testing.assert_no_checkpoints():
-            for _ in range(3):
-                async with lock:
-                    pass
-
-    trio.run(main)
-
-
-def test_who_releases_may_take_the_lock_again_before_the_one_it_woke() -> None:
-    async def main() -> None:
-        lock = BargingLock()
-        order: list[str] = []
-
-        async def waiter() -> None:
+@trio.testing.trio_test
+async def test_a_free_lock_is_taken_without_a_checkpoint() -> None:
+    lock = BargingLock()
+    with trio.testing.assert_no_checkpoints():
+        for _ in range(3):
             async with lock:
-                order.append("waiter")
+                pass
 
-        async with trio.open_nursery() as nursery:
+
+@trio.testing.trio_test
+async def test_who_releases_may_take_the_lock_again_before_the_one_it_woke() -> None:
+    lock = BargingLock()
+    order: list[str] = []
+
+    async def waiter() -> None:
+        async with lock:
+            order.append("waiter")
+
+    async with trio.open_nursery() as nursery:
+        async with lock:
+            nursery.start_soon(waiter)
+            await trio.testing.wait_all_tasks_blocked()
+        for _ in range(3):
             async with lock:
-                nursery.start_soon(waiter)
+                order.append("releaser")
                 await trio.testing.wait_all_tasks_blocked()
-            for _ in range(3):
-                async with lock:
-                    order.append("releaser")
-                    await trio.testing.wait_all_tasks_blocked()
-        assert order == ["releaser", "releaser", "releaser", "waiter"]
-
-    trio.run(main)
+    assert order == ["releaser", "releaser", "releaser", "waiter"]
 
 
-def test_the_lock_is_never_held_twice_and_no_waiter_is_lost() -> None:
-    async def main() -> None:
-        lock = BargingLock()
-        held = 0
-        done = 0
+@trio.testing.trio_test
+async def test_the_lock_is_never_held_twice_and_no_waiter_is_lost() -> None:
+    lock = BargingLock()
+    held = 0
+    done = 0
 
-        async def worker(rounds: int) -> None:
-            nonlocal held, done
-            for number in range(rounds):
-                async with lock:
-                    held += 1
-                    assert held == 1
-                    if number % 3:
-                        await trio.lowlevel.checkpoint()
-                    held -= 1
-                if number % 4 == 0:
+    async def worker(rounds: int) -> None:
+        nonlocal held, done
+        for number in range(rounds):
+            async with lock:
+                held += 1
+                assert held == 1
+                if number % 3:
                     await trio.lowlevel.checkpoint()
-            done += 1
+                held -= 1
+            if number % 4 == 0:
+                await trio.lowlevel.checkpoint()
+        done += 1
 
-        with trio.fail_after(HANG_S):
-            async with trio.open_nursery() as nursery:
-                for rounds in range(1, 30):
-                    nursery.start_soon(worker, rounds)
-        assert done == 29
-
-    trio.run(main)
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery:
+            for rounds in range(1, 30):
+                nursery.start_soon(worker, rounds)
+    assert done == 29
 
 
-def test_a_waiter_that_is_cancelled_leaves_the_lock_to_the_others() -> None:
-    async def main() -> None:
-        lock = BargingLock()
-        took: list[int] = []
+@trio.testing.trio_test
+async def test_a_waiter_that_is_cancelled_leaves_the_lock_to_the_others() -> None:
+    lock = BargingLock()
+    took: list[int] = []
 
-        async def waiter(number: int, scope: trio.CancelScope) -> None:
-            with scope:
-                async with lock:
-                    took.append(number)
+    async def waiter(number: int, scope: trio.CancelScope) -> None:
+        with scope:
+            async with lock:
+                took.append(number)
 
-        scopes = [trio.CancelScope() for _ in range(4)]
-        with trio.fail_after(HANG_S):
-            async with trio.open_nursery() as nursery, lock:
-                for number, scope in enumerate(scopes):
-                    nursery.start_soon(waiter, number, scope)
-                await trio.testing.wait_all_tasks_blocked()
-                scopes[0].cancel()
-                scopes[2].cancel()
-                await trio.testing.wait_all_tasks_blocked()
-        assert sorted(took) == [1, 3]
-
-    trio.run(main)
+    scopes = [trio.CancelScope() for _ in range(4)]
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery, lock:
+            for number, scope in enumerate(scopes):
+                nursery.start_soon(waiter, number, scope)
+            await trio.testing.wait_all_tasks_blocked()
+            scopes[0].cancel()
+            scopes[2].cancel()
+            await trio.testing.wait_all_tasks_blocked()
+    assert sorted(took) == [1, 3]
 
 
 # -- the spinner ---------------------------------------------------------------------------------
@@ -127,16 +119,14 @@ def a_pipe() -> Iterator[tuple[int, int]]:
             os.close(end)
 
 
-def test_a_readable_descriptor_is_found_without_sleeping() -> None:
-    async def main() -> None:
-        spinner = Spinner()
-        with a_pipe() as (reader, writer):
-            os.write(writer, b"x")
-            for _ in range(1000):
-                await spinner.wait_readable(reader)
-        assert spinner.sleeps == 0
-
-    trio.run(main)
+@trio.testing.trio_test
+async def test_a_readable_descriptor_is_found_without_sleeping() -> None:
+    spinner = Spinner()
+    with a_pipe() as (reader, writer):
+        os.write(writer, b"x")
+        for _ in range(1000):
+            await spinner.wait_readable(reader)
+    assert spinner.sleeps == 0
 
 
 class Clock:
@@ -158,64 +148,54 @@ async def visits_in(spinner: Spinner, reader: int, clock: Clock, seconds: float)
     return spinner.visits - before
 
 
-def test_while_requests_keep_coming_the_scheduler_is_visited_every_millisecond(
+@trio.testing.trio_test
+async def test_while_requests_keep_coming_the_scheduler_is_visited_every_millisecond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(session_loop, "perf_counter", clock)
-
-    async def main() -> None:
-        spinner = Spinner()
-        with a_pipe() as (reader, writer):
-            os.write(writer, b"x")
-            assert 900 <= await visits_in(spinner, reader, clock, 1.0) <= 1001
-
-    trio.run(main)
+    spinner = Spinner()
+    with a_pipe() as (reader, writer):
+        os.write(writer, b"x")
+        assert 900 <= await visits_in(spinner, reader, clock, 1.0) <= 1001
 
 
-def test_the_scheduler_is_visited_more_often_while_a_request_waits_elsewhere(
+@trio.testing.trio_test
+async def test_the_scheduler_is_visited_more_often_while_a_request_waits_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(session_loop, "perf_counter", clock)
-
-    async def main() -> None:
-        spinner = Spinner()
-        with a_pipe() as (reader, writer):
-            os.write(writer, b"x")
+    spinner = Spinner()
+    with a_pipe() as (reader, writer):
+        os.write(writer, b"x")
+        with spinner.elsewhere():
             with spinner.elsewhere():
-                with spinner.elsewhere():
-                    assert 4000 <= await visits_in(spinner, reader, clock, 1.0) <= 5001
                 assert 4000 <= await visits_in(spinner, reader, clock, 1.0) <= 5001
-            assert 900 <= await visits_in(spinner, reader, clock, 1.0) <= 1001
-
-    trio.run(main)
-
-
-def test_without_requests_it_sleeps_in_trio() -> None:
-    async def main() -> None:
-        spinner = Spinner()
-        with a_pipe() as (reader, writer):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(spinner.wait_readable, reader)
-                await trio.testing.wait_all_tasks_blocked()
-                assert spinner.sleeps == 1
-                os.write(writer, b"x")
-
-    trio.run(main)
+            assert 4000 <= await visits_in(spinner, reader, clock, 1.0) <= 5001
+        assert 900 <= await visits_in(spinner, reader, clock, 1.0) <= 1001
 
 
-def test_cancellation_is_seen_while_requests_keep_coming() -> None:
-    async def main() -> None:
-        spinner = Spinner()
-        with a_pipe() as (reader, writer):
+@trio.testing.trio_test
+async def test_without_requests_it_sleeps_in_trio() -> None:
+    spinner = Spinner()
+    with a_pipe() as (reader, writer):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(spinner.wait_readable, reader)
+            await trio.testing.wait_all_tasks_blocked()
+            assert spinner.sleeps == 1
             os.write(writer, b"x")
-            with trio.fail_after(HANG_S), trio.move_on_after(0.01) as scope:
-                while True:
-                    await spinner.wait_readable(reader)
-        assert scope.cancelled_caught
 
-    trio.run(main)
+
+@trio.testing.trio_test
+async def test_cancellation_is_seen_while_requests_keep_coming() -> None:
+    spinner = Spinner()
+    with a_pipe() as (reader, writer):
+        os.write(writer, b"x")
+        with trio.fail_after(HANG_S), trio.move_on_after(0.01) as scope:
+            while True:
+                await spinner.wait_readable(reader)
+    assert scope.cancelled_caught
 
 
 def test_a_descriptor_above_what_select_can_name() -> None:
