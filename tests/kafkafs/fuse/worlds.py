@@ -1,4 +1,4 @@
-"""What the daemon does by the clock, without a kernel, on a clock that a test moves."""
+"""The parts of a daemon that work by the clock, without a kernel, on a clock that a test moves."""
 
 from __future__ import annotations
 
