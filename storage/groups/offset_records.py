@@ -24,6 +24,7 @@ from storage.settings.messages import CoordinatorReader
 
 COMMIT: Final = 1
 _LEGACY_COMMIT: Final = 0
+_COMMIT_TYPE, _LEGACY_TYPE = b"\0\1", b"\0\0"
 _VALUE_VERSION: Final = 4
 _TOPIC_ID_TAG: Final = 0
 _NO_ID: Final = bytes(16)
@@ -116,6 +117,14 @@ def kind_of(key: bytes) -> int:
     """Return the type of a key; -1: it is no key."""
     kind = int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
     return COMMIT if kind == _LEGACY_COMMIT else kind
+
+
+def same_key(key: bytes) -> bytes:
+    """Return a key of a committed offset with the type `COMMIT`, any other key as it is.
+
+    Brokers before 0.9 wrote the other type. Of both types, the last record counts.
+    """
+    return _COMMIT_TYPE + key[2:] if key.startswith(_LEGACY_TYPE) else key
 
 
 def group_of(key: bytes) -> bytes | None:

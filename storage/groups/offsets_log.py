@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from storage.errors import CorruptRecord
-from storage.groups.offset_records import group_of, name_text, partition_for
+from storage.groups.offset_records import group_of, name_text, partition_for, same_key
 from storage.log.log import Log
 from storage.log.read import plain_batches
 from storage.record.batch import Record, decode_plain
@@ -42,7 +42,7 @@ _Pending = dict[bytes, tuple[int, bytes | None]]
 
 
 class GroupRecords:
-    """The newest values of one group, by key. `changed`: the keys with new values."""
+    """The newest values of one group, by `same_key`. `changed`: the keys with new values."""
 
     __slots__ = ("changed", "newest")
 
@@ -148,7 +148,7 @@ class OffsetsLog:
             pending = self._open.setdefault(producer, {})
             for record in records:
                 if record.key is not None:
-                    pending[record.key] = record.offset, record.value
+                    pending[same_key(record.key)] = record.offset, record.value
         elif not self.log.transactions.is_aborted(producer, header.base_offset):
             for record in records:
                 self._put(record)
@@ -162,7 +162,7 @@ class OffsetsLog:
 
     def _put(self, record: Record) -> None:
         if record.key is not None:
-            self._set(record.key, record.value, record.offset)
+            self._set(same_key(record.key), record.value, record.offset)
 
     def _set(self, key: bytes, value: bytes | None, offset: int) -> None:
         """Apply a record: it replaces earlier ones of open transactions."""
@@ -191,7 +191,8 @@ def _newest(columns: Columns) -> Iterator[tuple[bytes, bytes | None]]:
     assert columns.keys is not None
     assert columns.values is not None
     keys, values = _rows(columns.keys), _rows(columns.values)
-    rows = {key: row for row, key in enumerate(map(keys, range(columns.rows))) if key is not None}
+    found = map(keys, range(columns.rows))
+    rows = {same_key(key): row for row, key in enumerate(found) if key is not None}
     for key, row in rows.items():
         yield key, values(row)
 

@@ -27,6 +27,8 @@ from tests.storage.logs import NOW_MS, append, opened, write_settings
 
 OFFSETS = "__consumer_offsets"
 LONG = "m" * 3000
+# Two types of keys of the same committed offset.
+COMMIT_TYPE, LEGACY_TYPE = b"\0\1", b"\0\0"
 
 
 class Rule:
@@ -38,6 +40,7 @@ class Rule:
 
     def commit(self, offset: int, pair: Pair, producer: int | None) -> None:
         key, value = pair
+        key = COMMIT_TYPE + key[2:]
         if value is None:
             self.counts.pop(key, None)
             for each in self.pending.values():
@@ -65,7 +68,8 @@ class History:
 
     def pair(self) -> Pair:
         number = self.random.randrange(6)
-        return position("g", "orders", number, self.random.randrange(99), metadata=LONG)
+        key, value = position("g", "orders", number, self.random.randrange(99), metadata=LONG)
+        return self.random.choice((COMMIT_TYPE, LEGACY_TYPE)) + key[2:], value
 
     def step(self) -> None:
         offset = self.log.log_end_offset
