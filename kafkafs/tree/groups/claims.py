@@ -80,8 +80,9 @@ class GroupClaims:
         self._holders: dict[Claimed, Consumer] = {}
         self._granted: dict[Claimed, Consumer] = {}
         self._shares: dict[Consumer, Share] = {}
-        # The facts that the shares were made of.
+        # The facts that the shares were made of, and the changes of topics that they include.
         self._topics: dict[str, tuple[str, Sequence[int]]] = {}
+        self._changes = -1
         self._is_due = False
 
     # -- the consumers -------------------------------------------------------------------------
@@ -183,25 +184,25 @@ class GroupClaims:
         }
         self._shares = self._made_shares()
         for consumer in self.consumers:
-            if self.share_of(consumer) != before.get(consumer, []):
+            if self._shares[consumer] != before.get(consumer, []):
                 consumer.has_news = True
                 waiter, consumer.waiter = consumer.waiter, None
                 if waiter is not None:
                     self._mount.notices.wake(waiter)
 
     def look_if_due(self) -> None:
-        """`look`, where consumers have ended since the last one."""
-        if self._is_due:
-            self.look()
-
-    def look_again(self) -> None:
-        """Share again if topics or partitions were made or deleted."""
-        if self._wanted_topics() != self._topics:
+        """`look`, where consumers have ended, or topics or partitions were made or deleted, since
+        the last one.
+        """
+        has_changed = self._changes != self._mount.manager.topics.changes
+        if self._is_due or (has_changed and self._wanted_topics() != self._topics):
             self.look()
 
     def _wanted_topics(self) -> dict[str, tuple[str, Sequence[int]]]:
         """The id and the partitions of each topic that is there and wanted."""
         topics, wanting = self._mount.manager.topics, self._wanting
+        # Set first: another thread may change the topics meanwhile.
+        self._changes = topics.changes
         # Names of topics that are not there cost nothing.
         names = wanting if len(wanting) < len(topics) else [*topics]
         found = {name: topics.get(name) for name in sorted(names) if name in wanting}
@@ -317,8 +318,6 @@ class Claims:
         self._mount = mount
         self._groups: dict[str, GroupClaims] = {}
         self._due: set[str] = set()
-        # The topics at the last look.
-        self._changes = -1
         self.on_due: Callable[[], None] = lambda: None
         """Called when consumers have ended; who sets it calls `look_if_due` a moment later."""
 
@@ -346,11 +345,8 @@ class Claims:
 
     def look(self) -> None:
         """Once a second: grant what was made meanwhile, and forget what was deleted."""
-        changes = self._mount.manager.topics.changes
-        if changes != self._changes:
-            self._changes = changes
-            for group in self._groups.values():
-                group.look_again()
+        for group in self._groups.values():
+            group.look_if_due()
 
     def check_free(
         self, group: str, topic: str | None = None, partition: int | None = None

@@ -104,6 +104,22 @@ def test_what_closed_ones_held_is_granted_at_the_end_of_the_turn(tree: Tree) -> 
     assert shown(one) == ["t 0 held", "t 1 held"]
 
 
+def test_a_deleted_topic_is_no_longer_granted_as_soon_as_its_consumer_asks(tree: Tree) -> None:
+    """So a consumer knows why its commit is refused."""
+    one = opened_claims(tree)
+    write(one, 0, b"claim t\nclaim u\n")
+    tree.manager.create_topic("u")
+    assert shown(one) == ["t 0 held", "t 1 held", "u 0 held"]
+    tree.manager.delete_topic("t")
+    with pytest.raises(PermissionError):
+        write(one, 0, b"commit t 0 0\n")
+    assert one.poll(None) & select.POLLPRI
+    assert shown(one) == ["u 0 held"]
+    tree.manager.create_topic("t")
+    assert shown(one) == ["t 0 held", "u 0 held"]
+    write(one, 0, b"commit t 0 0\n")
+
+
 def test_positions_do_not_expire_under_a_consumer(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
