@@ -143,19 +143,24 @@ def _reset_through(
 
     files = MountFiles(mount)
     directory = os.path.join(GROUPS, file_name(group))
-    with suppress(FileExistsError):
-        os.mkdir(os.path.join(mount, directory))
+    is_new = not os.path.exists(os.path.join(mount, directory))
 
     def facts(partition: _Partition) -> dict[str, str]:
-        topic, number = partition
-        lines = files.read(directory, topic, str(number)).splitlines()
-        return dict(line.split(" ", 1) for line in lines if " " in line)
+        topic, number = partition[0], str(partition[1])
+        if is_new:
+            text = "position none\n" + files.read(topic, ".meta", number, "offsets")
+        else:
+            text = files.read(directory, topic, number)
+        return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
 
-    holders = _holders(files, directory)
+    holders = {} if is_new else _holders(files, directory)
     for topic, number in given:
         if (topic, number) in holders:
             raise fail(f"{topic}:{number}: claimed by {holders[topic, number]}; nothing was set")
         _check_range(f"{topic}:{number}", facts((topic, number)), wanted)
+    with suppress(FileExistsError):
+        os.mkdir(os.path.join(mount, directory))
+    is_new = False
     places = logs.places or [(topic, None) for topic, _ in given]
     whole = {topic for topic, number in places if number is None}
     names = dict.fromkeys(

@@ -88,6 +88,9 @@ def test_a_reset(filled: Place, is_mounted: bool) -> None:
         assert (done.returncode, done.stdout) == (3, "")
         assert done.stderr.count("\n") == 1
     assert [each["offset"] for each in listed(filled.data, "report")] == [0, 4]
+    for start in ("11", "+1"):
+        assert reset(filled.data, "new", start, "orders").returncode == 3
+    assert {each["group"] for each in listed(filled.data)} == set(GROUPS), "it makes no group"
     done = reset(filled.data, "new", "1970-01-02", "orders")
     assert done.stdout == "orders:0: offset 0\norders:1: offset 0\n"
     assert (
