@@ -6,13 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 from kafka_client.cluster import Cluster, TopicPartition
-from kafka_client.errors import ClientError, UnknownOutcome
+from kafka_client.errors import BrokerError, ClientError, UnknownOutcome
 from kafka_client.requests import TopicSettings, describe_topic_configs, produce
 from kafkafs.cli.common.ending import fail
 from kafkafs.views import TEXT_VIEWS, TextView
+from storage.errors import InvalidRecord
 from storage.log.partitioner import Partitioner
 from storage.record.header import size_at
 from storage.settings.config import LogConfig
+
+# Codes of refused records: CORRUPT_MESSAGE (of old brokers, if a key is missing),
+# MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD.
+_OF_RECORDS = frozenset({2, 10, 18, 32, 87})
 
 
 class TopicWriter:
@@ -51,6 +56,8 @@ class TopicWriter:
                     produce(self._cluster, TopicPartition(self._topic, number), batch)
                 except ClientError as error:
                     if not is_begun and not isinstance(error, UnknownOutcome):
+                        if isinstance(error, BrokerError) and error.code in _OF_RECORDS:
+                            raise InvalidRecord(str(error)) from None
                         raise
                     raise self._unfinished(error, count) from None
                 is_begun = True

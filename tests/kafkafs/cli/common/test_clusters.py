@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from kafkafs.cli import main
 from storage import Record
 from storage import encode as encode_batch
+from storage.record.batch import decode_plain
 from storage.record.compression import ZSTD
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT, pack, parse_header
@@ -29,7 +30,7 @@ from tests.kafkafs.cli.test_json import checked
 from tests.storage.logs import NOW_MS
 from tests.storage.old_logs import messages, wrapper
 
-NOT_ALLOWED, NO_TOPIC, TOO_LARGE, TIMED_OUT = 29, 3, 10, 7
+NOT_ALLOWED, NO_TOPIC, TOO_LARGE, TIMED_OUT, NO_KEY = 29, 3, 10, 7, 87
 COUNT = 40
 #: The commands, and what each of them asks a broker.
 COMMANDS: dict[str, list[str]] = {
@@ -523,6 +524,27 @@ def test_a_line_that_is_refused(broker: OneBroker) -> None:
     }
     refusal = "kafkafs: line 1 of standard input: t:0: MESSAGE_TOO_LARGE; nothing was appended\n"
     assert append(broker) == (3, refusal)
+
+
+@pytest.mark.parametrize("code", [TOO_LARGE, NO_KEY])
+def test_a_line_that_the_broker_refuses(broker: OneBroker, code: int) -> None:
+    """… is named, and the lines before it are in the topic."""
+    produced: list[bytes | None] = []
+
+    def answer(version: int, data: Struct) -> Struct:
+        found = broker.produce(version, data)
+        values = [each.value for each in decode_plain(broker.produced[-1])]
+        if b"bad" in values:
+            found["responses"][0]["partitionResponses"][0] |= {"errorCode": code, "baseOffset": -1}
+        else:
+            produced.extend(values)
+        return found
+
+    broker.answers["Produce"] = answer
+    status, said = append(broker, "a\nb\nc\nbad\nd\n")
+    assert (status, produced) == (3, [b"a", b"b", b"c"])
+    assert said.startswith("kafkafs: line 4 of standard input: t:0: ")
+    assert said.endswith("; all lines before it were appended\n")
 
 
 @pytest.mark.parametrize("results", [[], [{"resourceName": "t", "configs": [SIZE_WITHOUT_NUMBER]}]])
