@@ -62,6 +62,16 @@ def free_port() -> int:
             return port
 
 
+def stored(directory: Path) -> bytes:
+    """Return the bytes of a partition's logs: of one moment, even beside a cleaner."""
+    while True:
+        logs = sorted(directory.glob("*.log"))
+        with contextlib.suppress(FileNotFoundError):
+            data = b"".join(path.read_bytes() for path in logs)
+            if sorted(directory.glob("*.log")) == logs and not any(directory.glob("*.swap")):
+                return data
+
+
 def write_properties(path: Path, settings: Mapping[str, object]) -> None:
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 

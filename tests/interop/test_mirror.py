@@ -32,7 +32,7 @@ from storage.state import checkpoint_file, mirror_file
 from storage.verify.verify import verify
 from tests.fork_server import KAFKAFS
 from tests.interop import clients
-from tests.interop.brokers import Broker, OldBroker
+from tests.interop.brokers import Broker, OldBroker, stored
 from tests.interop.clients import Sender
 from tests.interop.kafka_tools import dump_log_segments
 from tests.interop.workload import OPEN_MS
@@ -77,10 +77,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def records(prefix: bytes, count: int) -> list[Record]:
     return [Record(number, T + number, 0, prefix, prefix * number) for number in range(count)]
-
-
-def stored(directory: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
 class Run:
@@ -532,7 +528,7 @@ def run_without_marker(
 
     def has_marker() -> bool:
         plain.send(topic, keyed("a", "b", size=1500))
-        return any(has_producer(path.read_bytes()) for path in directory.glob("*.log"))
+        return has_producer(stored(directory))
 
     until(lambda: not has_marker())
     return run, sender

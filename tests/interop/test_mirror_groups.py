@@ -25,9 +25,9 @@ from storage.manager import LogManager
 from storage.state import checkpoint_file, mirror_file
 from storage.verify.verify import verify
 from tests.interop import clients
-from tests.interop.brokers import Broker, OldBroker
+from tests.interop.brokers import Broker, OldBroker, stored
 from tests.interop.clients import Sender
-from tests.interop.test_mirror import Run, records, stored
+from tests.interop.test_mirror import Run, records
 from tests.waits import HANG_S, until
 
 OFFSETS = "__consumer_offsets"

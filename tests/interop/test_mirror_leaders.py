@@ -21,17 +21,13 @@ from storage import Record, encode
 from storage.manager import LogManager
 from storage.verify.verify import verify
 from tests.interop import clients
-from tests.interop.brokers import Member
+from tests.interop.brokers import Member, stored
 from tests.waits import HANG_S
 
 pytestmark = pytest.mark.soak
 
 MOVED, UNCLEAN = TopicPartition("moved", 0), TopicPartition("unclean", 0)
 KEPT, LOST, AFTER = 20, 15, 30
-
-
-def stored(directory: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
 def test_a_mirror_has_what_the_new_leaders_have(

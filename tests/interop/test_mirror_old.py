@@ -14,10 +14,10 @@ from storage.manager import LogManager
 from storage.state import mirror_file
 from storage.verify.verify import verify
 from tests.interop import clients
-from tests.interop.brokers import OldBroker
+from tests.interop.brokers import OldBroker, stored
 from tests.interop.clients import Sender
 from tests.interop.kafka_tools import POM_2_4
-from tests.interop.test_mirror import Run, mirrored, records, stored
+from tests.interop.test_mirror import Run, mirrored, records
 from tests.interop.test_mirror_groups import OFFSETS, allowed, committed
 from tests.interop.workload import CODECS
 from tests.waits import HANG_S, until

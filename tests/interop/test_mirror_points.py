@@ -24,9 +24,9 @@ from storage.files import Files
 from storage.state import point_file
 from storage.state.point_file import INVALID, SPLIT, VALID, Point, Range
 from tests.interop import clients
-from tests.interop.brokers import Broker
+from tests.interop.brokers import Broker, stored
 from tests.interop.clients import Sender
-from tests.interop.test_mirror import Run, T, records, stored
+from tests.interop.test_mirror import Run, T, records
 from tests.interop.test_mirror_groups import allowed
 from tests.waits import HANG_S, until
 
