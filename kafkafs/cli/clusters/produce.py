@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.errors import BrokerError, ClientError, UnknownOutcome
@@ -21,13 +21,13 @@ _OF_RECORDS = frozenset({2, 10, 18, 32, 87})
 
 
 class TopicWriter:
-    """Appends to a topic by the keys of records, or to its one partition that is given."""
+    """Appends to one partition of a topic or, if `partition` is None, by the keys of records."""
 
-    def __init__(self, cluster: Cluster, partitions: Sequence[TopicPartition], view: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, partition: int | None, view: str) -> None:
         self._cluster = cluster
-        self._topic = partitions[0].topic
-        self._only = partitions[0] if len(partitions) == 1 else None
-        self._numbers = [each.partition for each in partitions]
+        self._topic = topic
+        self._partition = partition
+        self._numbers: Collection[int] = ()
         self._view: TextView = TEXT_VIEWS[view]()
         self._partitioner = Partitioner()
         found = describe_topic_configs(cluster, [self._topic]).get(self._topic)
@@ -44,9 +44,11 @@ class TopicWriter:
         """
         now_ms = time.time_ns() // 1_000_000
         batches, _ = self._view.parse(data, 0, len(data), now_ms, self._limit)
-        if self._only is not None:
-            parts, sticky = {self._only.partition: batches}, None
+        if self._partition is not None:
+            parts, sticky = {self._partition: batches}, None
         else:
+            # Partitions may have been added before the last request.
+            self._numbers = self._cluster.metadata.topics[self._topic].partitions or self._numbers
             parts, sticky = self._partitioner.route(batches, self._numbers, self._limit)
         count = data.count(b"\n")
         is_begun = False

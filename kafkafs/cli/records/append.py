@@ -141,9 +141,9 @@ def _append_to_cluster(words: Sequence[str], client: Client, view: str) -> None:
     if sys.stdin is None:
         raise fail("standard input is closed")
     with client.connected(address.brokers) as cluster:
-        partitions = [each for each, _ in partitions_of(cluster, address, out.report)]
-        if partitions:
-            _append(TopicWriter(cluster, partitions, view).write, view, None)
+        if partitions_of(cluster, address, out.report):
+            topic, partition = str(address.places[0].topic), address.places[0].partition
+            _append(TopicWriter(cluster, topic, partition, view).write, view, None)
     end(failed=out.has_failed)
 
 

@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from kafka_client.cluster import Cluster
+from kafka_client.properties import ClientSettings
 from kafkafs.cli import main
+from kafkafs.cli.clusters.produce import TopicWriter
 from storage import Record
 from storage import encode as encode_batch
 from storage.record.batch import decode_plain
@@ -60,6 +63,7 @@ class OneBroker(FakeBroker):
         # The aborted transactions: producer, first and last offset.
         self.aborted: list[tuple[int, int, int]] = []
         self.log_start = 0
+        self.partitions = 1
         self.produced: list[bytes] = []
         self.answers |= {
             "Metadata": self._metadata,
@@ -84,13 +88,14 @@ class OneBroker(FakeBroker):
         part: dict[str, Any] = {"partitionIndex": 0, "leaderId": 1, "leaderEpoch": 0}
         part |= {"replicaNodes": [1], "isrNodes": [1]}
         asked = data["topics"]
+        parts = [part | {"partitionIndex": number} for number in range(self.partitions)]
         names = [b"t", b"secret"] if asked is None else [each["name"] for each in asked]
         topics = [
             {
                 "name": name,
                 "topicId": name.ljust(16),
                 "errorCode": 0 if name in (b"t", b"secret") else NO_TOPIC,
-                "partitions": [part] if name in (b"t", b"secret") else [],
+                "partitions": parts if name in (b"t", b"secret") else [],
             }
             for name in names
         ]
@@ -524,6 +529,26 @@ def test_a_line_that_is_refused(broker: OneBroker) -> None:
     }
     refusal = "kafkafs: line 1 of standard input: t:0: MESSAGE_TOO_LARGE; nothing was appended\n"
     assert append(broker) == (3, refusal)
+
+
+def test_partitions_that_are_added_get_their_keys(broker: OneBroker) -> None:
+    lines = b"".join(b"%d\tvalue\n" % number for number in range(100))
+    written_to: set[int] = set()
+
+    def answer(version: int, data: Struct) -> Struct:
+        written_to.add(data["topicData"][0]["partitionData"][0]["index"])
+        return broker.produce(version, data)
+
+    broker.answers["Produce"] = answer
+    with Cluster([broker.address], ClientSettings()) as cluster:
+        cluster.refresh(["t"])
+        keyed, only = (TopicWriter(cluster, "t", number, "kv") for number in (None, 0))
+        keyed.write(lines)
+        broker.partitions = 4
+        only.write(lines)
+        assert written_to == {0}
+        keyed.write(lines)
+        assert written_to == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("code", [TOO_LARGE, NO_KEY])
