@@ -86,6 +86,16 @@ def test_it_tries_again(topic: Topic, tmp_path: Path) -> None:
     assert topic.position() == topic.position("b") == 10
 
 
+def test_a_batch_that_waits_for_another_attempt_counts_as_read(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """So the limit of records holds when it is handled at last."""
+    script = f"[ -e {tmp_path}/failed ] || {{ touch {tmp_path}/failed; exit 1; }}; cat"
+    done = topic.consume("--max-records", 12, "--on-failure", "retry", "--exec", script)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 12)
+    assert (topic.position() or 0) + (topic.position("b") or 0) == 12
+
+
 def test_while_it_pauses_it_is_idle(topic: Topic) -> None:
     """Also when something comes meanwhile."""
     script = "[ $KAFKAFS_FIRST_OFFSET != 0 ]"

@@ -201,7 +201,11 @@ class Consumer:
             return turn.due is None or now >= turn.due
         limits = rules.limits
         if self._left is not None:
-            limits = limits._replace(records=min(limits.records, self._left))
+            # Batches that wait for another attempt count, too.
+            waiting = sum(each.batch.records for each in self._turns.values() if each.batch)
+            if waiting >= self._left:
+                return False
+            limits = limits._replace(records=min(limits.records, self._left - waiting))
         while turn.batch is None:
             if not reader.at_end:
                 reader.fill(rules.limits)
