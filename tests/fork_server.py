@@ -51,7 +51,6 @@ PROGRAMS = (
     ("-c", "from kafkafs.cli import main; main()"),
     ("-m", "tests.mount.line_writer"),
     ("-m", "tests.mount.steered_daemon"),
-    ("-m", "tests.mount.tailer"),
     ("-m", "tests.kafkafs.fuse.bare_file_system"),
     ("-m", "tests.start_facts"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,32 +191,6 @@ class Tail:
         self._running.__exit__()
 
 
-class Tailer:
-    """A shipper that is started for what has come, and ends."""
-
-    rounds = ROUNDS
-
-    def __init__(self, file: Path, scratch: Path) -> None:
-        self._out = scratch / "out"
-        self._command = [
-            *(sys.executable, "-m", "tests.mount.tailer"),
-            *(str(file), str(scratch / "state"), str(self._out)),
-        ]
-
-    def caught_up(self, last: bytes) -> None:
-        subprocess.run(self._command, check=True, cwd=Path(__file__).parents[2])
-        assert last in self.text()
-
-    def restart(self) -> None:
-        """It is, whenever it is to catch up."""
-
-    def text(self) -> bytes:
-        return self._out.read_bytes()
-
-    def close(self) -> None:
-        """It does not run."""
-
-
 _RSYSLOG = """
 global(workDirectory="{scratch}" maxMessageSize="64k" inputs.timeout.shutdown="{hang_ms}")
 main_queue(queue.timeoutShutdown="{hang_ms}" queue.timeoutEnqueue="{hang_ms}")
@@ -266,10 +239,10 @@ class Rsyslog:
         self._process.wait()
 
 
-Shipper = Tail | Tailer | Rsyslog
+Shipper = Tail | Rsyslog
 
 
-@pytest.fixture(params=[Tail, Tailer, Rsyslog])
+@pytest.fixture(params=[Tail, Rsyslog])
 def shipper(request: pytest.FixtureRequest, orders: Path, tmp_path: Path) -> Iterator[Shipper]:
     scratch = tmp_path / "shipper"
     scratch.mkdir()

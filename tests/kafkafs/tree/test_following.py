@@ -381,56 +381,6 @@ def test_what_is_written_over_while_it_is_read_is_never_shown(beside: Beside, wa
         read(handle, 5, 7)
 
 
-def test_several_cuts(beside: Beside) -> None:
-    tree, partition = beside.tree, beside.partition
-    nodes = []
-    for number in range(4):
-        partition.append(b"a%d" % number)
-        tree.attributes(tree.file())
-        partition.append(b"b%d" % number)
-        node = tree.file()
-        nodes.append((node, tree.open(node), beside.size(node)))
-        assert read(nodes[-1][1]) == partition.text()
-        partition.truncate(partition.next_offset - 1)
-        assert tree.read("t/0") == partition.text()
-    assert partition.text() == b"zero\na0\na1\na2\na3\n"
-    for number, (node, handle, size) in enumerate(nodes):
-        shown = b"zero\n" + b"".join(b"a%d\n" % n for n in range(number + 1))
-        assert read(handle, 0, size) == shown
-        assert beside.size(node) == size + 6 * (3 - number)
-        for later in range(number + 1, 4):
-            at = size + 6 * (later - number - 1)
-            assert read(handle, at, 6) == b"a%d\n" % later
-            with pytest.raises(SegmentGone):
-                read(handle, at + 3, 3)
-
-
-def test_delete_records(beside: Beside) -> None:
-    tree, partition = beside.tree, beside.partition
-    fill(partition)
-    node = tree.file()
-    handle = tree.open(node)
-    before = partition.text()
-    assert beside.size(node) == len(before)
-    partition.delete_records(5)
-    tree.fs.partitions.tick()
-    assert tree.file() is not node
-    assert tree.read("t/0") == partition.text()
-    partition.append(b"more")
-    assert beside.size(node) == len(before) + 5
-    assert read(handle) == before + b"more\n"
-
-
-def test_what_changes_while_mounted_is_remembered(beside: Beside) -> None:
-    partition = beside.partition
-    fill(partition)
-    beside.tree.file()
-    partition.delete_head(1)
-    inode = beside.tree.file().inode
-    beside.tree.stop()
-    assert beside.mount().file().inode == inode
-
-
 def test_a_view_of_batches_follows_too(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
     fill(partition)
@@ -671,19 +621,6 @@ class Ended:
 
 
 UNTIL = Following(read_only=True, until="high-watermark")
-
-
-def test_until_the_high_watermark(home: Path) -> None:
-    options = Following(read_only=True, until="high-watermark")
-    beside = Beside(home / "data", options)
-    beside.partition.append(b"one")
-    beside.broker.write_high_watermark(beside.partition, 1)
-    tree = beside.mount()
-    with contextlib.closing(_Stop(tree)):
-        node = tree.file()
-        assert tree.read(node) == b"zero\n"
-        beside.broker.write_high_watermark(beside.partition, 2)
-        assert beside.size(node) == 9
 
 
 @pytest.mark.parametrize(

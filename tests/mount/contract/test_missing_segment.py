@@ -17,52 +17,7 @@ PER_SEGMENT = 5
 LINES = [b"%02d" % number + b"x" * 600 + b"\n" for number in range(4 * PER_SEGMENT)]
 
 
-@pytest.mark.parametrize(("number", "how"), [(0, "mount"), (1, "kill")])
-def test_the_rest_is_read_and_appended_to(tmp_path: Path, number: int, how: str) -> None:
-    (tmp_path / "data").mkdir()
-    first, behind = number * PER_SEGMENT, (number + 1) * PER_SEGMENT
-    with mounted(tmp_path) as mount:
-        orders = mount.topic()
-        for at, line in enumerate(LINES):
-            if at and at % PER_SEGMENT == 0:
-                do(orders, "roll", "run")
-            append(orders, line)
-        size = int(mount.run("stat -c %s $orders", orders=orders))
-        mount.stop()
-        path = mount.data / "orders-0" / f"{first:020d}.log"
-        whole = path.read_bytes()
-        path.unlink()
-        mount.start()
-        if how == "kill":
-            mount.kill()
-            mount.start()
-        assert int(mount.run("stat -c %s $orders", orders=orders)) == size == len(b"".join(LINES))
-        shown = mount.sh("cat $orders", orders=orders)
-        assert shown.returncode == 1
-        assert shown.stdout == b"".join(LINES[:first])
-        assert os.strerror(errno.EIO).encode() in shown.stderr
-        rest = b"".join(LINES[behind:])
-        assert mount.run("cat $orders@$behind", orders=orders, behind=behind) == rest
-        assert mount.run("tail -c $count $orders", orders=orders, count=len(rest)) == rest
-        assert mount.run("tail -n 3 $orders", orders=orders) == b"".join(LINES[-3:])
-        found = mount.run("grep -c x $orders@$behind", orders=orders, behind=behind)
-        assert int(found) == len(LINES) - behind
-        assert mount.sh("cat $orders@$first", orders=orders, first=first).returncode == 1
-        for name in ("log", "topics"):
-            said = (mount.path / ".kafkafs" / name).read_text()
-            assert f"offsets {first} to {behind - 1}" in said
-            assert str(path) in said
-        mount.run("echo more >> $orders", orders=orders)
-        assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
-        # The user restores the file.
-        mount.stop()
-        path.write_bytes(whole)
-        mount.start()
-        assert mount.run("cat $orders", orders=orders) == b"".join(LINES) + b"more\n"
-        assert "#" not in (mount.path / ".kafkafs" / "topics").read_text()
-
-
-FIRST, BEHIND = PER_SEGMENT, 2 * PER_SEGMENT
+FIRST = PER_SEGMENT
 WHOLE = b"".join(LINES)
 
 
@@ -74,17 +29,22 @@ def fill(orders: Path) -> None:
 
 
 def lose(path: Path, how: str) -> int:
-    """Delete the file of a segment, or its second half. Return the first lost offset."""
+    """Delete the file of a segment, or its second half. Return how many records are left of it."""
     if how == "rm":
         path.unlink()
-        return FIRST
+        return 0
     os.truncate(path, path.stat().st_size // 2)
-    return FIRST + PER_SEGMENT // 2
+    return PER_SEGMENT // 2
 
 
-@pytest.mark.parametrize(("how", "looked"), [("rm", False), ("cut", True)])
-def test_under_its_own_writer(tmp_path: Path, how: str, looked: bool) -> None:
-    """As after a restart, without one."""
+@pytest.mark.parametrize(
+    ("how", "looked", "first"), [("rm", False, 0), ("rm", False, FIRST), ("cut", True, FIRST)]
+)
+def test_the_rest_is_read_and_appended_to(
+    tmp_path: Path, how: str, looked: bool, first: int
+) -> None:
+    """Under its own writer without a restart, with one, and after a kill."""
+    behind = first + PER_SEGMENT
     with steered(tmp_path) as mount:
         orders = mount.topic()
         fill(orders)
@@ -92,33 +52,41 @@ def test_under_its_own_writer(tmp_path: Path, how: str, looked: bool) -> None:
         if looked:
             assert orders.read_bytes() == WHOLE
             mount.daemon.close_files()
-        path = mount.data / "orders-0" / f"{FIRST:020d}.log"
-        lost = lose(path, how)
-        for _ in "without a restart", "with one":
+        path = mount.data / "orders-0" / f"{first:020d}.log"
+        whole = path.read_bytes()
+        lost = first + lose(path, how)
+        for end in (mount.stop, mount.kill, mount.stop):
             assert int(mount.run("stat -c %s $orders", orders=orders)) == len(WHOLE)
             mount.run("ls -l orders")
             shown = mount.sh("cat $orders", orders=orders)
             assert shown.returncode == 1
             assert shown.stdout == b"".join(LINES[:lost])
             assert os.strerror(errno.EIO).encode() in shown.stderr
-            rest = b"".join(LINES[BEHIND:])
-            assert mount.run("cat $orders@$behind", orders=orders, behind=BEHIND) == rest
+            rest = b"".join(LINES[behind:])
+            assert mount.run("cat $orders@$behind", orders=orders, behind=behind) == rest
             assert mount.run("tail -c $count $orders", orders=orders, count=len(rest)) == rest
             assert mount.run("tail -n 3 $orders", orders=orders) == b"".join(LINES[-3:])
             assert mount.sh("cat $orders@$lost", orders=orders, lost=lost).returncode == 1
             for name in ("log", "topics"):
                 said = (mount.path / ".kafkafs" / name).read_text()
-                assert f"offsets {lost} to {BEHIND - 1} are damaged" in said
+                assert f"offsets {lost} to {behind - 1} are damaged" in said
                 assert str(path) in said
             assert kafkafs("verify", mount.data).returncode == 1
-            mount.restart()
+            end()
+            mount.start()
         mount.run("echo more >> $orders", orders=orders)
         assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
         mount.stop()
-        assert kafkafs("repair", "--apply", mount.data, "--accept-loss").returncode == 0
+        left = WHOLE
+        if first:
+            assert kafkafs("repair", "--apply", mount.data, "--accept-loss").returncode == 0
+            left = b"".join([*LINES[:lost], *LINES[behind:]])
+        else:
+            # The user restores the file.
+            path.write_bytes(whole)
         mount.start()
-        left = b"".join([*LINES[:lost], *LINES[BEHIND:]])
         assert mount.run("cat $orders", orders=orders) == left + b"more\n"
+        assert "#" not in (mount.path / ".kafkafs/topics").read_text()
 
 
 def test_its_writer_goes_on(tmp_path: Path) -> None:

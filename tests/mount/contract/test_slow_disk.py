@@ -22,7 +22,6 @@ from tests.file_systems import unmount
 from tests.mount.contract.conftest import flush_only_when_asked, new_topic
 from tests.mount.contract.test_stalls import everything_else_goes_on, log_name
 from tests.mount.contract.writing import append, opened
-from tests.mount.mounting import fails
 from tests.mount.steering import Hold, SteeredMount, steered
 from tests.waits import HANG_S
 
@@ -164,19 +163,6 @@ def test_stat_open_and_read_wait_for_what_was_written_before(
     ]
 
 
-def test_the_end_of_a_line_is_seen_by_who_comes_after_it(
-    steered_mount: SteeredMount, orders: Path
-) -> None:
-    """`printf n >> p; tail -n1 p`"""
-    with steered_mount.held("pwrite", log_name(orders)) as hold:
-        steered_mount.run('printf n >> "$P"', P=orders)
-        hold.wait()
-        tail = Doing(lambda: steered_mount.run('tail -n1 "$P"; stat -c %s "$P"', P=orders))
-        steered_mount.daemon.requests()
-        assert tail.waits
-    assert tail.end() == b"n\n6\n"
-
-
 def test_what_follows_is_appended_behind_it(steered_mount: SteeredMount, orders: Path) -> None:
     """Through other views and handles, in the order in which it was written."""
     views = [orders, orders.parent / ".kv" / "0", orders.parent / ".jsonl" / "0"]
@@ -250,17 +236,6 @@ def test_a_command_for_it_comes_after_what_was_written_before(
 
 
 # -- what goes wrong -----------------------------------------------------------------------------
-
-
-def test_an_error_of_the_disk_reaches_the_writer(steered_mount: SteeredMount, orders: Path) -> None:
-    steered_mount.daemon.fail("pwrite", log_name(orders), "ENOSPC")
-    fails(errno.ENOSPC, append, orders, b"two\n")
-    steered_mount.run('echo max.message.bytes=1000 >> "$T/.config"', T=orders.parent)
-    fails(errno.EMSGSIZE, append, orders, b"x" * 2000 + b"\n")
-    fails(errno.EINVAL, append, orders.parent / ".jsonl" / "0", b"no JSON\n")
-    fails(errno.EINVAL, append, orders.parent / ".batches" / "0", b"no batch, but long enough\n")
-    append(orders, b"three\n")
-    assert orders.read_bytes() == b"one\nthree\n"
 
 
 def test_a_topic_that_is_deleted_meanwhile(steered_mount: SteeredMount, orders: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,47 @@ def test_many_topics_are_all_listed(own: Mount) -> None:
         (own / name).mkdir()
     assert sorted(os.listdir(own.path)) == names
     assert own.run("ls | wc -l; ls -l | wc -l") == b"60\n61\n"
+
+
+@pytest.mark.soak
+def test_a_listing_while_partitions_are_created(mount: Mount) -> None:
+    """A listing has all that was there when it began, each once, whatever comes meanwhile."""
+    topic = mount.path / "late"
+    topic.mkdir()
+    made = 1
+    for number in range(made, 200):
+        (topic / str(number)).touch()
+    made = 200
+    with os.scandir(topic) as entries:
+        first = next(entries).name
+        (topic / str(made)).touch()
+        rest = [entry.name for entry in entries]
+    assert [first, *rest][:made] == [str(number) for number in range(made)]
+    made += 1
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def create() -> None:
+        try:
+            for number in range(made, made + 100):
+                (topic / str(number)).touch()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    creator = threading.Thread(target=create)
+    creator.start()
+    seen = made
+    try:
+        while not done.is_set():
+            names = os.listdir(topic)
+            assert names == [str(number) for number in range(len(names))]
+            assert len(names) >= seen
+            seen = len(names)
+    finally:
+        creator.join()
+    assert not errors
+    assert len(os.listdir(topic)) == made + 100
+    settings = (mount.data / "late-0" / "kafkafs-topic.properties").read_text().splitlines()
+    assert [line.partition("=")[0] for line in settings[1:]] == ["owner"], "made as its topic says"
