@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from collections.abc import Iterator
@@ -262,3 +263,37 @@ def test_rows_are_imported_by_columns(spark: SparkSession, data: Path, tmp_path:
     with LogManager.open(str(data), read_only=True) as manager:
         times = [record.timestamp for log in manager.logs() for record in log.records(0)]
     assert sorted(times) == [row["at"] for row in rows]
+
+
+def test_rows_that_cannot_be_read_are_refused(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    files = {
+        "broken.json": '{"key":"a","value":"1"}\n{broken\n',
+        "cut.json": '{"key":"a","value":"1"}\n{"key":"b","val',
+        "short.csv": "key,value,more\na,1,x\nb,2\n",
+        "long.csv": "key,value\na,1\nb,2,x\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        options = ImportOptions("t", (str(tmp_path / name),), partitions=1)
+        with pytest.raises(Exception, match=r"Unexpected|MALFORMED"):
+            import_.run(spark, str(data), options)
+    # Spark would name the columns of all files as in the first one.
+    for name, text in (("1.csv", "key,value\na,1\n"), ("2.csv", "value,key\n2,b\n")):
+        (tmp_path / name).write_text(text)
+    inputs = tuple(str(tmp_path / name) for name in ("1.csv", "2.csv"))
+    with pytest.raises(Exception, match="header does not conform"):
+        import_.run(spark, str(data), ImportOptions("t", inputs, partitions=1))
+    assert values_of(data, "t") == [[]]
+
+
+def test_csv_is_read_as_other_programs_write_it(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    rows = [("key", "value"), ("a", 'say "hi"'), ("b", "one\ntwo"), (" c ", "\\"), ("#", "x,y")]
+    file = tmp_path / "rows.csv"
+    with file.open("w", newline="") as out:
+        csv.writer(out).writerows(rows)
+    import_.run(spark, str(data), ImportOptions("t", (str(file),), partitions=1))
+    assert values_of(data, "t") == [[(key.encode(), value.encode()) for key, value in rows[1:]]]

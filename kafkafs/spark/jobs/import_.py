@@ -41,6 +41,15 @@ if TYPE_CHECKING:
 
 _SUFFIX = re.compile(r"\.(parquet|json|jsonl|ndjson|csv)(?:\.(?:gz|bz2|zst|lz4|snappy))?$")
 
+# CSV as in RFC 4180. Each file has a header, and each row has all columns.
+_CSV = {
+    "header": "true",
+    "enforceSchema": "false",
+    "columnPruning": "false",
+    "multiLine": "true",
+    "escape": '"',
+}
+
 
 class _Input(NamedTuple):
     """The files in order, the paths for Spark, and the format."""
@@ -219,9 +228,10 @@ def _name(options: ImportOptions, found: _Input) -> str:
 
 def _read(session: SparkSession, found: _Input) -> DataFrame:
     if found.format != "text":
-        reader = session.read.format(found.format)
+        # By default Spark makes nulls of what it cannot read.
+        reader = session.read.format(found.format).option("mode", "FAILFAST")
         if found.format == "csv":
-            reader = reader.option("header", "true")
+            reader = reader.options(**_CSV)
         return reader.load([_escaped(name) for name in found.sources])
     # As in the mount only a newline ends a line, and its bytes stay unchanged.
     reader = session.read.option("lineSep", "\n")
