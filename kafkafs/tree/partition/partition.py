@@ -723,7 +723,7 @@ class Partition:
         self._carry_out(rewrite, lambda text: text.removing(0), is_done=True)
 
     def truncating(self) -> None:
-        """Another process has truncated the log: its new segments are about to be taken."""
+        """The log is about to be truncated, or to take the segments after a truncation."""
         for text in self.texts.values():
             text.note_bound()
 
