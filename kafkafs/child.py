@@ -1,8 +1,9 @@
-"""Asks what may never answer: a function that runs in a child process, with limited patience.
+"""Runs a function that may never return in a child process, and waits for it with a time limit.
 
 A process that waits for a file system which does not answer can often not be killed before the
-file system ends. So the child waits in place of its parent, which leaves it behind then; the child
-holds no file or terminal of its parent, and ends as soon as it gets on.
+file system ends. So the child waits in place of its parent. After the time limit, the parent goes
+on without the child. The child holds no file or terminal of its parent, and exits when the
+function returns.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class Child(Generic[T]):
         self._said = bytearray()
 
     def result(self, patience_s: float) -> T:
-        """What the function returns, or raises; NoAnswer where that takes longer than this, and
-        then this may be called again.
+        """Return what the function returns, or raise what it raises. Errors: NoAnswer if that takes
+        longer than `patience_s`; then this can be called again.
         """
         until = time.monotonic() + patience_s
         while self._pipe is not None:

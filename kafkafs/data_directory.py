@@ -1,7 +1,7 @@
 """Recognises what a user gives instead of a data directory, and says what to give.
 
 A command that is pointed at a mount, at another program's directory or at a single partition must
-neither call it whole nor write into it.  What a directory holds says `storage.directory.contents`.
+neither call it whole nor write into it. `storage.directory.contents` finds what a directory holds.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 it.
 
 A newline in a name would forge a line of a log, an escape sequence would write over a terminal, and
-bytes that are no UTF-8 cannot be written at all.  What writes text for people passes it through
-here, once, where it is written: the log of events, the files that show facts, metrics, and what
-commands print.  What is data stays as it is: the views, and ``dump``.
+bytes that are no UTF-8 cannot be written at all. All text for people passes through here once,
+where it is written: the log of events, the files that show facts, metrics, and what commands print.
+Data stays as it is: the views, and ``dump``.
 
 Pure.
 """
@@ -25,7 +25,7 @@ def one_line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """As ``one_line``, but newlines stay: a text whose lines are the program's own."""
+    """Escape a text as ``one_line`` does, except for newlines, which the program has written."""
     if text.isascii() and not text.encode().translate(None, _PLAIN):
         # Nearly all are so, and some have megabytes.
         return text

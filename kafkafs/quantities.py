@@ -1,6 +1,6 @@
 """Sizes and times among the values of a report, and how people read them.
 
-What prints them decides between these texts and plain numbers. Pure.
+The code that prints them decides between these texts and plain numbers. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 Value: TypeAlias = str | int | float | bool | None
-"""What a cell of a table holds; None is what is not known, or not there."""
+"""The content of a cell in a table; None if it is not known, or not there."""
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 

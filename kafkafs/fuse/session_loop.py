@@ -4,9 +4,9 @@ pyfuse3 runs several worker tasks. Each takes a lock, waits until the FUSE
 descriptor is readable, releases the lock, receives one request and answers
 it. With trio's own parts most of a request's time goes into the scheduler:
 trio's lock hands itself over to the next worker, and every wait arms epoll
-anew.  pyfuse3 takes both parts from its module attribute `trio`, which
-`pyfuse3.asyncio.enable()` replaces; `install` puts a namespace there that
-is trio but for two parts:
+again. pyfuse3 takes both parts from its module attribute `trio`, which
+`pyfuse3.asyncio.enable()` replaces. `install` puts a namespace there that
+has all of trio, with two other parts:
 
 - `BargingLock`: a release wakes one waiter but leaves the lock free, so the
   worker that has just answered goes straight back to reading.

@@ -38,7 +38,7 @@ cdef inline uint8_t *put_date(uint8_t *out, int64_t days) noexcept nogil:
 
 
 cdef inline uint8_t *put_time(uint8_t *out, int64_t time, int64_t second) noexcept nogil:
-    """Write a time of the day in units of which a second has so many; NULL if it is out of range.
+    """Write a time of the day. `second`: units per second. Returns NULL if it is out of range.
 
     The byte before it is a quote or a T, and stays.
     """

@@ -278,7 +278,7 @@ cdef inline uint8_t *put_string(
     cdef int64_t plain
     cdef int64_t left
     # How many bytes escapes may add before the loop measures the rest. It leaves room for one more
-    # block, which adds at most 80 bytes, for 16 bytes behind it, and for the two quotes.
+    # block, which adds at most 80 bytes, for 16 bytes after it, and for the two quotes.
     cdef int64_t spare = base64_size(size) - size + 128 - 80 - 16 - 2
     out[0] = c'"'
     out += 1
@@ -292,7 +292,7 @@ cdef inline uint8_t *put_string(
             block = pad
         found = copy16(out, block)
         if left < 16:
-            # Drop the bytes behind the end, at most 16.
+            # Drop the bytes after the end, at most 16.
             found &= (<uint32_t> 1 << left) - 1
             plain = put_escaped(&out, block, found)
             if plain == 16:
@@ -370,7 +370,7 @@ cdef inline const uint8_t *take_string(
                 continue
             at += take_escapes(&out, at, found)
         else:
-            # The zeros behind the end are special bytes, so the copy stops there.
+            # The zeros after the end are special bytes, so the copy stops there.
             memset(pad, 0, 16)
             memcpy(pad, at, min(end - at, <int64_t> 16))
             plain = lowest_bit(copy16(out, pad) | 0x10000)

@@ -88,7 +88,7 @@ cdef inline uint8_t *escape_word(uint8_t *out, uint64_t word, int64_t size) noex
 cdef inline uint8_t *escape(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """Write a key or a value, escaped. Touches up to BLOCK bytes behind it."""
+    """Write a key or a value, escaped. Touches up to BLOCK bytes after it."""
     cdef const uint8_t *block_end
     while size >= BLOCK:
         if copy_block(out, at):
@@ -216,7 +216,7 @@ cdef const char *REASON = (
 cdef inline const uint8_t *unescape(
     const uint8_t *at, const uint8_t *end, uint8_t **out_position
 ) noexcept nogil:
-    """Write the bytes that a field's text stands for; touches up to a word behind them.
+    """Write the bytes that a field's text stands for; touches up to a word after them.
 
     Returns NULL, or the backslash that begins no escape.
     """

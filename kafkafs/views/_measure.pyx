@@ -1,4 +1,4 @@
-"""What the views' hot loops share: cursors, measures, and the entries of the line index.
+"""The common parts of the views' hot loops: cursors, measures, and entries of the line index.
 
 A loop takes a window of a segment's `.log` file: `data[:data_size]`, read at file position
 `data_position`. It goes through the window as far as it can, and stores where it stopped in a

@@ -51,7 +51,7 @@ cdef struct Progress:
     const uint8_t *newline  # the end of the line
     const uint8_t *input_end
     uint8_t *out
-    uint8_t *out_end  # a loop may touch COPY_STEP bytes behind it
+    uint8_t *out_end  # a loop may touch COPY_STEP bytes after it
     int64_t batch_room
     uint64_t offset_bits  # `zigzag_bits` of the next offset delta; twice the batch's records
     int64_t needed  # the bytes for which there was no room

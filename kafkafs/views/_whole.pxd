@@ -43,7 +43,7 @@ cdef struct WholeRecord:
     int64_t offset
     int64_t timestamp  # milliseconds; -1: none
     bint append_time  # whether the timestamp is the broker's (LogAppendTime), not the producer's
-    # The end of the readable bytes: at the record's end or behind it.
+    # The end of the readable bytes: at the record's end or after it.
     const uint8_t *readable_end
 
 

@@ -19,7 +19,7 @@ static inline uint64_t kafkafs_escaped_bytes(uint64_t word)
 }
 
 /* Returns a word with the highest bit of each backslash set. It may also set the bits of other
-   bytes behind the first backslash. */
+   bytes after the first backslash. */
 static inline uint64_t kafkafs_backslashes(uint64_t word)
 {
     word ^= KAFKAFS_EVERY_BYTE(0x5C);

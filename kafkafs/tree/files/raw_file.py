@@ -7,17 +7,18 @@ set aside) nor files that wait for deletion. A file that replaces another has an
 An open file has no descriptor of its own, so that nobody takes all that the daemon may have. It
 reads its segment's log by the segment's descriptor. Any other file is in memory where it is small,
 else each read opens it. An open file does not keep a deleted segment on the disk: once
-file.delete.delay.ms is over, a read fails with ESTALE. A segment is told by its file's identity,
-not by its name: what replaces it is in the log before its files have their names.
+file.delete.delay.ms is over, a read fails with ESTALE. The identity of its file tells a segment
+from others, not the name: a segment that replaces it is in the log before its files have their
+names.
 
 The log of a sealed segment is *fixed*: neither its bytes nor its attributes change, so the page
 cache serves it on every mount. Its inode number hashes the file's size and time, too: what was
 cached of it before it was sealed, which may end in zeros, is of another inode, and so is what it
-holds after a broker has cut the log down into it and let it grow again. Who has it open from before
-that keeps the size and what the kernel has, and reads no more: ESTALE.
+holds after a broker has cut the log down into it and let it grow again. A file that was opened
+before that keeps the size and what the kernel has; other reads fail with ESTALE.
 
-The active segment's log grows. A sealed index may be cut by another process and is then made anew
-in place; it is small, so like the rest of what may change it is read past the page cache.
+The active segment's log grows. Another process may cut a sealed index, and then writes it again in
+place. An index is small. So like all files that may change, it is read past the page cache.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ class RawFile(Node):
         return found
 
     def _nameless_stat(self) -> os.stat_result:
-        """What the name does not lead to any more, while it is open. ESTALE."""
+        """Return the stat of an open file that has lost its name. ESTALE if none is open."""
         handle = next(iter(tuple(self.handles)), None)
         if handle is None:
             raise self.stale()
