@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.errors import InvalidConfig
@@ -69,100 +69,13 @@ def going(log: LogFacts, config: LogConfig = FOREVER) -> list[int]:
     return [doomed.segment.base_offset for doomed in decision.doomed]
 
 
-# -- log start -----------------------------------------------------------------------------------
+# -- Kafka's policy --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [(0, []), (10, []), (11, [0]), (22, [0]), (23, [0, 11]), (25, [0, 11]), (40, [0, 11])],
-)
-@pytest.mark.parametrize("policy", [(), ("delete",), ("compact",), ("delete", "compact")])
-def test_log_start(start: int, expected: list[int], policy: tuple[str, ...]) -> None:
-    """The articles' example: bases 0, 11 and 23, log start 25: 0 and 11 go."""
-    log = facts(5, 5, 5, bases=[0, 11, 23], end=40, start=start)
-    assert going(log, replace(FOREVER, cleanup_policy=policy)) == expected
-
-
-# -- size ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "limit", "expected"),
-    [
-        ([100, 100, 100], -1, []),
-        ([100, 100, 100], -(2**63), []),
-        ([100, 100, 100], 301, []),
-        ([100, 100, 100], 300, []),
-        ([100, 100, 100], 201, []),
-        ([100, 100, 100], 200, [0]),
-        ([100, 100, 100], 199, [0]),
-        ([100, 100, 100], 100, [0, 10]),
-        ([100, 100, 100], 1, [0, 10]),
-        ([100, 100, 100], 0, [0, 10, 20]),
-        ([100, 100, 0], 0, [0, 10]),
-        ([100, 100, 0], 100, [0]),
-        ([0, 100, 100], 200, [0]),
-        ([100], 0, [0]),
-        ([0], 0, []),
-        ([500, 1, 1], 100, []),
-        ([1, 500, 1], 100, [0]),
-        ([2**62, 2**62, 2**62], LONG_MAX, [0]),
-        ([2**62, 2**62, 2**62 - 1], LONG_MAX, [0]),
-        ([2**62, 2**62, 2**62 - 2], LONG_MAX, []),
-        ([2**62, 1, 2**53 + 1], 2**53 + 2, [0]),
-        ([2**62, 1, 2**53 + 1], 2**53 + 1, [0, 10]),
-    ],
-)
-def test_size_to_the_byte(sizes: list[int], limit: int, expected: list[int]) -> None:
-    assert going(facts(*sizes), replace(FOREVER, retention_bytes=limit)) == expected
-
-
-# -- time ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ages_ms", "limit", "expected"),
-    [
-        ([30, 20, 10], -1, []),
-        ([30, 20, 10], 30, []),
-        ([30, 20, 10], 29, [0]),
-        ([30, 20, 10], 20, [0]),
-        ([30, 20, 10], 19, [0, 10]),
-        ([30, 20, 10], 9, [0, 10, 20]),
-        ([30, 20, 0], 0, [0, 10]),
-        ([30, 20, 1], 0, [0, 10, 20]),
-        ([30, 10, 30], 19, [0]),
-        ([10, 30, 30], 19, []),
-        # A segment from the future keeps all later ones, whatever their age.
-        ([-5, 30, 30], 0, []),
-        ([30, -5, 30], 0, [0]),
-        ([30, 20, 10], LONG_MAX, []),
-    ],
-)
-def test_time_to_the_millisecond(ages_ms: list[int], limit: int, expected: list[int]) -> None:
-    log = facts(100, 100, 100, ages_ms=ages_ms)
-    assert going(log, LogConfig(retention_ms=limit)) == expected
-
-
-# -- together ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("policy", "unknown", "expected"),
-    [
-        (("delete",), (), [0, 10, 20]),
-        (("delete", "compact"), (), [0, 10, 20]),
-        (("compact",), (), [0]),
-        ((), (), [0]),
-        (("delete",), ("retention.ms",), [0]),
-    ],
-)
-def test_what_cleanup_policy_asks_for(
-    policy: tuple[str, ...], unknown: tuple[str, ...], expected: list[int]
-) -> None:
-    log = facts(100, 100, 100, 100, ages_ms=[9, 9, 9, 0], start=15)
-    config = LogConfig(cleanup_policy=policy, unknown=unknown, retention_ms=5, retention_bytes=250)
-    assert going(log, config) == expected
+def test_a_setting_that_is_unknown_deletes_nothing() -> None:
+    log = facts(100, 100, 100, ages_ms=[9, 9, 9], start=15)
+    config = LogConfig(unknown=("retention.ms",), retention_ms=5, retention_bytes=0)
+    assert going(log, config) == [0]
 
 
 def test_each_says_why_with_its_numbers() -> None:
@@ -288,6 +201,7 @@ configs = st.builds(
 
 
 @given(logs(), configs)
+@example(facts(0, 4, 4), replace(FOREVER, retention_bytes=8))
 def test_as_kafkas_loop(log: LogFacts, config: LogConfig) -> None:
     segments = [
         ModelSegment(each.base_offset, (), each.size, 0, 0, each.largest_timestamp_ms, 0)
@@ -486,12 +400,6 @@ def test_a_name_that_two_packages_have(tmp_path: Path) -> None:
     (other / "entry_points.txt").write_text("[kafkafs.retention]\neven = others:even\n")
     with pytest.raises(InvalidConfig, match="even is ambiguous: others:even, somebodys_policies"):
         find_policy("even")
-
-
-def test_oldest_while_stops_at_the_first_that_stays() -> None:
-    log = facts(9, 9, 9)
-    chosen = oldest_while(log, lambda segment: "x" if segment.base_offset != 10 else None)
-    assert [doomed.segment.base_offset for doomed in chosen] == [0]
 
 
 def test_the_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
