@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from storage.compaction._keep import Keeper, map_batch, map_batches
+from storage.compaction._keep import map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.errors import CorruptRecord
-from storage.record.batch import decode, decode_plain, encode
+from storage.record.batch import decode, encode
 from storage.record.compression import ZSTD
 from storage.record.control import ABORT, encode_marker
 from storage.record.plain import recompress
 from tests import oracle
 from tests.guard_page import before_guard_page
-from tests.made_logs import damaged
 from tests.storage.compaction.keep_twin import (
     CONTROL,
     LARGE,
-    NEW_HORIZON,
-    NOW,
     TRANSACTIONAL,
     Figures,
     Twin,
     TwinMap,
     figures,
-    is_simple,
     keeper_of,
-    seal,
     taken,
 )
 from tests.storage.record.test_batch import (
@@ -147,59 +139,6 @@ def test_a_damaged_byte() -> None:
             assert (keeper.keep_batches(view, 0, len(log)) >= 95) == outside, at
         if not outside:
             assert len(made) == keeper.pending == keeper.records_read == 0, at
-
-
-@given(data=damaged(), right=st.booleans())
-def test_damage(data: bytes, right: bool) -> None:
-    """Accepted batches have a right CRC, and come out as the decoder reads them."""
-    if right:
-        data = b"".join(seal_whole(data))
-    with before_guard_page(data) as view:
-        made = OffsetMap(LARGE)
-        at, full = map_batches(made, view, 0, len(data), 0)
-        assert not full
-        made.latest_offset = -1
-        keeper = Keeper(made, now_ms=NOW, horizon_ms=NEW_HORIZON)
-        assert keeper.keep_batches(view, 0, len(data)) == at
-    out, entries = taken(keeper)
-    log = data[:at]
-    assert all(is_simple(batch) for batch in oracle.walk(log))
-    expected = [r for batch in oracle.walk(log) for r in decode(log, batch.position)]
-    assert [r for position, *_ in entries for r in decode(out, position)] == expected
-
-
-def seal_whole(data: bytes) -> Iterable[bytes]:
-    """The bytes, with right CRCs for the batches that are whole."""
-    while len(data) >= 61:
-        size = int.from_bytes(data[8:12], "big", signed=True) + 12
-        if not 61 <= size <= len(data):
-            break
-        yield seal(data[:size])
-        data = data[size:]
-    yield data
-
-
-@given(records=st.binary(max_size=60), count=st.integers(0, 5), legacy=st.booleans())
-def test_any_bytes_as_records(records: bytes, count: int, legacy: bool) -> None:
-    batch = oracle.put_batch(records, count, last_offset_delta=1 << 20)
-    with before_guard_page(batch) as view:
-        made = OffsetMap(LARGE)
-        keeper = keeper_of(Twin(TwinMap(LARGE)))
-        try:
-            full = map_batch(made, view, 0)
-        except CorruptRecord:
-            assert map_batches(made, view, 0, len(batch), 0) == (0, False)
-            assert keeper.keep_batches(view, 0, len(batch)) == 0
-            with pytest.raises(CorruptRecord):
-                keeper.keep_one(view, legacy=legacy)
-            return
-        assert not full
-        found = decode_plain(batch)
-        assert {r.key: made.get(r.key) for r in found if r.key is not None} == {
-            r.key: r.offset for r in found if r.key is not None
-        }
-        assert keeper.keep_one(view, legacy=legacy)[:2] == (count, count)
-        assert keeper.keep_batches(view, 0, len(batch)) == len(batch)
 
 
 @pytest.mark.parametrize("size", range(7, 27))

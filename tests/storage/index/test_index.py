@@ -63,25 +63,6 @@ def is_cold(index: Index, target: int) -> bool:
     return False
 
 
-def test_append_read_and_reopen(tmp_path: Path) -> None:
-    index = opened(tmp_path)
-    assert (index.count, index.capacity, index.data()) == (0, 12, b"")
-    assert not list(tmp_path.iterdir()), "reading makes no file"
-    assert index.lookup(10) == (0, 0)
-    index.extend(pack(1))
-    assert index.entry(0) == (1, 1)
-    index.extend(pack(5, 9))
-    index.extend(b"")
-    assert entries_of(index) == [(1, 1), (5, 5), (9, 9)]
-    assert index.data() == pack(1, 5, 9)
-    index.sync()
-    index.close()
-    index = opened(tmp_path)
-    assert index.data() == pack(1, 5, 9)
-    assert index.entry(2) == (9, 9)
-    index.sync()
-
-
 def test_sizes_and_trims(tmp_path: Path) -> None:
     index, path = opened(tmp_path), tmp_path / "x.index"
     index.presize()
@@ -96,18 +77,6 @@ def test_sizes_and_trims(tmp_path: Path) -> None:
     assert index.data() == pack(1, 2, 3)
     index.close()
     assert opened(tmp_path).count == 12, "it was not trimmed"
-
-
-def test_more_than_its_size_fits(tmp_path: Path) -> None:
-    index = opened(tmp_path)
-    index.presize()
-    index.extend(pack(*range(20)))
-    assert index.count == 20
-    assert index.entry(19) == (19, 19)
-    index.presize()
-    assert index.data() == pack(*range(20))
-    index.trim()
-    assert (tmp_path / "x.index").stat().st_size == 160
 
 
 def test_truncation_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -361,10 +330,12 @@ def test_loaded_entries_leave_the_memory_unless_their_file_is_deleted(tmp_path: 
 steps = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9000)), max_size=40)
 
 
-def offsets_of(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def fill_offsets(index: Index, steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Append all; what must be there afterwards."""
     offset, position, entries = BASE - 1, 0, []
     for more_offset, more_position in steps:
         offset, position = offset + more_offset, position + more_position
+        index.append(offset, position)
         entries.append((offset, position))
     return entries
 
@@ -384,11 +355,10 @@ def test_the_bytes_of_offsets(tmp_path: Path) -> None:
 def test_lookups_of_offsets(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], queries: list[int]
 ) -> None:
-    entries, directory = offsets_of(steps), tmp_path_factory.mktemp("i")
+    directory = tmp_path_factory.mktemp("i")
     index = opened(directory, base=BASE, max_bytes=1024)
     index.presize()
-    for entry in entries:
-        index.append(*entry)
+    entries = fill_offsets(index, steps)
     assert entries_of(index) == entries
     assert index.last_entry == (entries[-1] if entries else None)
     index.trim()
@@ -405,27 +375,6 @@ def test_lookups_of_offsets(
 
 def opened_with(data: bytes) -> list[tuple[int, int]]:
     return [(offset + BASE, position) for offset, position in PAIR.iter_unpack(data)]
-
-
-@given(steps=steps, offset=st.integers(BASE - 5, BASE + 2100), presized=st.booleans())
-def test_truncation_of_offsets(
-    tmp_path_factory: pytest.TempPathFactory,
-    steps: list[tuple[int, int]],
-    offset: int,
-    presized: bool,
-) -> None:
-    index = opened(tmp_path_factory.mktemp("i"), base=BASE, max_bytes=1024)
-    if presized:
-        index.presize()
-    for entry in offsets_of(steps):
-        index.append(*entry)
-    index.truncate_to_offset(offset)
-    kept = [e for e in offsets_of(steps) if e[0] < offset]
-    assert entries_of(index) == kept
-    assert index.last_entry == (kept[-1] if kept else None)
-    index.append(offset + 5000, 10**6)
-    assert index.last_entry == (offset + 5000, 10**6)
-    index.close()
 
 
 def test_fullness_of_offsets(tmp_path: Path) -> None:
@@ -468,27 +417,6 @@ def test_an_append_while_another_thread_reads_the_last_entry(tmp_path: Path) -> 
     disk.appends = True
     assert index.last_entry == (1005, 100)
     assert index.last_entry == (1007, 200)
-
-
-@pytest.mark.parametrize(
-    ("data", "sound"),
-    [
-        (b"", True),
-        (packed(">ii", 5, 1), True),
-        (packed(">iii", 5, 1, 0), False),
-        (packed(">ii", -1, 1), False),
-        (packed(">ii", 5, 1) + bytes(80), False),
-        (bytes(80), False),
-        (packed(">iiii", 5, 10, 6, 10), False),
-        (packed(">ii", -(2**31), -(2**31)) * 100, False),
-    ],
-)
-def test_soundness_of_offsets(tmp_path: Path, data: bytes, sound: bool) -> None:
-    (tmp_path / "x.index").write_bytes(data)
-    index = opened(tmp_path, base=BASE)
-    assert index.is_sound == sound
-    index.truncate_to_offset(BASE)
-    assert (index.data(), index.last_entry) == (b"", None)
 
 
 # -- timestamps -> offsets -------------------------------------------------------------------------
@@ -541,24 +469,30 @@ def test_lookups_of_times(
     index.close()
 
 
-@given(steps=time_steps, offset=st.integers(BASE - 5, BASE + 1300), presized=st.booleans())
-def test_truncation_of_times(
+@pytest.mark.parametrize(
+    ("layout", "fill", "steps"), [(OFFSET, fill_offsets, steps), (TIME, fill_times, time_steps)]
+)
+@given(data=st.data(), offset=st.integers(BASE - 5, BASE + 2100), presized=st.booleans())
+def test_truncation(
     tmp_path_factory: pytest.TempPathFactory,
-    steps: list[tuple[int, int]],
+    layout: Layout,
+    fill: Callable[[Index, list[tuple[int, int]]], list[tuple[int, int]]],
+    steps: st.SearchStrategy[list[tuple[int, int]]],
+    data: st.DataObject,
     offset: int,
     presized: bool,
 ) -> None:
-    index = opened(tmp_path_factory.mktemp("i"), TIME, base=BASE, max_bytes=1200)
+    """Everything from the offset on goes, also an entry at the base offset."""
+    index = opened(tmp_path_factory.mktemp("i"), layout, base=BASE, max_bytes=1200)
     if presized:
         index.presize()
-    entries = fill_times(index, steps)
+    kept = [entry for entry in fill(index, data.draw(steps)) if entry[layout is TIME] < offset]
     index.truncate_to_offset(offset)
-    # An entry at the base offset goes with "everything from the base offset on".
-    kept = [e for e in entries if e[1] < offset]
     assert entries_of(index) == kept
     assert index.last_entry == (kept[-1] if kept else None)
-    index.append(10**6, BASE + 5000)
-    assert index.last_entry == (10**6, BASE + 5000)
+    later = (BASE + 9000, 10**6) if layout is OFFSET else (10**6, BASE + 9000)
+    index.append(*later)
+    assert index.last_entry == later
     index.close()
 
 
@@ -596,19 +530,27 @@ def test_timestamps_and_offsets_do_not_fall(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "sound"),
+    ("layout", "data", "sound"),
     [
-        (b"", True),
-        (packed(">qi", 5, 1), True),
-        (packed(">qi", 0, 0), True),
-        (packed(">qi", 5, 1) + b"x", False),
-        (packed(">qi", 5, -1), False),
-        (packed(">qi", 5, 1) + bytes(120), False),
+        (OFFSET, b"", True),
+        (OFFSET, packed(">ii", 5, 1), True),
+        (OFFSET, packed(">iii", 5, 1, 0), False),
+        (OFFSET, packed(">ii", -1, 1), False),
+        (OFFSET, packed(">ii", 5, 1) + bytes(80), False),
+        (OFFSET, bytes(80), False),
+        (OFFSET, packed(">iiii", 5, 10, 6, 10), False),
+        (OFFSET, packed(">ii", -(2**31), -(2**31)) * 100, False),
+        (TIME, b"", True),
+        (TIME, packed(">qi", 5, 1), True),
+        (TIME, packed(">qi", 0, 0), True),
+        (TIME, packed(">qi", 5, 1) + b"x", False),
+        (TIME, packed(">qi", 5, -1), False),
+        (TIME, packed(">qi", 5, 1) + bytes(120), False),
     ],
 )
-def test_soundness_of_times(tmp_path: Path, data: bytes, sound: bool) -> None:
-    (tmp_path / "x.timeindex").write_bytes(data)
-    index = opened(tmp_path, TIME, base=BASE)
+def test_soundness(tmp_path: Path, layout: Layout, data: bytes, sound: bool) -> None:
+    (tmp_path / ("x.index" if layout is OFFSET else "x.timeindex")).write_bytes(data)
+    index = opened(tmp_path, layout, base=BASE)
     assert index.is_sound == sound
     index.truncate_to_offset(-1)
-    assert index.data() == b""
+    assert (index.data(), index.last_entry) == (b"", None)

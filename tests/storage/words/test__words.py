@@ -173,15 +173,3 @@ def test_offsets_beyond_the_largest_one_are_refused(base: int) -> None:
     with pytest.raises(CorruptRecord, match="offset does not fit"):
         builder.read(batch)
     assert builder.next_offset == 0
-
-
-@given(made_logs.damaged())
-def test_damaged_batches_are_refused_or_read(data: bytes) -> None:
-    builder = PartBuilder(*SECRET, 0)
-    with before_guard_page(data) as view:
-        try:
-            builder.read(view)
-        except CorruptRecord:
-            return
-    builder.end_block(0)
-    builder.end(0)
