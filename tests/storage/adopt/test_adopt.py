@@ -84,17 +84,6 @@ def test_files_of_several_partitions_become_one_transaction(data: Path) -> None:
         assert values(manager.log("a", 0)) == [b"before", b"1", None, b"2"]
 
 
-def test_a_batch_that_was_adopted_is_a_duplicate_also_after_a_restart(data: Path) -> None:
-    for restarted in (False, True):
-        with opened(data) as manager:
-            request = staged(FILES, str(data), "q", 0, {A: [[b"1"]]}, run=f"run {restarted}")
-            assert adopted(manager, request).duplicate is restarted
-            again = staged(FILES, str(data), "q", 0, {A: [[b"1"]]}, run=f"run {restarted}")
-            assert adopted(manager, again).duplicate
-            assert left(str(data)) == []
-            assert values(manager.log("a", 0)) == [b"1"]
-
-
 def test_batches_follow_one_another(data: Path) -> None:
     with opened(data) as manager:
         adopted(manager, staged(FILES, str(data), "q", 5, {A: [[b"5"]]}))
@@ -133,30 +122,6 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
         headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
         assert [h.producer_epoch for h in headers if not h.is_control] == [0, 1]
         assert [h.base_sequence for h in headers if not h.is_control] == [0, 0]
-
-
-def test_who_only_repeats_a_batch_takes_nobodys_place(data: Path) -> None:
-    """A late run that repeats a batch gets a duplicate as the answer; the current run continues."""
-    with opened(data) as manager:
-        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="current"))
-        late = staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="late")
-        assert adopted(manager, late).duplicate
-    with opened(data) as manager:
-        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="current"))
-        assert values(manager.log("a", 0)) == [b"0", b"1"]
-
-
-def test_a_late_run_adopts_a_batch_first(data: Path) -> None:
-    """The batch is there once, whoever brought it; the current run takes over with its next one."""
-    with opened(data) as manager:
-        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="late"))
-        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="late"))
-        current = staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="current")
-        assert adopted(manager, current).duplicate
-        adopted(manager, staged(FILES, str(data), "q", 2, {A: [[b"2"]]}, run="current"))
-        with pytest.raises(Fenced, match="run late of query q is fenced: run current"):
-            adopted(manager, staged(FILES, str(data), "q", 3, {A: [[b"3"]]}, run="late"))
-        assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("batch", [0, 1])
@@ -457,42 +422,6 @@ def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
         # A broker refuses it where a producer's batch becomes too large.
         with pytest.raises(RecordTooLarge):
             append_batches(manager.log("a", 0), batches([value]), now_ns=NOW_NS)
-
-
-def test_large_files_go_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 300)
-    lines = [b"%d" % n * (n * 7 % 100) for n in range(200)]
-    with opened(data) as manager:
-        outcome = adopted(manager, staged(FILES, str(data), "q", 0, {A: [lines, [b"x" * 5000]]}))
-        assert values(manager.log("a", 0)) == [*lines, b"x" * 5000]
-        assert outcome.offsets == {A: (0, 200)}
-
-
-def test_one_that_is_cancelled_can_be_asked_for_again(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
-
-    class Stopped(Task):
-        left = 40
-
-        def check(self) -> None:
-            self.left -= 1
-            if not self.left:
-                raise TaskCancelled("cancelled")
-
-    with opened(data) as manager:
-        request = staged(FILES, str(data), "q", 0, {A: [[b"%d" % n for n in range(60)]]})
-        with pytest.raises(TaskCancelled):
-            manager.adopter.adopt(request, Stopped(), lambda: NOW_NS)
-        log = manager.log("a", 0)
-        assert log.log_end_offset > 0
-        assert log.last_stable_offset == log.log_end_offset
-        assert values(log) == []
-        adopted(manager, request)
-        assert values(log) == [b"%d" % n for n in range(60)]
-    with opened(data) as manager:
-        assert values(manager.log("a", 0)) == [b"%d" % n for n in range(60)]
 
 
 @pytest.mark.parametrize("turn", range(12))

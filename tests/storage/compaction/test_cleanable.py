@@ -61,22 +61,6 @@ def test_damage_in_the_active_segment_ends_nothing() -> None:
     assert plan(segments) == plan(FOUR)
 
 
-def test_never_cleaned_begins_at_the_log_start_and_leaves_the_active_segment() -> None:
-    found = plan(FOUR)
-    assert (found.first_dirty_offset, found.first_uncleanable_offset) == (0, 30)
-    assert (found.clean_bytes, found.cleanable_bytes, found.ratio) == (0, 700, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("checkpointed", "clean", "dirty"),
-    [(0, 0, 700), (10, 100, 600), (20, 300, 400), (15, 300, 600), (30, 700, 0), (35, 1500, 0)],
-)
-def test_what_is_clean_counts_by_segments(checkpointed: int, clean: int, dirty: int) -> None:
-    """The segment that the checkpoint lies in counts as both, as it is cleaned again."""
-    found = plan(FOUR, checkpointed)
-    assert (found.clean_bytes, found.cleanable_bytes) == (clean, dirty)
-
-
 @pytest.mark.parametrize("checkpointed", [-1, 4, 1001])
 def test_a_checkpoint_outside_of_the_log_counts_as_the_log_start(checkpointed: int) -> None:
     found = plan(FOUR, checkpointed, log_start=5)

@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager
-from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import InvalidRecord
 from storage.log.append import append_batches
 from storage.record.compression import CODECS
-from storage.record.control import ABORT
 from storage.segment.reader import SegmentReader
 from storage.settings.config import LONG_MAX
 from storage.task import Task
-from storage.verify.verify import verify
-from storage.verify.verify_log import verify_logs
 from tests import oracle
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.logs import NOW_MS, NOW_NS, opened
@@ -87,25 +83,6 @@ def test_codecs_stay_and_untouched_batches_are_copied(tmp_path: Path, codec: int
         assert third > second
 
 
-def test_tombstones_get_a_horizon_and_go_a_round_later(tmp_path: Path) -> None:
-    clock = Clock()
-    with compacted(tmp_path, clock=clock) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", None), (b"b", b"2"))
-        roll(log)
-        clean(manager, log)
-        assert contents(log) == [(1, b"a", None), (2, b"b", b"2")]
-        ((_, header),) = SegmentReader(log.segments[0]).batches()
-        assert header.delete_horizon == NOW_MS + DAY_MS
-        assert [record.timestamp for record in log.records()] == [NOW_MS, NOW_MS]
-        clock.now_ms = NOW_MS + DAY_MS - 1
-        clean(manager, log)
-        assert [record[0] for record in contents(log)] == [1, 2]
-        clock.now_ms = NOW_MS + DAY_MS
-        assert clean(manager, log).records_kept == 1
-        assert contents(log) == [(2, b"b", b"2")]
-        assert log.log_end_offset == 3
-
-
 def test_a_round_that_changes_nothing_leaves_the_files_as_they_are(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         put(log, (b"a", b"1"), (b"b", b"2"))
@@ -153,25 +130,6 @@ def test_a_record_above_the_limit_stops_the_round(tmp_path: Path) -> None:
         manager.change_topic_settings("t", {"max.decompressed.message.bytes": "508"})
         clean(manager, log)
         assert [offset for offset, *_ in contents(log)] == [0, 2]
-
-
-def test_a_full_map_ends_the_round(tmp_path: Path) -> None:
-    with compacted(
-        tmp_path,
-        log_cleaner_dedupe_buffer_size=1 << 20,
-        log_cleaner_io_buffer_load_factor=0.0001,
-    ) as (manager, log):
-        for number in range(6):
-            put(log, (b"%d" % number, b"x"), (b"a", b"%d" % number))
-        roll(log)
-        rounds: list[Cleaned] = []
-        while not rounds or rounds[-1].map_full:
-            rounds.append(clean(manager, log))
-            assert LogCleaner(manager).first_dirty(log) == rounds[-1].end_offset
-        # Four slots: keys 0, a, 1, 2 of offsets 0 to 4, and so on.
-        assert [each.end_offset for each in rounds] == [5, 11, 12]
-        assert all(each.map_keys <= 4 for each in rounds)
-        assert [offset for offset, *_ in contents(log)] == [0, 2, 4, 6, 8, 10, 11]
 
 
 def test_transactions(tmp_path: Path) -> None:
@@ -292,23 +250,6 @@ def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
             ]
             found.append((cleaned.markers, markers))
         assert found == [(0, [None]), (0, [over_ms]), (0, [over_ms]), (1, [])]
-
-
-def test_a_transaction_that_was_aborted_below_the_log_start_is_not_known(tmp_path: Path) -> None:
-    """Its records are like others', and its marker ends nothing (``Cleaner.java``)."""
-    with compacted(tmp_path) as (manager, log):
-        producer = Producer(7, transactional=True)
-        append_batches(log, producer.batch(b"1", b"2"), now_ns=NOW_NS)
-        append_batches(log, producer.marker(ABORT), now_ns=NOW_NS)
-        put(log, (b"other", b"3"))
-        log.raise_log_start(3)
-        roll(log)
-        assert clean(manager, log).records_aborted == 0
-        assert batches(log)[0][3] == 2, "what lies below the dirty part has no later records"
-        assert log.transactions.aborted() == []
-        assert contents(log) == [(3, b"other", b"3")]
-        assert ("faults", 0) in verify_logs([log], Task())
-    assert verify(str(tmp_path)).faults == []
 
 
 def test_each_message_of_the_old_formats_becomes_a_batch(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from storage.retention.retention import (
     effects,
     find_policy,
     kafka,
-    oldest_while,
 )
 from storage.settings.config import LONG_MAX, LogConfig
 from tests.compaction_model import ModelLog, ModelSegment

@@ -190,40 +190,6 @@ def test_control_batches_that_are_no_markers_say_nothing() -> None:
     assert len(state.by_id) == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("spca"), st.integers(1, 4))))
-def test_a_snapshot_keeps_all_but_earlier_batches(steps: list[tuple[int, str, int]]) -> None:
-    state, offset = ProducerState(), 0
-    sequences = {0: 0, 1: 0, 2: 0}
-    for producer, what, count in steps:
-        known = state.by_id.get(producer)
-        inside = known is not None and known.in_transaction
-        if what in "ca":
-            state.apply(ended(offset, ABORT if what == "a" else COMMIT, producer=producer))
-            offset += 1
-            continue
-        state.apply(
-            stored(
-                offset,
-                count,
-                sequences[producer],
-                producer=producer,
-                transactional=inside or what == "p",
-            )
-        )
-        sequences[producer] += count
-        offset += count
-    again = ProducerState.decode(state.encode(), path="f")
-    assert again.first_undecided_offset == state.first_undecided_offset
-    for producer_state in state:
-        last = producer_state._replace(batches=producer_state.batches[-1:])
-        found = again.by_id[producer_state.producer_id]
-        if last.batches:
-            # A snapshot has one timestamp for both.
-            found = found._replace(batches=last.batches)
-        assert found == last
-    assert len(again.by_id) == len(state.by_id)
-
-
 def test_expiry() -> None:
     state = ProducerState()
     state.apply(stored(100, 1, 0, producer=1))
