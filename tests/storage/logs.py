@@ -137,6 +137,17 @@ def opened(data: Path, files: Files | None = None, **options: object) -> Iterato
         assert check(again) == []
 
 
+@contextlib.contextmanager
+def opened_log(data: Path, files: Files | None = None, **settings: object) -> Iterator[Log]:
+    """Open a directory as `opened` does. Its log t-0 is made with these settings, if it is new."""
+    with opened(data, files) as manager:
+        if "t" not in manager.topics:
+            manager.create_topic("t", 1)
+            texts = {name.replace("_", "."): str(value) for name, value in settings.items()}
+            manager.change_topic_settings("t", texts)
+        yield manager.log("t", 0)
+
+
 def sizes_of(segment: Segment) -> list[int]:
     """The bytes of its log and indexes, as they are on the disk."""
     kinds = (paths.LOG, paths.INDEX, paths.TIMEINDEX)

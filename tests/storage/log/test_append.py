@@ -25,13 +25,12 @@ from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, opened_log, values
 from tests.storage.transactions import Client, Watcher, marker, new_log, produced, put
 
 
 def test_a_duplicate_within_one_request(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         twice = produced([b"a"], 7, 0)
         assert put(log, twice, twice) == [Appended(0, 0, False), Appended(0, 0, True)]
         assert values(log) == [b"a"]
@@ -41,8 +40,7 @@ def test_a_duplicate_within_one_request(tmp_path: Path) -> None:
 def test_what_is_written_without_a_copy_leaves_duplicates_out_too(
     tmp_path: Path, repeated: bool
 ) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         first, second = produced([b"a", b"b"], 7, 0), produced([b"c"], 7, 2)
         if repeated:
             put(log, first)
@@ -62,8 +60,7 @@ def test_what_is_written_without_a_copy_leaves_duplicates_out_too(
 
 @pytest.mark.parametrize("sequence", [0, 2, 5])
 def test_a_gap_appends_nothing_of_the_request(tmp_path: Path, sequence: int) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         put(log, produced([b"a", b"b", b"c"], 7, 0))
         with pytest.raises(OutOfOrderSequence, match="producer 7: sequence"):
             put(log, produced([b"d"], 7, 3), produced([b"e"], 8, 0), produced([b"f"], 7, sequence))
@@ -73,8 +70,7 @@ def test_a_gap_appends_nothing_of_the_request(tmp_path: Path, sequence: int) -> 
 
 
 def test_epochs(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         put(log, produced([b"a"], 7, 40, epoch=3))  # an unknown producer may begin anywhere
         with pytest.raises(InvalidProducerEpoch, match="epoch 2 is fenced"):
             put(log, produced([b"b"], 7, 41, epoch=2))
@@ -91,8 +87,7 @@ def test_epochs(tmp_path: Path) -> None:
 
 def test_gaps_that_come_through_one_handle_are_let_through(tmp_path: Path) -> None:
     """As copying a log does from which a cleaner or retention has taken batches."""
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         put(log, produced([b"old"], 9, 0))
         mine: dict[int, int] = {}
         put(log, produced([b"a"], 7, 5), produced([b"b"], 7, 50), trusted=mine)
@@ -116,8 +111,7 @@ def test_gaps_that_come_through_one_handle_are_let_through(tmp_path: Path) -> No
 
 def test_a_refused_disk_changes_nothing(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
-    with opened(tmp_path, files=disk) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path, files=disk) as log:
         producer = Client(log, 7)
         producer.send(b"a")
         for suffix in (".log", ".txnindex"):
@@ -178,8 +172,7 @@ def test_batches_of_any_kind_pass_and_get_new_offsets(tmp_path: Path) -> None:
         pack(header, sparse[61:]),
         bytes(batch([b"plain"])),
     ]
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         outcome = put(log, *given)
         assert [(each.base_offset, each.last_offset) for each in outcome] == [
             (0, 0),
@@ -208,8 +201,7 @@ def test_older_formats_become_v2(tmp_path: Path) -> None:
     v1 = bytes.fromhex(
         "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f"
     )
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         put(log, v0, v1)
         assert [header.magic for _, header in SegmentReader(log.active).batches()] == [2, 2]
         assert [(r.offset, r.timestamp, r.value) for r in log.records()] == [
@@ -302,8 +294,7 @@ def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: in
         def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
             assert log.log_end_offset == active.base_offset
 
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         log.listeners.append(AtTheEnd())
         data = batch([b"1"])
         data[:8] = gap.to_bytes(8, "big")

@@ -14,7 +14,7 @@ from storage.log.append import append_as_follower, holes, parse_as_follower
 from storage.record.control import ABORT
 from storage.record.header import HEADER_SIZE, pack, parse_header
 from tests import oracle
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, sizes_of, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, opened_log, sizes_of, values
 from tests.storage.transactions import Client, marker, new_log, produced
 
 FAR = 1 << 31
@@ -128,8 +128,7 @@ def test_offsets_jump_and_epochs_begin(tmp_path: Path) -> None:
         assert log.epochs.entries == [(1, 3), (4, 9), (5, FAR + 101), (9, 3 * FAR)]
         assert (log.log_start_offset, log.log_end_offset) == (0, 3 * FAR + 1)
 
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         data = b"".join(at(batch([b"x"]), *each) for each in sent)
         append_as_follower(log, data, NOW_NS)
         judge(log)
@@ -138,8 +137,7 @@ def test_offsets_jump_and_epochs_begin(tmp_path: Path) -> None:
 
 def test_holes_before_batches_and_between_them(tmp_path: Path) -> None:
     three = at(batch([b"x"] * 3), 9, 1)
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         data = at(batch([b"x"]), 3, 1) + at(batch([b"x"]), 4, 1) + three + at(batch([b"x"]), 12, 1)
         assert holes(parse_as_follower(log, data), 0) == [(0, 2), (5, 8)]
         assert holes(parse_as_follower(log, data), 3) == [(5, 8)]
@@ -157,8 +155,7 @@ def test_batches_of_older_formats(tmp_path: Path) -> None:
         assert found[:5] == [(1, b"v0"), (3, b"v1"), (4, b"w0"), (5, b"w1"), (6, b"w2")]
         assert log.epochs.entries == epochs
 
-    with opened(tmp_path) as manager:
-        log = new_log(manager, index_interval_bytes=0)
+    with opened_log(tmp_path, index_interval_bytes=0) as log:
         data, epochs = V0 + V1 + WRAPPER, list[tuple[int, int]]()
         append_as_follower(log, data, NOW_NS)
         judge(log)
@@ -176,16 +173,14 @@ def test_a_control_batch_without_its_marker_ends_nothing(tmp_path: Path) -> None
         assert [entry[:3] for entry in log.transactions.aborted()] == aborted
         assert log.producers.by_id[7].epoch == 0
 
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         ours = at(produced([b"open"], 7, transactional=True), 0)
         left = at(emptied(marker(7, ABORT, epoch=1)), 1)
         append_as_follower(log, ours + left, NOW_NS)
         stable, aborted = 0, list[tuple[int, ...]]()
         judge(log)
     judged_again(tmp_path, judge)
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         append_as_follower(log, at(marker(7, ABORT), 5), NOW_NS)
         stable, aborted = 6, [(7, 0, 5)]
         judge(log)
@@ -198,8 +193,7 @@ def test_an_empty_batch_keeps_the_sequence_of_its_producer(tmp_path: Path) -> No
         assert (producer.last_sequence, producer.last_offset) == (12, 22)
         assert values(log) == []
 
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append_as_follower(log, at(emptied(produced([b"x"] * 3, 7, 10)), 20), NOW_NS)
         judge(log)
     judged_again(tmp_path, judge)
@@ -207,8 +201,7 @@ def test_an_empty_batch_keeps_the_sequence_of_its_producer(tmp_path: Path) -> No
 
 def test_an_append_fills_several_segments(tmp_path: Path) -> None:
     """The largest batch has one for itself."""
-    with opened(tmp_path) as manager:
-        log = new_log(manager, internal_segment_bytes=200)
+    with opened_log(tmp_path, internal_segment_bytes=200) as log:
         sent = [at(batch([b"x" * (300 if n == 3 else 10)]), n) for n in range(6)]
         append_as_follower(log, b"".join(sent), NOW_NS)
         assert [segment.base_offset for segment in log.segments] == [0, 2, 3, 4]
@@ -241,8 +234,7 @@ NO_MARKER = pack(parse_header(marker(7, ABORT)), b"\x10\0\0\0\0\0\0")
 def test_what_is_not_whole_or_not_next_is_refused_as_a_whole(
     tmp_path: Path, data: bytes, reason: str
 ) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"a", b"b")
         before = facts(log), sizes_of(log.active)
         with pytest.raises((InvalidRecord, CorruptRecord), match=reason):

@@ -28,6 +28,7 @@ from tests.storage.logs import (
     batch,
     entries_of,
     opened,
+    opened_log,
     remove_head,
     values,
 )
@@ -37,16 +38,14 @@ from tests.waits import HANG_S
 
 def test_rolls_before_the_size_is_exceeded(tmp_path: Path) -> None:
     size = len(batch([b"x" * 100]))
-    with opened(tmp_path) as manager:
-        log = new_log(manager, internal_segment_bytes=3 * size)
+    with opened_log(tmp_path, internal_segment_bytes=3 * size) as log:
         for _ in range(10):
             append(log, b"x" * 100)
         assert [segment.size // size for segment in log.segments] == [3, 3, 3, 1]
 
 
 def test_a_request_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, internal_segment_bytes=200)
+    with opened_log(tmp_path, internal_segment_bytes=200) as log:
         append(log, b"small")
         append(log, b"x" * 1000)
         append(log, b"small")
@@ -54,8 +53,7 @@ def test_a_request_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> 
 
 
 def test_rolls_when_time_has_passed_since_the_first_record(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, segment_ms=1000)
+    with opened_log(tmp_path, segment_ms=1000) as log:
         append(log, b"a", timestamp_ms=NOW_MS)
         append(log, b"b", timestamp_ms=NOW_MS + 1000)
         assert len(log.segments) == 1, "waited must exceed segment.ms"
@@ -64,8 +62,7 @@ def test_rolls_when_time_has_passed_since_the_first_record(tmp_path: Path) -> No
 
 
 def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, index_interval_bytes=4096)
+    with opened_log(tmp_path, index_interval_bytes=4096) as log:
         value = b"x" * (3000 - (len(batch([b"x" * 2000])) - 2000))
         for n in range(5):
             append(log, value, timestamp_ms=NOW_MS + n)
@@ -81,8 +78,7 @@ def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
 
 
 def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"a", timestamp_ms=NOW_MS + 4)
         append(log, b"b", timestamp_ms=NOW_MS + 5)
         append(log, b"c", timestamp_ms=NOW_MS)
@@ -143,8 +139,7 @@ def test_flushes_side_by_side(tmp_path: Path) -> None:
 
 
 def test_flush_messages(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, flush_messages=3)
+    with opened_log(tmp_path, flush_messages=3) as log:
         append(log, b"a", b"b")
         assert log.durability.recovery_point == 0
         append(log, b"c")
@@ -159,8 +154,7 @@ def test_flush_messages(tmp_path: Path) -> None:
 def test_a_refused_append_leaves_nothing(tmp_path: Path, error: int, at: int) -> None:
     """One operation fails, or the disk is full for some time."""
     disk = FailingDisk(str(tmp_path))
-    with opened(tmp_path, disk) as manager:
-        log = new_log(manager, internal_segment_bytes=300, index_interval_bytes=0)
+    with opened_log(tmp_path, disk, internal_segment_bytes=300, index_interval_bytes=0) as log:
         expected: list[bytes | None] = []
         for n in range(3):
             append(log, b"%d" % n)
@@ -194,8 +188,7 @@ def test_a_flush_that_fails_but_in_its_log_is_tried_again(
     tmp_path: Path, operation: str, error: int, suffix: str
 ) -> None:
     disk = SimulatedDisk(str(tmp_path))
-    with opened(tmp_path, files=disk) as manager:
-        log = new_log(manager, flush_messages=100)
+    with opened_log(tmp_path, files=disk, flush_messages=100) as log:
         append(log, b"1")
         log.roll(NOW_MS)
         # On a full disk a flush tries once more by itself.
@@ -232,8 +225,7 @@ def test_after_a_failed_fsync_nothing_is_taken_until_it_is_on_the_disk(tmp_path:
 
 
 def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, file_delete_delay_ms=1000)
+    with opened_log(tmp_path, file_delete_delay_ms=1000) as log:
         for n in range(3):
             append(log, b"%d" % n)
             log.roll(NOW_MS)
@@ -262,8 +254,7 @@ def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> No
 
 
 def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         for n in range(5):
             append(log, b"%d" % n)
             log.roll(NOW_MS)
@@ -283,8 +274,7 @@ def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
 
 
 def test_closed_and_read_only_logs_refuse(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"a")
     with pytest.raises(LogClosed):
         append(log, b"b")
@@ -306,8 +296,7 @@ def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         assert manager.log("t", 0).epochs.latest == 0, "an epoch that begins at the end never was"
     epochs.write_text("0\n1\n5 0\n")
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         append(log, b"b")
         assert [header.leader_epoch for _, header in SegmentReader(log.active).batches()] == [0, 5]
 
@@ -319,8 +308,7 @@ def test_a_file_that_somebody_makes_in_the_place_of_a_new_segment(tmp_path: Path
                 Path(path).write_bytes(b"no batch")
             return super().open(path, flags, mode)
 
-    with opened(tmp_path, Beside()) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
+    with opened_log(tmp_path, Beside()) as log:
         append(log, b"a")
         with pytest.raises(FileExistsError):
             log.roll(NOW_MS)

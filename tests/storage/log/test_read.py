@@ -18,13 +18,12 @@ from storage.record.batch import decode, decode_plain
 from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened_log
 from tests.storage.transactions import new_log
 
 
 def test_read_returns_whole_segment_bytes_from_the_batch_of_the_offset(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         for n in range(10):
             append(log, b"%d" % n, b"x" * 50)
         data = log.read(7, 1)
@@ -39,8 +38,7 @@ def test_read_returns_whole_segment_bytes_from_the_batch_of_the_offset(tmp_path:
 
 
 def test_read_outside_of_the_log(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"a", b"b")
         assert log.read(2, 100) == b""
         for offset in (-1, 3):
@@ -63,8 +61,7 @@ def test_batches_are_checked_in_the_bytes_that_are_read(tmp_path: Path) -> None:
             Counting.read_bytes += count
             return count
 
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         for _ in range(200):
             append(log, b"x" * 10_000)
         log.roll(NOW_MS)
@@ -82,8 +79,7 @@ def test_batches_are_checked_in_the_bytes_that_are_read(tmp_path: Path) -> None:
 
 
 def test_no_read_crosses_a_segment(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"a")
         assert log.roll(NOW_MS)
         append(log, b"b")
@@ -106,8 +102,11 @@ def test_lookup_by_time_is_kafka_s(
     segment_bytes: int,
 ) -> None:
     """Against the rule read off the records: the first segment that reaches the time decides."""
-    with opened(tmp_path_factory.mktemp("d")) as manager:
-        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=segment_bytes)
+    with opened_log(
+        tmp_path_factory.mktemp("d"),
+        index_interval_bytes=interval,
+        internal_segment_bytes=segment_bytes,
+    ) as log:
         for block in blocks:
             records = [Record(n, ts, 0, None, b"v" * 20) for n, ts in enumerate(block)]
             log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
@@ -146,8 +145,7 @@ def test_batches_of_any_size_and_codec(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]]
 ) -> None:
     """Larger ones than what is read at a time, too."""
-    with opened(tmp_path_factory.mktemp("d")) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path_factory.mktemp("d")) as log:
         written = [os.urandom(size) for size, _ in batches]
         for value, (_, codec) in zip(written, batches, strict=True):
             data = recompress(batch([value]), codec)
@@ -160,8 +158,7 @@ def test_batches_of_any_size_and_codec(
 
 @pytest.mark.parametrize("size", [10, 200_000])
 def test_a_batch_that_is_not_whole_before_the_end_is_left_out(tmp_path: Path, size: int) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"whole")
         append(log, b"x" * size)
         assert read(log, 0, log.active.size - 1) == [b"whole"]

@@ -13,7 +13,7 @@ from storage.log.salvage import plan_salvage, salvage
 from storage.record.plain import recompress
 from storage.segment.cut import cut_files, purge
 from storage.segment.reader import SegmentReader
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, opened_log, values
 from tests.storage.recovery.test_partition import fill
 from tests.storage.transactions import Client
 
@@ -27,8 +27,7 @@ def damage(path: Path, position: int) -> None:
 def test_what_is_behind_a_hole_comes_back(tmp_path: Path) -> None:
     lines = fill(tmp_path)
     damage(sorted((tmp_path / "t-0").glob("*.log"))[0], 140)  # inside of the second batch
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert values(log) == lines[:1]
         outcome = salvage(log, NOW_MS * 1_000_000)
         assert sum(salvaged.records for salvaged in outcome) == 10
@@ -38,8 +37,7 @@ def test_what_is_behind_a_hole_comes_back(tmp_path: Path) -> None:
         assert log.durability.recovery_point == log.log_end_offset == 12
         assert [salvaged.records for salvaged in salvage(log, 0)] == [0, 0, 0], "only once"
         assert cut_files(log.files, log.directory), "kept until it is purged"
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert len(values(log)) == 11
         assert purge(log.files, log.directory)
         assert cut_files(log.files, log.directory) == []
@@ -49,8 +47,7 @@ def test_what_is_behind_a_hole_comes_back(tmp_path: Path) -> None:
 def test_offsets_that_were_given_out_since_are_not_given_twice(tmp_path: Path) -> None:
     lines = fill(tmp_path)
     damage(sorted((tmp_path / "t-0").glob("*.log"))[1], 140)  # offset 5 of 12
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         append(log, b"new 5")
         append(log, b"new 6")
         salvage(log, NOW_MS * 1_000_000)
@@ -96,8 +93,7 @@ def test_leader_epochs_are_taken_back_too(tmp_path: Path) -> None:
         at += int.from_bytes(data[at + 8 : at + 12], "big") + 12
     path.write_bytes(data)
     damage(tmp_path / "t-0" / f"{4:020d}.log", 140)  # offset 5
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert log.epochs.entries == [(0, 0)]
         salvage(log, NOW_NS)
         assert log.epochs.entries == [(0, 0), (5, 8)]
@@ -124,8 +120,7 @@ def test_batches_in_a_value_are_not_taken(tmp_path: Path, number: int, at: int) 
         kept = values(log)
         manager.abandon()
     damage(tmp_path / "t-0" / f"{0:020d}.log", batches[number][0] + at)
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert values(log) == kept[:number]
         (outcome,) = salvage(log, NOW_NS)
         assert values(log) == kept[:number] + kept[number + 1 :]
@@ -146,8 +141,7 @@ def test_what_nothing_leads_to_is_left_and_said(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[position : position + 100] = bytes(100)
     path.write_bytes(data)
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         (outcome,) = salvage(log, NOW_NS)
         assert values(log) == [b"0"]
         assert outcome.left == [
@@ -168,8 +162,7 @@ def test_a_plan_says_what_will_be(tmp_path: Path, size: int) -> None:
     with LogManager.open(str(tmp_path), read_only=True, verify=True) as manager:
         planned = plan_salvage(manager.log("t", 0))
     assert {path: path.read_bytes() for path in (tmp_path / "t-0").iterdir()} == before
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         done = salvage(log, NOW_NS)
         assert done[0].records > 3
         assert [(one.batches, one.records, one.bytes, one.left) for one in planned] == [

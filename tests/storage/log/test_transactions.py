@@ -25,13 +25,12 @@ from storage.record.control import ABORT, COMMIT
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, opened_log, remove_head, values
 from tests.storage.transactions import Client, Watcher, marker, new_log, produced, put
 
 
 def test_an_open_transaction_holds_back_what_follows(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"before")
         stable = log.active.size
         producer = Client(log, 7)
@@ -54,8 +53,7 @@ def test_an_open_transaction_holds_back_what_follows(tmp_path: Path) -> None:
 
 
 def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         append(log, b"0", timestamp_ms=NOW_MS)
         client = Client(log, 7)
         client.send(b"1", timestamp_ms=NOW_MS + 5)
@@ -71,8 +69,7 @@ def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
 
 
 def test_aborted_records_stay_known_until_their_files_are_gone(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         client = Client(log, 7)
         for _ in range(3):
             client.send(b"a")
@@ -111,8 +108,7 @@ def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
 
 
 def test_transactions_over_several_segments(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         first, second = Client(log, 7), Client(log, 8)
         append(log, b"0")
         first.send(b"1")
@@ -132,8 +128,7 @@ def test_no_segment_becomes_stable_before_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread may measure their text at any moment."""
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         producer = Client(log, 7)
         for _ in range(3):
             producer.send(b"a")
@@ -152,8 +147,7 @@ def test_no_segment_becomes_stable_before_an_earlier_one(
 
 
 def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         with pytest.raises(InvalidTxnState, match="unknown"):
             abort_transaction(log, 7, NOW_NS)
         producer = Client(log, 7)
@@ -198,8 +192,7 @@ def test_expired_producers_are_forgotten_and_open_transactions_are_not(tmp_path:
 
 
 def test_aborted_transactions_can_be_asked_for_from_any_thread(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager, internal_segment_bytes=1000)
+    with opened_log(tmp_path, internal_segment_bytes=1000) as log:
         producer = Client(log, 7)
         wrong: list[int] = []
         over = threading.Event()
@@ -238,8 +231,7 @@ def test_aborted_transactions_before_what_recovery_reads_stay_known(tmp_path: Pa
     manager.checkpoint()
     append(log, b"y")
     manager.abandon()
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert [entry.first_offset for entry in log.transactions.aborted()] == [0, last]
         assert values(log) == [b"x" * 100] * 7 + [b"y"]
 
@@ -268,8 +260,7 @@ class UnreadableLogs(Files):
 
 def with_two_open(data: Path, files: Files) -> AbstractContextManager[LogManager]:
     """Two transactions are open in the first of two segments, since before a restart."""
-    with opened(data) as manager:
-        log = new_log(manager)
+    with opened_log(data) as log:
         Client(log, 7).send(b"a")
         append(log, b"b")
         Client(log, 8).send(b"c")
@@ -336,8 +327,7 @@ def test_a_log_start_moves_into_open_transactions_without_a_read(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
 def test_a_batch_of_an_open_transaction_in_which_the_log_starts(tmp_path: Path, kind: int) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         producer = Client(log, 7)
         producer.send(b"deleted", b"a")
         append(log, b"after")
@@ -357,8 +347,7 @@ def test_damage_before_a_marker_ends_no_transaction_otherwise(
     tmp_path: Path, kind: int, read_only: bool
 ) -> None:
     """The segment is read from its start, as its index is missing."""
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         producer = Client(log, 7)
         producer.send(b"in it")
         log.roll(NOW_MS)
@@ -401,14 +390,12 @@ def test_markers_where_the_whole_log_was_deleted_read_nothing(tmp_path: Path) ->
 
 
 def test_a_request_does_not_wait_for_the_transaction_indexes(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
+    with opened_log(tmp_path) as log:
         producer = Client(log, 7)
         producer.send(b"a")
         put(log, marker(7, ABORT))
         append(log, b"b")
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         for segment in log.segments:
             # As where a start had no need to read it.
             segment._txn_index = None

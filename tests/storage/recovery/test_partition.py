@@ -31,6 +31,7 @@ from tests.storage.logs import (
     append,
     batch,
     opened,
+    opened_log,
     values,
     write_topic_settings,
 )
@@ -447,8 +448,7 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path, is_miss
         # After a clean stop, a start reads no batches.
         with opened(tmp_path):
             checkpoint.unlink()
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert log.epochs.entries == [(0, 0), (5, 2), (10, 4)]
         append(log, b"next")
         assert [header.leader_epoch for _, header in SegmentReader(log.active).batches()] == [
@@ -473,8 +473,7 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path, is_miss
 def test_leader_epochs_of_segments_without_their_file(
     tmp_path: Path, magics: list[int], unreadable: int | None, entries: list[tuple[int, int]]
 ) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
+    with opened_log(tmp_path) as log:
         for number, magic in enumerate(magics):
             if number:
                 log.roll(NOW_MS)
@@ -489,8 +488,7 @@ def test_leader_epochs_of_segments_without_their_file(
     files = BadFile(str(tmp_path))
     if unreadable is not None:
         files.inode = inodes[unreadable]
-    with opened(tmp_path, files=files) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path, files=files) as log:
         assert log.epochs.entries == entries
         assert not any(each.is_open for each in log.segments)
         files.inode = -1
@@ -745,8 +743,7 @@ def test_a_time_entry_that_was_half_written(tmp_path: Path, written: int) -> Non
         file.write(bytes(12 - written))
         file.write(bytes(times.stat().st_size - file.tell()))
     assert entries > 1
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert len(values(log)) == 6
         assert log.active.largest_timestamp == NOW_MS + 5_000_000
     assert verify(str(tmp_path)).faults == []
