@@ -9,7 +9,7 @@ import pytest
 
 from storage import LogManager
 from storage.verify.verify import verify
-from tests.storage.logs import NOW_MS, append
+from tests.storage.logs import NOW_MS, append, flip
 
 
 def _killed(data: Path) -> Path:
@@ -52,7 +52,5 @@ def test_damage_is_damage_after_a_kill_too(tmp_path: Path) -> None:
         (tmp_path / str(base)).mkdir()
         path = _killed(tmp_path / str(base))
         log = path / f"{base:020d}.log"
-        data = bytearray(log.read_bytes())
-        data[100] ^= 1
-        log.write_bytes(data)
+        flip(log, 100)
         assert verify(str(path.parent)).faults

@@ -105,6 +105,22 @@ def log_file(data: Path, base: int) -> Path:
     return data / "t-0" / paths.file_name(base, paths.LOG)
 
 
+def flip(path: str | Path, position: int) -> None:
+    """Change a bit of a file, as a disk might."""
+    with open(path, "r+b") as file:
+        file.seek(position, os.SEEK_END if position < 0 else os.SEEK_SET)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def overwrite(path: str | Path, position: int, data: bytes | bytearray) -> None:
+    """Write bytes over those of a file."""
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
 def write_settings(data: Path, **settings: object) -> None:
     """``kafkafs.properties`` with names written with ``_`` for ``.``."""
     text = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in settings.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.compaction.staging import staged, staged_request
 from tests.storage.compaction.test_publishing import remove
-from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.logs import NOW_MS, NOW_NS, flip
 from tests.storage.producers import Producer
 from tests.storage.segmented import Turns
 
@@ -217,12 +218,6 @@ def test_its_topic_is_gone(tmp_path: Path) -> None:
             swap(manager, request)
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
-
-
 def cut(path: Path) -> None:
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size - 1)
@@ -234,23 +229,17 @@ def replace(path: Path) -> None:
     path.with_suffix(".other").rename(path)
 
 
-def other_transaction(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[9] ^= 1  # the producer's id
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     ("kind", "spoil", "reason"),
     [
-        (".log", flip, "CRC"),
+        (".log", partial(flip, position=-3), "CRC"),
         (".log", cut, "is not the file that was written"),
         (".log", replace, "is not the file that was written"),
         (".log", os.unlink, "does not exist"),
-        (".index", flip, "indexes do not match its batches"),
+        (".index", partial(flip, position=-3), "indexes do not match its batches"),
         (".timeindex", cut, "indexes do not match its batches"),
         (".index", os.unlink, "indexes do not match its batches"),
-        (".txnindex", other_transaction, "transactions that the log does not have"),
+        (".txnindex", partial(flip, position=9), "transactions that the log does not have"),
     ],
 )
 def test_new_files_that_are_not_whole(

@@ -14,7 +14,7 @@ from storage.errors import LogLocked, UnknownTopicOrPartition
 from storage.segment.reader import SegmentReader
 from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import append, opened, values
+from tests.storage.logs import append, flip, opened, values
 from tests.storage.old_logs import (
     MTIME_NS,
     content,
@@ -132,9 +132,7 @@ def test_a_damaged_log_stays_and_the_others_are_converted(tmp_path: Path) -> Non
     write_old(tmp_path, "old", old_file(b"one"), old_file(b"two"))
     (tmp_path / ".kafka_cleanshutdown").touch()
     for path in (tmp_path / "s-0" / f"{5:020}.log", tmp_path / "old-0" / f"{0:020}.kafka"):
-        data = bytearray(path.read_bytes())
-        data[60] ^= 1
-        path.write_bytes(data)
+        flip(path, 60)
     before = content(tmp_path / "old-0")
     outcome = convert(str(tmp_path))
     assert ["old-0" in fault or "s-0" in fault for fault in outcome.faults] == [True, True]

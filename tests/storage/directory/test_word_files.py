@@ -26,7 +26,7 @@ from storage.segment.segment import Segment
 from storage.task import Task
 from storage.words.words import Words
 from tests.crash.failing_disk import FailingDisk
-from tests.storage.logs import NOW_MS, NOW_NS, opened, remove_head
+from tests.storage.logs import NOW_MS, NOW_NS, flip, opened, remove_head
 
 COUNT = 3
 
@@ -98,9 +98,7 @@ def test_damage_inside_is_found_on_request(tmp_path: Path) -> None:
         log = new_log(manager)
         built(log)
         path = Path(path_of(log.segments[1]))
-        data = bytearray(path.read_bytes())
-        data[80] ^= 1
-        path.write_bytes(data)
+        flip(path, 80)
         assert built(log) == []
         assert built(log, WordFiles(checks_pages=True)) == [4]
 

@@ -38,7 +38,7 @@ from tests.broker_files import (
 )
 from tests.crash.disk import SimulatedDisk
 from tests.log_check import check_log
-from tests.storage.logs import append, opened, remove_head, values
+from tests.storage.logs import append, opened, overwrite, remove_head, values
 from tests.storage.producers import Producer
 
 NEVER_FRESH = 1 << 62
@@ -283,9 +283,7 @@ def test_a_preallocated_segment(follow: Follow) -> None:
     size = path.stat().st_size
     os.truncate(path, 10_000)
     assert follow.look() == []
-    with open(path, "r+b") as file:
-        file.seek(size)
-        file.write(follow.partition.batch(b"one"))
+    overwrite(path, size, follow.partition.batch(b"one"))
     assert follow.look() == ["appended"]
     assert values(follow.log) == [b"zero", b"one"]
 

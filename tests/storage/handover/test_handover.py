@@ -43,6 +43,7 @@ from tests.storage.logs import (
     NOW_MS,
     NOW_NS,
     append,
+    flip,
     values,
     write_settings,
     write_topic_settings,
@@ -269,9 +270,7 @@ def test_internal_topics_by_name_only(places: Places) -> None:
 def test_damage_is_found_before_the_broker_is_given_anything(places: Places) -> None:
     data, broker = places
     path = min((data / "plain-1").glob("*.log"))
-    damaged = bytearray(path.read_bytes())
-    damaged[80] ^= 1
-    path.write_bytes(damaged)
+    flip(path, 80)
     with pytest.raises(CorruptRecord) as caught:
         hand(places)
     assert caught.value.path == str(path)

@@ -20,6 +20,7 @@ from storage.record.compression import GZIP, SNAPPY
 from storage.segment.reader import SegmentReader
 from storage.settings.config import LogConfig
 from tests.log_check import check, faults_07
+from tests.storage.logs import flip
 from tests.storage.old_logs import encode_entry, encode_set
 
 MARKER = ".kafka_cleanshutdown"
@@ -322,9 +323,7 @@ def test_offsets_request(clicks: Path) -> None:
 
 def test_a_damaged_entry_is_said_with_its_place(clicks: Path) -> None:
     middle = sorted((clicks / "clicks-0").iterdir())[1]
-    data = bytearray(middle.read_bytes())
-    data[len(SECOND[0]) - 1] ^= 1
-    middle.write_bytes(data)
+    flip(middle, len(SECOND[0]) - 1)
     with opened(clicks) as manager:
         log = manager.log("clicks", 0)
         found = log.records()

@@ -18,7 +18,7 @@ from storage.record.batch import decode, decode_plain
 from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened_log
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened_log, overwrite
 from tests.storage.transactions import new_log
 
 
@@ -172,9 +172,7 @@ def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
     append(log, b"damaged")
     path = log.active.log_path
     manager.abandon()
-    with open(path, "r+b") as file:
-        file.seek(second + 70)
-        file.write(b"?")
+    overwrite(path, second + 70, b"?")
     with LogManager.open(str(tmp_path), read_only=True) as again:
         segment = again.log("t", 0).active
         segment.size = os.path.getsize(path)

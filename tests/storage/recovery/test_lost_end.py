@@ -14,7 +14,7 @@ from storage.directory.retain import delete_records
 from storage.files import Files
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
-from tests.storage.logs import NOW_MS, append, log_file, opened, values
+from tests.storage.logs import NOW_MS, append, flip, log_file, opened, values
 
 LINES = [b"line %d" % n for n in range(9)]
 
@@ -89,9 +89,7 @@ def test_salvage_brings_the_end_back(tmp_path: Path) -> None:
     """The damage is within the last flushed records. The valid ones after it reach the end."""
     fill(tmp_path, clean=False)
     path = log_file(tmp_path, 6)
-    data = bytearray(path.read_bytes())
-    data[60] ^= 1
-    path.write_bytes(data)
+    flip(path, 60)
     with opened(tmp_path) as manager, pytest.raises(OSError, match="salvage"):
         append(manager.log("t", 0), b"again")
     outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--salvage"])

@@ -30,8 +30,10 @@ from tests.storage.logs import (
     CountedReads,
     append,
     batch,
+    flip,
     opened,
     opened_log,
+    overwrite,
     values,
     write_topic_settings,
 )
@@ -131,9 +133,7 @@ def test_a_preallocated_log_after_a_kill(tmp_path: Path, torn: int) -> None:
     size = path.stat().st_size
     assert size > log.active.size
     if torn:
-        with path.open("r+b") as file:
-            file.seek(log.active.size)
-            file.write(batch([b"x" * 10_000])[:torn])
+        overwrite(path, log.active.size, batch([b"x" * 10_000])[:torn])
     manager.abandon()
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [*lines, b"last"]
@@ -257,9 +257,7 @@ def test_an_empty_segment_that_a_failed_roll_has_left(
 def test_a_damaged_unflushed_batch_ends_the_log_and_sets_the_rest_aside(tmp_path: Path) -> None:
     lines = fill(tmp_path)
     second = sorted((tmp_path / "t-0").glob("*.log"))[1]
-    data = bytearray(second.read_bytes())
-    data[-3] ^= 1
-    second.write_bytes(data)
+    flip(second, -3)
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert values(log) == lines[:7]
@@ -285,9 +283,7 @@ def test_what_was_set_aside_is_not_overwritten(tmp_path: Path) -> None:
         manager.abandon()
         first, second = sorted((tmp_path / "t-0").glob("*.log"))
         kept.append(second.read_bytes())
-        data = bytearray(first.read_bytes())
-        data[-3] ^= 1
-        first.write_bytes(data)
+        flip(first, -3)
         LogManager.open(str(tmp_path)).abandon()
     names = [f"{1:020d}.log{number}.cut" for number in ("", ".1", ".2")]
     assert [(tmp_path / "t-0" / name).read_bytes() for name in names] == kept
@@ -298,9 +294,7 @@ def test_damage_in_a_flushed_sealed_segment_hits_only_its_own_records(tmp_path: 
     with opened(tmp_path):
         pass
     first = sorted((tmp_path / "t-0").glob("*.log"))[0]
-    data = bytearray(first.read_bytes())
-    data[-3] ^= 1
-    first.write_bytes(data)
+    flip(first, -3)
     first.with_suffix(".index").unlink()
     manager = LogManager.open(str(tmp_path))
     log = manager.log("t", 0)

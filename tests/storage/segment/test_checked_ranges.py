@@ -18,7 +18,7 @@ from storage.segment.checked_ranges import CheckedRanges
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
-from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.logs import NOW_MS, append, flip, opened
 
 BATCHES = 40
 
@@ -195,9 +195,7 @@ def test_nothing_of_a_damaged_batch_is_read(tmp_path: Path, size: int, number: i
 
 def damage(data: Path) -> None:
     """A bit of the first batch flips."""
-    changed = bytearray(log_path(data).read_bytes())
-    changed[100] ^= 1
-    log_path(data).write_bytes(changed)
+    flip(log_path(data), 100)
 
 
 def test_what_was_written_here_is_checked_once_it_is_sealed(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from storage.segment.writer import SegmentWriter
 from storage.settings.config import LogConfig
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, entries_of
+from tests.storage.logs import NOW_MS, NOW_NS, entries_of, overwrite
 
 BASE = 100
 CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
@@ -159,9 +159,7 @@ def test_a_whole_index_is_not_written_again(segment: Segment, tmp_path: Path) ->
     segment.sync()
     before = segment.time_index.data()
     assert segment.offset_index.count
-    with open(segment.log_path, "r+b") as log:
-        log.seek(starts[5] + 30)
-        log.write(b"damage")
+    overwrite(segment.log_path, starts[5] + 30, b"damage")
     file = lose_index(tmp_path, paths.INDEX, 0)
     assert 0 < segment.offset_index.lookup(1 << 60)[1] < starts[5]
     assert file.stat().st_size == 0
@@ -395,9 +393,7 @@ def test_bytes_that_were_wrong_once_are_not_returned(tmp_path: Path, segment: Se
 def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
     starts = fill(segment)
     SegmentWriter(segment).seal()
-    with open(segment.log_path, "r+b") as file:
-        file.seek(starts[1] + 70)
-        file.write(b"?")
+    overwrite(segment.log_path, starts[1] + 70, b"?")
     buffer = bytearray(segment.size)
     assert SegmentReader(segment).window(buffer, 0) == starts[1]
     with pytest.raises(CorruptRecord, match="CRC"):

@@ -18,7 +18,7 @@ from storage.task import Task
 from tests.broker_files import BrokerDirectory, start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.oracle import crc32c
-from tests.storage.logs import NOW_MS, append, batch, opened, values
+from tests.storage.logs import NOW_MS, append, batch, flip, opened, values
 from tests.storage.recovery.test_partition import fill, last_log
 from tests.storage.transactions import marker, produced
 
@@ -87,9 +87,7 @@ def test_a_new_one_where_recovery_has_cut_what_was_shown(tmp_path: Path) -> None
     manager = LogManager.open(str(tmp_path))
     append(manager.log("t", 0), b"more")
     manager.abandon()
-    data = bytearray(last_log(tmp_path).read_bytes())
-    data[-3] ^= 1
-    last_log(tmp_path).write_bytes(data)
+    flip(last_log(tmp_path), -3)
     assert nonce(tmp_path) != first
 
 
@@ -509,9 +507,7 @@ def test_positions_begin_anew_only_where_what_was_shown_may_be_lost(
     assert has_line(tmp_path) == (shown == "unflushed")
     manager.abandon()
     if lost == "damaged":
-        data = bytearray(last_log(tmp_path).read_bytes())
-        data[-3] ^= 1
-        last_log(tmp_path).write_bytes(data)
+        flip(last_log(tmp_path), -3)
     elif lost == "torn":
         os.truncate(last_log(tmp_path), last_log(tmp_path).stat().st_size - 3)
     elif lost:

@@ -19,7 +19,7 @@ from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.log_checker import LogChecker, checker_facts
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, append, remove_head, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, flip, remove_head, values
 from tests.storage.transactions import Client, marker
 
 
@@ -59,16 +59,6 @@ def checked(tmp_path: Path) -> Iterator[Checked]:
     made = Checked(tmp_path)
     yield made
     made.manager.abandon()
-
-
-def flip(segment: Segment, position: int) -> None:
-    """One bit of the segment's file, as a disk might."""
-    fd = os.open(segment.log_path, os.O_RDWR)
-    try:
-        byte = os.pread(fd, 1, position)[0]
-        os.pwrite(fd, bytes([byte ^ 1]), position)
-    finally:
-        os.close(fd)
 
 
 def batch_at(segment: Segment, number: int) -> tuple[int, int]:
@@ -116,7 +106,7 @@ def test_only_what_was_appended_since(checked: Checked) -> None:
     checked.append(0, 1)
     checked.check()
     first = checked.log.size
-    flip(checked.log.active, 70)
+    flip(checked.log.active.log_path, 70)
     checked.append(2)
     checked.now_ms += 1000
     checked.check()
@@ -135,7 +125,7 @@ def test_a_bit_of_the_active_segment(checked: Checked, field: str, number: int) 
     checked.append(*range(10))
     damaged = log.active
     position, size = batch_at(damaged, number)
-    flip(damaged, position + FIELDS[field])
+    flip(damaged.log_path, position + FIELDS[field])
     checked.check()
     assert [(place.start, place.end) for place in damaged.damages] == [(position, position + size)]
     assert (damaged.damages[0].first_offset, damaged.damages[0].next_offset) == (number, number + 1)
@@ -163,7 +153,7 @@ def test_damage_is_said_once(checked: Checked, caplog: pytest.LogCaptureFixture)
     checked.append(*range(5))
     segment = checked.log.active
     position, _ = batch_at(segment, 1)
-    flip(segment, position + 70)
+    flip(segment.log_path, position + 70)
     checked.check()
     checked.checker.run_sealed(Task())
     checked.check()
@@ -197,7 +187,7 @@ def test_a_sealed_segment(checked: Checked) -> None:
     checked.check()
     sealed = checked.log.segments[0]
     position, _ = batch_at(sealed, 5)
-    flip(sealed, position + 66)
+    flip(sealed.log_path, position + 66)
     checked.check()
     assert checked.facts()["damages"] == 0
     checked.checker.run_sealed(Task())
@@ -213,7 +203,7 @@ def test_what_was_closed_since_is_checked_to_its_end(checked: Checked) -> None:
     closed = checked.log.active
     checked.log.roll(NOW_MS)
     checked.append(4, 5)
-    flip(closed, batch_at(closed, 3)[0] + 70)
+    flip(closed.log_path, batch_at(closed, 3)[0] + 70)
     checked.check()
     assert [place[2:4] for place in closed.damages] == [(3, 4)]
     assert len(checked.log.segments) == 2
@@ -229,8 +219,8 @@ def test_large_batches_and_those_of_many_records(checked: Checked) -> None:
     append(log, *(b"small %d" % n for n in range(100)))
     segment = log.active
     positions = [batch_at(segment, number)[0] for number in range(5)]
-    flip(segment, positions[1] + 500_000)
-    flip(segment, positions[2] + 9)
+    flip(segment.log_path, positions[1] + 500_000)
+    flip(segment.log_path, positions[2] + 9)
     checked.check()
     assert [place[:4] for place in segment.damages] == [(positions[1], positions[3], 1, 3)]
     assert next(log.records(3)).value == large[0].value
@@ -263,7 +253,7 @@ def test_the_first_batch_of_an_open_transaction(checked: Checked) -> None:
     client.send(b"open")
     segment = log.active
     position, size = batch_at(segment, 1)
-    flip(segment, position + size - 2)
+    flip(segment.log_path, position + size - 2)
     checked.check()
     assert [place[:4] for place in segment.damages] == [(position, position + size, 1, 2)]
     checked.append(2)
@@ -276,7 +266,7 @@ def test_the_first_batch_of_an_open_transaction(checked: Checked) -> None:
 
 def test_what_is_damaged_can_be_deleted(checked: Checked) -> None:
     checked.append(*range(5))
-    flip(checked.log.active, batch_at(checked.log.active, 1)[0] + 70)
+    flip(checked.log.active.log_path, batch_at(checked.log.active, 1)[0] + 70)
     checked.check()
     checked.append(5)
     remove_head(checked.log, 1, NOW_MS)
@@ -293,7 +283,7 @@ def test_a_disk_that_refuses_the_new_segment(tmp_path: Path) -> None:
     for number in range(5):
         append(log, b"value %d" % number)
     checker = LogChecker(manager.logs, lambda: NOW_MS)
-    flip(log.active, batch_at(log.active, 2)[0] + 70)
+    flip(log.active.log_path, batch_at(log.active, 2)[0] + 70)
     disk.fail_next("open", errno.ENOSPC, suffix="5.log")
     checker.run_newest(Task())
     damaged = log.active

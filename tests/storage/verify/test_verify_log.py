@@ -16,7 +16,7 @@ from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.verify_log import verify_logs
 from tests.storage.compaction.cleaned import clean, compacted, put, roll
-from tests.storage.logs import NOW_MS, append, remove_head
+from tests.storage.logs import NOW_MS, append, flip, remove_head
 
 T = TypeVar("T")
 
@@ -38,12 +38,6 @@ def log(manager: LogManager) -> Log:
             log.roll(NOW_MS)
         append(log, b"value %d" % number)
     return log
-
-
-def flip(path: str, position: int) -> None:
-    with open(path, "r+b") as file:
-        byte = os.pread(file.fileno(), 1, position)[0]
-        os.pwrite(file.fileno(), bytes([byte ^ 1]), position)
 
 
 def faults(log: Log) -> list[str]:
