@@ -93,12 +93,12 @@ def offsets(code: int = 0, offset: int = 7) -> Callable[..., Struct]:
     return lambda *_: {"topics": [{"name": "t", "partitions": [part]}]}
 
 
-def refuse(pair: Pair, code: int = 6) -> Callable[..., Struct]:
-    """Not the leader any more: the other one is."""
+def moves(pair: Pair, last: Callable[..., Any]) -> Callable[..., Any]:
+    """Answer once more. From then on, the other broker is the leader."""
 
-    def moved(*_: object) -> Struct:
+    def moved(*_: object) -> Any:
         pair.leader = 1
-        return offsets(code)()
+        return last()
 
     return moved
 
@@ -107,16 +107,13 @@ def refuse(pair: Pair, code: int = 6) -> Callable[..., Struct]:
 
 
 def test_a_leader_that_has_moved_is_found(pair: Pair, cluster: Cluster) -> None:
-    pair.answer("ListOffsets", refuse(pair), offsets())
+    pair.answer("ListOffsets", moves(pair, offsets(6)), offsets())
     assert list_offsets(cluster, {TOPIC: LATEST}) == {TOPIC: Offset(7, -1)}
     assert pair.count("ListOffsets") == [1, 1]
 
 
 def test_a_leader_that_is_dead_is_replaced(pair: Pair, cluster: Cluster) -> None:
-    def dead(*_: object) -> None:
-        pair.leader = 1
-
-    pair.answer("ListOffsets", dead, offsets())
+    pair.answer("ListOffsets", moves(pair, lambda: None), offsets())
     assert list_offsets(cluster, {TOPIC: LATEST}) == {TOPIC: Offset(7, -1)}
 
 
@@ -261,11 +258,7 @@ def produced(code: int = 0, base_offset: int = 3) -> Callable[..., Struct]:
 
 
 def test_a_batch_goes_to_the_new_leader_after_a_refusal(pair: Pair, cluster: Cluster) -> None:
-    def moved(*_: object) -> Struct:
-        pair.leader = 1
-        return produced(6, -1)()
-
-    pair.answer("Produce", moved, produced())
+    pair.answer("Produce", moves(pair, produced(6, -1)), produced())
     assert produce(cluster, TOPIC, batch(0)) == 3
     assert pair.count("Produce") == [1, 1]
 
@@ -313,19 +306,12 @@ def got(*found: Any, **fields: Any) -> Callable[..., Struct]:
 
 @pytest.mark.parametrize("code", [3, 6, 74, 75, 100])
 def test_a_consumer_follows_the_leader(pair: Pair, cluster: Cluster, code: int) -> None:
-    def moved(*_: object) -> Struct:
-        pair.leader = 1
-        return answer(partition(errorCode=code))
-
-    pair.answer("Fetch", moved, got(partition(batch(10))))
+    pair.answer("Fetch", moves(pair, got(partition(errorCode=code))), got(partition(batch(10))))
     assert consume(cluster) == [(15, None)]
 
 
 def test_a_consumer_goes_on_at_another_broker_after_a_cut(pair: Pair, cluster: Cluster) -> None:
-    def dies(*_: object) -> None:
-        pair.leader = 1
-
-    pair.answer("Fetch", dies, got(partition(batch(10))))
+    pair.answer("Fetch", moves(pair, lambda: None), got(partition(batch(10))))
     assert consume(cluster) == [(15, None)]
 
 

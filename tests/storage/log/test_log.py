@@ -61,22 +61,6 @@ def test_rolls_when_time_has_passed_since_the_first_record(tmp_path: Path) -> No
         assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
-    with opened_log(tmp_path, index_interval_bytes=4096) as log:
-        value = b"x" * (3000 - (len(batch([b"x" * 2000])) - 2000))
-        for n in range(5):
-            append(log, value, timestamp_ms=NOW_MS + n)
-        assert [position for position, _ in SegmentReader(log.active).batches()] == [
-            0,
-            3000,
-            6000,
-            9000,
-            12000,
-        ]
-        assert entries_of(log.active.offset_index) == [(2, 6000), (4, 12000)]
-        assert entries_of(log.active.time_index) == [(NOW_MS + 2, 2), (NOW_MS + 4, 4)]
-
-
 def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
     with opened_log(tmp_path) as log:
         append(log, b"a", timestamp_ms=NOW_MS + 4)
