@@ -320,6 +320,30 @@ def test_records_that_are_deleted_before_they_are_read_repeat_no_other(
         assert errors == f"kafkafs: {expected}\n"
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("view", ["values", "batches"])
+def test_records_before_damage_are_printed(tmp_path: Path, view: str, grouped: bool) -> None:
+    with mounted(few_directories(tmp_path)) as mount:
+        topic = Topic(mount, 0)
+        for number in range(10):
+            topic.append("a", number, 1)
+        topic.append("b", 0, 10)
+        do(topic.path / "0", "roll", "run")
+        mount.stop()
+        file = mount.data / f"{topic.name}-0" / f"{0:020d}.log"
+        file.write_bytes(file.read_bytes().replace(b"a7", b"a?"))
+        mount.start()
+        done = topic.consume("--view", view, group=grouped)
+        assert done.returncode == 3
+        expected = f"{topic.name}/0: cannot read the records from offset 7 on: Input/output error"
+        assert done.stderr.decode() == f"kafkafs: {expected} (see {mount.path}/.kafkafs/log)\n"
+        for record in topic.lines("a", 0, 7).split() + topic.lines("b", 0, 10).split():
+            assert record in done.stdout
+        if grouped:
+            assert (topic.position(), topic.position("b")) == (7, 10)
+        topic.path.rmdir()
+
+
 # -- a group's output ------------------------------------------------------------------------------
 
 

@@ -185,6 +185,8 @@ class Consumer:
                     self._turns[partition] = turn
                     return turn
             except OSError as error:
+                if error.errno == errno.EIO:
+                    raise self._unreadable(turn.reader, error) from None
                 if error.errno not in (errno.ENOENT, errno.ESTALE):
                     raise
                 turn.reader.is_gone = True
@@ -193,6 +195,13 @@ class Consumer:
                 self._drop(partition)
                 self._gone.add(partition)
         return None
+
+    def _unreadable(self, reader: Reader, error: OSError) -> Exception:
+        position = "the start" if reader.position is None else f"offset {reader.position}"
+        return fail(
+            f"{reader.partition.name}: cannot read the records from {position} on: "
+            f"{error.strerror} (see {self._directories.mount}/.kafkafs/log)"
+        )
 
     def _prepare(self, turn: _Turn, now: float) -> bool:
         """Read, and take a batch if one is due. Return whether there is a batch to handle."""

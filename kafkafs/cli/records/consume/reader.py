@@ -88,7 +88,7 @@ class Reader:
         self._directory = directory
         self._point = point
         self._unread = bytearray()
-        # The last stable offset when the end was reached.
+        # The last stable offset before the last read.
         self._stable: int | None = None
 
     # -- the file ------------------------------------------------------------------------------
@@ -170,24 +170,28 @@ class Reader:
                 os.close(fd)
 
     def fill(self, limits: Limits) -> None:
-        """Read until there is a whole batch, or to the end. Errors: OSError."""
+        """Read until there is a whole batch, or to the end or damage.
+
+        Errors: OSError if no records are there to take.
+        """
         if self.fd < 0:
             self.open()
         while not (self.at_end or self.is_full(limits)):
             # Get the last stable offset before the read. If the read then returns nothing, all
             # records before that offset have been read.
-            stable = self._fact("last_stable")
+            self._stable = self._fact("last_stable")
             try:
                 data = patiently(lambda: os.read(self.fd, _READ_BYTES))
             except OSError as error:
-                if error.errno != errno.ESTALE:
-                    raise
-                self.open()
-                continue
+                if error.errno == errno.ESTALE:
+                    self.open()
+                    continue
+                if error.errno == errno.EIO and self.has_some:
+                    # These records come first. The next read fails again.
+                    return
+                raise
             self._unread += data
-            if not data:
-                self.at_end = True
-                self._stable = stable
+            self.at_end = not data
 
     # -- batches -------------------------------------------------------------------------------
 

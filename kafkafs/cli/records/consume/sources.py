@@ -121,6 +121,7 @@ class Directories:
     """The directories of the topics that are consumed, each opened once."""
 
     def __init__(self, sources: Sources) -> None:
+        self.mount = sources.mount
         self._sources = sources
         self._open: dict[tuple[str, str], TopicDirectory] = {}
 
