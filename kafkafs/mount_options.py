@@ -187,8 +187,8 @@ OPTIONS = (
     MountOption(
         "memory",
         "Limit for the memory that requests take in the daemon. The limit applies to each kind of "
-        "memory: decompressed batches, text rendered ahead, and unfinished lines of one user. The "
-        "default is 64MiB. The minimum is 1MiB.",
+        "memory: decompressed batches, text rendered ahead, unfinished lines of one user, and "
+        "texts of one user's open files. The default is 64MiB. The minimum is 1MiB.",
         "memory",
         None,
         "SIZE",

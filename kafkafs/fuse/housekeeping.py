@@ -58,7 +58,12 @@ class Housekeeping:
         self._duties = self._manager.duties
         mount = tree.mount
         self._freed = FreedMemory(
-            lambda: mount.unfinished.total + mount.read_ahead.held_bytes + plain_forms.held_bytes
+            lambda: (
+                mount.unfinished.total
+                + mount.open_texts.total
+                + mount.read_ahead.held_bytes
+                + plain_forms.held_bytes
+            )
         )
 
     async def run(self) -> None:

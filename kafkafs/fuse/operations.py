@@ -505,7 +505,7 @@ class Operations(pyfuse3.Operations):
         groups = _groups(ctx.pid) if handle.asks_groups else ()
         handle.opened_by(Opener(ctx.uid, ctx.gid, groups, ctx.pid))
         return pyfuse3.FileInfo(
-            fh=self._open_files.add(node, handle),
+            fh=self._open_files.add(node, handle, ctx.uid),
             direct_io=handle.direct_io,
             keep_cache=handle.keep_cache,
         )

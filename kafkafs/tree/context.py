@@ -23,7 +23,7 @@ from kafkafs.tree.notices import Notices
 from kafkafs.tree.permissions import Permissions
 from kafkafs.tree.read_ahead import ReadAhead
 from kafkafs.tree.recent_lookups import RecentLookups
-from kafkafs.tree.unfinished import Unfinished
+from kafkafs.tree.unfinished import OpenTexts, Unfinished
 from kafkafs.views import VIEWS, View
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.word_files import WordFiles
@@ -74,6 +74,7 @@ class MountContext:
         self.dot_views = dict(zip(directories, self.views[1:], strict=True))
         """The views by the names of their directories; the first has none."""
         self.unfinished = Unfinished(options.memory)
+        self.open_texts = OpenTexts(options.memory)
         self.read_ahead = ReadAhead(options.memory)
         self.store = LineStore(manager.files, manager.duties)
         self.counters = MountCounters()

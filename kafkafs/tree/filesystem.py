@@ -36,7 +36,7 @@ class FileSystem:
     def __init__(self, mount: MountContext) -> None:
         self.mount = mount
         self.inodes = self.mount.inodes
-        self.open_files = OpenTable()
+        self.open_files = OpenTable(self.mount.open_texts)
         self.partitions = Partitions(self.mount)
         self.owner_requests = OwnerRequests(self.mount)
         self.claims = Claims(self.mount)
@@ -96,10 +96,10 @@ class FileSystem:
         """
         self.mount.stopping = self.is_stopped = True
         self.mount.manager.end_turns()
-        for _, handle in list(self.open_files.files.values()):
-            if isinstance(handle, AppendHandle):
+        for file in list(self.open_files.files.values()):
+            if isinstance(file.handle, AppendHandle):
                 try:
-                    handle.release()
+                    file.handle.release()
                 except (StorageError, OSError):
                     continue  # the event log has its line already
         self.partitions.stop()

@@ -70,6 +70,11 @@ class Handle:
     """Set by a write: answer it when these jobs have ended, or after a while, by `awaited_over`."""
 
     @property
+    def text_bytes(self) -> int:
+        """The bytes of text that it has in memory until it is released; they stay the same."""
+        return 0 if self.reader is None else self.reader.text_bytes
+
+    @property
     def append_queue(self) -> AppendQueue | None:
         """As `Node.append_queue`."""
         return None if self.reader is None else self.reader.append_queue

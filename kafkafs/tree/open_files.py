@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
+from kafkafs.tree.unfinished import OpenTexts
 
 
 class OpenFile(NamedTuple):
@@ -15,21 +16,33 @@ class OpenFile(NamedTuple):
 
     node: Node
     handle: Handle
+    uid: int
 
 
 class OpenTable:
-    """Number -> open file. No number is used twice."""
+    """Number -> open file. No number is used twice. Counts the texts that the files hold."""
 
-    __slots__ = ("_numbers", "files")
+    __slots__ = ("_numbers", "_texts", "files")
 
-    def __init__(self) -> None:
+    def __init__(self, texts: OpenTexts) -> None:
+        self._texts = texts
         self.files: dict[int, OpenFile] = {}
         self._numbers = itertools.count(1)
 
-    def add(self, node: Node, handle: Handle) -> int:
-        """Add an open file, and return its number."""
+    def add(self, node: Node, handle: Handle, uid: int) -> int:
+        """Add a file that a user opens, and return its number.
+
+        ENOMEM if the user holds too much text; the handle is released.
+        """
+        if handle.text_bytes:
+            try:
+                self._texts.check(uid, handle.text_bytes)
+            except OSError:
+                handle.release()
+                raise
+            self._texts.add(uid, handle.text_bytes)
         number = next(self._numbers)
-        self.files[number] = OpenFile(node, handle)
+        self.files[number] = OpenFile(node, handle, uid)
         return number
 
     def get(self, number: int) -> Handle:
@@ -47,5 +60,7 @@ class OpenTable:
     def remove(self, number: int) -> Handle:
         """Remove an open file, and return its handle. EBADF."""
         handle = self.get(number)
-        del self.files[number]
+        file = self.files.pop(number)
+        if handle.text_bytes:
+            self._texts.add(file.uid, -handle.text_bytes)
         return handle

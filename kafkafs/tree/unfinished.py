@@ -2,7 +2,7 @@
 
 They stay in memory until their ends come, and anybody may leave any number of them. So they count
 against the user who has opened the file, and against all users together. Allocated bytes count, not
-used ones.
+used ones. The texts of open files (`open_files`) have limits of the same kind.
 """
 
 from __future__ import annotations
@@ -136,6 +136,9 @@ class UnfinishedError(OSError):
 class Unfinished:
     """See the module. `limit`: the most bytes of one user. Any thread."""
 
+    what = "unfinished lines"
+    remedy = "end them with a newline, close files"
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.total = 0
@@ -155,8 +158,8 @@ class Unfinished:
             if more > 0 and held + more > limit:
                 raise UnfinishedError(
                     errno.ENOMEM,
-                    f"unfinished lines of {who} would take {held + more} bytes (limit {limit}): "
-                    "end them with a newline, close files, or mount with -o memory=SIZE",
+                    f"{self.what} of {who} would take {held + more} bytes (limit {limit}): "
+                    f"{self.remedy}, or mount with -o memory=SIZE",
                 )
 
     def room(self, uid: int) -> int:
@@ -170,3 +173,17 @@ class Unfinished:
             self._of[uid] += more
             if not self._of[uid]:
                 del self._of[uid]
+
+
+class OpenTexts(Unfinished):
+    """The texts of open files, with limits as for unfinished lines.
+
+    A user without an open text may open one of any size.
+    """
+
+    what = "texts of open files"
+    remedy = "close files"
+
+    def check(self, uid: int, more: int) -> None:
+        if self._of[uid]:
+            super().check(uid, more)

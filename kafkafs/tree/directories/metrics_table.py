@@ -320,6 +320,12 @@ METRICS = {
             "all users together is four times as large.",
         ),
         Metric(
+            "open_text_bytes",
+            "gauge",
+            "Bytes of text in open files that show facts, such as .kafkafs/log. They have the "
+            "limits of unfinished bytes.",
+        ),
+        Metric(
             "plain_cache_lookups",
             "counter",
             "Reads that found a decompressed batch (hit), or had to decompress the batch (miss).",

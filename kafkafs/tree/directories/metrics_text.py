@@ -137,6 +137,7 @@ def _of_mount(mount: MountContext, partitions: int, open_handles: int) -> Iterat
     yield "read_ahead_bytes", mount.read_ahead.held_bytes
     yield "unfinished_bytes", mount.unfinished.total
     yield "unfinished_limit_bytes", mount.unfinished.limit
+    yield "open_text_bytes", mount.open_texts.total
 
 
 _PARTITION_GAUGES = (

@@ -344,6 +344,10 @@ class RawHandle(Handle):
     def append_queue(self) -> AppendQueue:
         return self._node.partition.log.append_queue
 
+    @property
+    def text_bytes(self) -> int:
+        return 0 if self._content is None else len(self._content)
+
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """As `Handle.read`; ESTALE where a file that is fixed was cut."""
         if self._node.is_replaced:

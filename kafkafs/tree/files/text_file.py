@@ -158,6 +158,10 @@ class TextHandle(Handle):
         self.content = content
         self._opened = opened
 
+    @property
+    def text_bytes(self) -> int:
+        return len(self.content) if isinstance(self.content, Text) else 0
+
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         return self.content.read(position, size)
 

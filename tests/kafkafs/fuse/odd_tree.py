@@ -365,7 +365,7 @@ class OddTree:
         self.mount = MountContext(manager, MountOptions(), notices=notices, events=events)
         self.inodes = self.mount.inodes
         self.inodes.remember(Root(notices, events))
-        self.open_files = OpenTable()
+        self.open_files = OpenTable(self.mount.open_texts)
         self.partitions = SimpleNamespace(
             mount=self.mount,
             tick=lambda: None,

@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.handles import Handle, Opener
+from kafkafs.tree.jobs import JobResult
 from storage import Record, encode
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.plain_forms import plain_forms
 from storage.record.plain import recompress
+from storage.task import Task
 from tests.kafkafs.trees import APPEND, Tree, a_tree, read, write
 
 ROOT = Path(__file__).parents[3]
@@ -393,3 +396,36 @@ def test_a_long_line_takes_as_long_as_its_bytes(tree: Tree) -> None:
         took.append(time.thread_time() - before)
     early, late = sorted(took[2:60]), sorted(took[-58:])
     assert late[len(late) // 2] < 4 * early[len(early) // 2]
+
+
+@pytest.mark.parametrize("path", [".kafkafs/log", "t/.control/verify"])
+def test_texts_of_open_files_count_for_their_user(small: Tree, path: str) -> None:
+    """A user may open one text of any size, and more up to his limit; others may, too."""
+    table, mount = small.fs.open_files, small.fs.mount
+    verify = mount.jobs.start(VERIFY.kind, small.manager.topic("t"), "run", _faulty)
+    assert verify.ended
+    for number in range(100):
+        mount.events(f"{number} {'x' * 3000}")
+
+    def opens(uid: int) -> int:
+        node = small.node(path)
+        return table.add(node, small.open(node, opener=Opener(uid, uid, (), 0)), uid)
+
+    first = opens(1000)
+    size = mount.open_texts.total
+    assert MIB // 4 < size < MIB // 2
+    numbers = [first, *(opens(1000) for _ in range(MIB // size - 1))]
+    with pytest.raises(OSError, match="texts of open files of user 1000 would take") as raised:
+        opens(1000)
+    assert raised.value.errno == errno.ENOMEM
+    numbers.append(opens(1001))
+    for number in numbers:
+        table.remove(number).release()
+    assert mount.open_texts.total == 0
+    for number in range(100, 500):
+        mount.events(f"{number} {'x' * 3000}")
+    table.remove(opens(1000)).release()
+
+
+def _faulty(task: Task) -> JobResult:
+    return JobResult([], [f"fault {'x' * 3000}" for _ in range(100)])

@@ -9,16 +9,17 @@ import pytest
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.open_files import OpenTable
+from kafkafs.tree.unfinished import OpenTexts
 
 
 def test_numbers_are_not_used_again() -> None:
-    table = OpenTable()
+    table = OpenTable(OpenTexts(0))
     nodes, handles = [Node(5), Node(6)], [Handle(), Handle()]
-    numbers = [table.add(*each) for each in zip(nodes, handles, strict=True)]
+    numbers = [table.add(*each, 0) for each in zip(nodes, handles, strict=True)]
     assert [table.get(number) for number in numbers] == handles
     assert [table.node(number) for number in numbers] == nodes
     assert table.remove(numbers[0]) is handles[0]
-    assert table.add(nodes[0], handles[0]) not in numbers
+    assert table.add(nodes[0], handles[0], 0) not in numbers
     assert table.node(numbers[0]) is None
     for call in (table.get, table.remove):
         with pytest.raises(OSError, match="no such handle") as caught:

@@ -241,7 +241,7 @@ def test_a_compacted_topic_takes_no_line_without_a_key(tree: Tree, handle: Handl
 
 
 def test_writing_while_stopping_is_eshutdown(tree: Tree, handle: Handle) -> None:
-    tree.fs.open_files.add(tree.node("t/0"), handle)
+    tree.fs.open_files.add(tree.node("t/0"), handle, 0)
     handle.write(0, b"rest")
     tree.fs.stop()
     assert values(tree.log()) == [b"rest"], "an unfinished line is a record"

@@ -218,7 +218,7 @@ def test_an_incomplete_batch_waits_and_is_never_a_record(
 
 
 def test_at_the_end_what_is_not_whole_is_dropped(tree: Tree, handle: Handle) -> None:
-    tree.fs.open_files.add(tree.node(B), handle)
+    tree.fs.open_files.add(tree.node(B), handle, 0)
     write(handle, 0, bytes(batch([b"value"]))[:50])
     tree.fs.stop()
     with pytest.raises(OSError, match="unmounted") as caught:
