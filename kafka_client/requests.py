@@ -246,10 +246,11 @@ CommittedOffsets = dict[TopicPartition, Committed | ClientError]
 
 
 def fetch_committed(cluster: Cluster, group: str) -> CommittedOffsets:
-    """Return all committed offsets of a group; offsets of pending transactions are waited for.
+    """Return all committed offsets of a group.
 
-    Errors: ClientError.
+    Offsets of pending transactions are waited for, up to 10 seconds. Errors: ClientError.
     """
+    deadline = time.monotonic() + TIMEOUT_S
     asked = {"key": group, "keyType": _GROUP, "coordinatorKeys": [group]}
 
     def attempt() -> Struct:
@@ -262,7 +263,11 @@ def fetch_committed(cluster: Cluster, group: str) -> CommittedOffsets:
         data = {**_offsets_of([group]), "requireStable": True}
         return _only(cluster.connection(address), "OffsetFetch", data, group, _NAMES_IN_OFFSETS)
 
-    return _committed(_repeated(attempt)["topics"])
+    while True:
+        committed = _committed(_repeated(attempt)["topics"])
+        if not any(map(may_pass, committed.values())) or time.monotonic() > deadline:
+            return committed
+        time.sleep(PAUSE_S)
 
 
 def fetch_all_committed(cluster: Cluster) -> dict[str, CommittedOffsets | ClientError]:

@@ -40,6 +40,7 @@ from tests.kafka_client.fake_broker import ID, FakeBroker, answer, batch, partit
 from tests.waits import until
 
 TOPIC = TopicPartition("t", 0)
+UNSTABLE = 88
 
 
 class Pair:
@@ -232,6 +233,32 @@ def test_a_request_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> No
     pair.answer("ListGroups", lambda *_: {"groups": []}, lambda *_: {"groups": listed})
     assert fetch_all_committed(cluster) == {"g": {TOPIC: Committed(3, -1, "")}}
     assert pair.count("OffsetFetch") == [0, 6]
+
+
+def test_offsets_of_pending_transactions_are_waited_for(
+    pair: Pair, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 10 seconds, they are errors beside the other offsets."""
+    codes = [UNSTABLE, UNSTABLE, 0]
+
+    def committed(*_: object) -> Struct:
+        parts = [
+            {"partitionIndex": 0, "committedOffset": 3, "errorCode": codes.pop(0)},
+            {"partitionIndex": 1, "committedOffset": 4},
+        ]
+        return {"groups": [{"groupId": "g", "topics": [{"name": "t", "partitions": parts}]}]}
+
+    pair.answer("FindCoordinator", coordinator, coordinator)
+    pair.answer("OffsetFetch", committed, committed)
+    cluster.refresh(["t"])
+    other = TopicPartition("t", 1)
+    known = Committed(4, -1, "")
+    assert fetch_committed(cluster, "g") == {TOPIC: Committed(3, -1, ""), other: known}
+    assert pair.count("OffsetFetch") == [0, 3]
+    monkeypatch.setattr("kafka_client.requests.TIMEOUT_S", 0.0)
+    codes += [UNSTABLE]
+    found = fetch_committed(cluster, "g")
+    assert (str(found[TOPIC]), found[other]) == ("t:0: UNSTABLE_OFFSET_COMMIT", known)
 
 
 def test_an_answer_about_other_groups_is_refused(pair: Pair, cluster: Cluster) -> None:
