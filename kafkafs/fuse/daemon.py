@@ -204,9 +204,10 @@ class Daemon:
         return 0
 
     async def _serve(self) -> None:
-        # A signal that the caller has ignored (nohup: SIGHUP) stays ignored.
+        # A signal that the caller has ignored (nohup: SIGHUP) stays ignored, except SIGTERM: only
+        # SIGKILL could end the daemon then.
         ends = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
-        with trio.open_signal_receiver(*ends) as arrived:
+        with trio.open_signal_receiver(signal.SIGTERM, *ends) as arrived:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._workers.run)

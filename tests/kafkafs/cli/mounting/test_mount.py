@@ -300,8 +300,10 @@ def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None
     assert (place.path / "orders/0").read_text() == "whole\nunfinished\n"
 
 
-def test_a_signal_that_is_ignored_stays_ignored(place: Place) -> None:
-    with place.foreground(under=["nohup"]) as process:
+@pytest.mark.parametrize("ignored", ["HUP", "HUP,INT,TERM"])
+def test_a_signal_that_is_ignored_stays_ignored(place: Place, ignored: str) -> None:
+    """… except SIGTERM."""
+    with place.foreground(under=["env", f"--ignore-signal={ignored}"]) as process:
         process.send_signal(signal.SIGHUP)
         (place.path / "orders").mkdir()
         process.terminate()
