@@ -85,7 +85,9 @@ class _Recent:
             half = (self._limit - len(_CUT)) // 2
             message = f"{message[:half]}{_CUT}{message[-half:]}"
         known = self._by_message.get(message)
-        if known is not None and now_ms - known.last_ms <= AGAIN_MS:
+        # Another thread's message may be a little later than `now_ms`. A message is also new if the
+        # clock was set back since.
+        if known is not None and abs(now_ms - known.last_ms) <= AGAIN_MS:
             known.more += 1
             known.last, known.last_ms = number, max(now_ms, known.last_ms)
             self._entries.pop(known.first, None)
@@ -97,7 +99,7 @@ class _Recent:
         _, oldest = self._entries.popitem(last=False)
         if self._by_message.get(oldest.message) is oldest:
             self._by_message.pop(oldest.message, None)
-        return now_ms - oldest.first_ms > AGAIN_MS
+        return abs(now_ms - oldest.first_ms) > AGAIN_MS
 
     def lines(self) -> list[tuple[int, str]]:
         return [line for entry in list(self._entries.values()) for line in entry.lines()]

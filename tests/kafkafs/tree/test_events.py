@@ -104,6 +104,21 @@ def test_what_comes_again_is_counted() -> None:
     assert [line.partition(" ")[2] for line in events.text().splitlines()] == [*lines, "no"]
 
 
+def test_a_clock_that_is_set_back_hides_no_message() -> None:
+    clock = Clock(1_700_000_000_000_000_000)
+    events = Events(clock.ms)
+    for number in range(MESSAGES):
+        events(f"{number}")
+    seen: list[str] = []
+    events.forward = seen.append
+    clock.now_ns -= 3_600_000_000_000
+    events("0")
+    events("0")
+    events("new")
+    assert seen == ["0", "new"]
+    assert "2023-11-14T21:13:20.000Z 0\n" in events.text()
+
+
 def test_refusals_push_out_neither_faults_nor_events_of_the_data() -> None:
     events = Events(Clock().ms)
     seen: list[str] = []
