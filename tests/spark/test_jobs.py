@@ -297,3 +297,27 @@ def test_csv_is_read_as_other_programs_write_it(
         csv.writer(out).writerows(rows)
     import_.run(spark, str(data), ImportOptions("t", (str(file),), partitions=1))
     assert values_of(data, "t") == [[(key.encode(), value.encode()) for key, value in rows[1:]]]
+
+
+@pytest.mark.parametrize("inputs", [("1.json", "0.json"), (".",)], ids=["files", "directory"])
+def test_rows_keep_the_order_of_their_files(
+    spark: SparkSession, data: Path, tmp_path: Path, inputs: tuple[str, ...]
+) -> None:
+    """Spark reads large files first. Of a directory, subdirectories name a column."""
+    rows = {"0.json": 9, "1.json": 300}
+    if inputs == (".",):
+        rows = {"day=5/a.json": 9, "day=5/b.json": 300, "day=6/a.json": 90}
+    expected = []
+    for number, (name, count) in enumerate(rows.items()):
+        file = tmp_path / "in" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f'{{"key":"{each}","n":{number}}}\n' for each in range(count)))
+        day = f',"day":{name[4]}' if "=" in name else ""
+        expected += [(b"%d" % each, f'{{"n":{number}{day}}}'.encode()) for each in range(count)]
+    paths = tuple(str(tmp_path / "in" / name) for name in inputs)
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "700")
+    try:
+        import_.run(spark, str(data), ImportOptions("t", paths, "json", value="*", partitions=1))
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    assert values_of(data, "t") == [expected]

@@ -47,7 +47,8 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
 @click.option(
     "--order-by",
     metavar="COLUMN",
-    help="Column by which the records are ordered. The default is offset.",
+    help="Column by which the records are ordered. The default is offset. Without such a column, "
+    "rows are ordered by the paths of their files.",
 )
 @click.option("--partition", type=click.IntRange(0), help="Append all records to this partition.")
 @click.option(

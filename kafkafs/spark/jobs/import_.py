@@ -4,9 +4,10 @@ The sink appends all records as one transaction, under an *import id*. A second 
 appends nothing. If the user gives no id, it is a hash of the topic, the files with their sizes and
 times, and the options for reading them.
 
-Records keep the order of lines in a file, and of files on the command line (those of a directory by
-name). Rows with a column `offset`, such as those of an export, are sorted by it. The column
-`partition` or `--partition` chooses the partition, otherwise Kafka's partitioner does by key.
+Lines of text keep their order in a file, and the order of files on the command line (those of a
+directory by name). Rows with a column `offset`, such as those of an export, are sorted by it. Other
+rows keep their order in a file, and are sorted by the paths of their files. The column `partition`
+or `--partition` chooses the partition, otherwise Kafka's partitioner does by key.
 
 `import_records` makes records of the columns.
 """
@@ -85,7 +86,8 @@ def run(
             f"import {name} is already done; nothing was appended. To import again: another --id"
         )
         return report
-    rows = records(_read(session, found), options, found.format)
+    is_one_file = len(found.files) == 1 and not is_uri(found.files[0])
+    rows = records(_read(session, found), options, found.format, is_one_file=is_one_file)
     observed = Observation()
     size = sql.coalesce(sql.length("value"), sql.lit(0))
     if "key" in rows.columns:

@@ -39,7 +39,9 @@ class ImportOptions(NamedTuple):
     name: str | None = None
 
 
-def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
+def records(
+    rows: DataFrame, options: ImportOptions, kind: str, *, is_one_file: bool = False
+) -> DataFrame:
     """Return the rows with the sink's columns. `kind`: their format.
 
     InvalidConfig if a column is missing.
@@ -77,6 +79,9 @@ def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
     order = _chosen(names, options.order_by, "offset" if kind != "text" else None)
     if order is not None:
         rows = rows.orderBy(_quoted(order))
+    elif kind != "text" and not is_one_file:
+        # Spark reads the largest file first.
+        rows = rows.orderBy(sql.input_file_name(), sql.monotonically_increasing_id())
     return rows.select(columns)
 
 
