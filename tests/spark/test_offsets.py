@@ -126,10 +126,11 @@ def test_the_largest_is_cut() -> None:
 
 
 def test_more_pieces_than_offsets_are_not_made() -> None:
-    assert divided([OffsetRange(A0, 3, 5)], at_least=9) == [
-        OffsetRange(A0, 3, 4),
-        OffsetRange(A0, 4, 5),
-    ]
+    for at_least in (9, (1 << 63) - 1):
+        assert divided([OffsetRange(A0, 3, 5)], at_least=at_least) == [
+            OffsetRange(A0, 3, 4),
+            OffsetRange(A0, 4, 5),
+        ]
 
 
 def test_no_piece_has_more_records_than_it_may() -> None:

@@ -184,9 +184,8 @@ def _count(size: int, total: int, wanted: int) -> int:
 def _parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
     result = []
     start = whole.start
-    for left in range(count, 0, -1):
+    for left in range(min(count, whole.size), 0, -1):
         end = start + (whole.end - start) // left
-        if end > start:
-            result.append(OffsetRange(whole.partition, start, end))
+        result.append(OffsetRange(whole.partition, start, end))
         start = end
     return result
