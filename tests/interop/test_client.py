@@ -19,12 +19,11 @@ from typing import Any
 
 import pytest
 
-from kafka_client.addresses import HostPort, parse_brokers
+from kafka_client.addresses import parse_brokers
 from kafka_client.cluster import Cluster, TopicPartition
-from kafka_client.connection import Connection
 from kafka_client.consume import Consumer
 from kafka_client.errors import BrokerError, BrokerUnreachable
-from kafka_client.fetch import Fetched, Fetcher, Position
+from kafka_client.fetch import Fetched, Position
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import (
     EARLIEST,
@@ -46,7 +45,6 @@ from storage.record.batch import decode
 from storage.record.header import parse_header
 from tests.fork_server import KAFKAFS
 from tests.interop import clients
-from tests.interop.bad_proxy import BadProxy
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
 from tests.interop.kafka_tools import java_command
@@ -445,48 +443,6 @@ def test_groups_and_settings_of_the_cluster(broker: Broker) -> None:
     topics = json.loads(run("ls", place, "--json"))["result"]["topics"]
     listed = {row["topic"]: row for row in topics}
     assert (listed["started"]["records"], listed["many"]["partitions"]) == (3, 3)
-
-
-# -- a connection that is bad ----------------------------------------------------------------------
-
-
-def fetched(connection: Connection, position: Position) -> tuple[bytes, Position]:
-    """The records up to offset 100, or to an error of the connection, and the position there."""
-    fetcher = Fetcher(connection, partition_bytes=600)
-    fetcher.add(ORDERS, position)
-    data = b""
-    with contextlib.closing(connection), contextlib.suppress(BrokerUnreachable):
-        while fetcher.positions[ORDERS].offset < 100:
-            fetcher.send()
-            (each,) = fetcher.receive()
-            assert each.error is None, each.error
-            data += each.records
-    return data, fetcher.positions[ORDERS]
-
-
-@pytest.mark.parametrize("fault", ["cut", "truncate", "stall"])
-def test_a_bad_connection_shows_nothing_wrong(
-    broker: Broker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    """Records fetched before the fault are right. The rest follows over another connection."""
-    log, address = stored(broker, "orders"), parse_brokers(broker.address)[0]
-    start = Position(0, topic_id=cluster.refresh(["orders"]).topics["orders"].id)
-    lengths = set()
-    for limit in (3, 500, 900, 1500, 2000, 2500, 3000, 3333):
-        data, position = b"", start
-        with (
-            BadProxy(broker.address, fault, limit) as proxy,
-            contextlib.suppress(BrokerUnreachable),
-            monkeypatch.context() as quick,
-        ):
-            quick.setattr("kafka_client.connection.TIMEOUT_S", 0.5)
-            connection = Connection(HostPort("127.0.0.1", proxy.port), ClientSettings())
-            data, position = fetched(connection, start)
-        assert len(data) < limit
-        rest, _ = fetched(Connection(address, ClientSettings()), position)
-        assert data + rest == log
-        lengths.add(len(data))
-    assert len(lengths) > 2, lengths
 
 
 # -- the command mirror ----------------------------------------------------------------------------

@@ -1,42 +1,32 @@
-"""Topics of a broker are copied, byte for byte, and go on after a kill."""
+"""Topics of a broker are copied, byte for byte."""
 
 from __future__ import annotations
 
-import random
 import re
-import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kafka_client.addresses import parse_brokers
-from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.cluster import Cluster
 from kafka_client.properties import ClientSettings
-from kafka_client.requests import EARLIEST, LATEST, produce
-from kafkafs.mirror import housekeeping
-from kafkafs.mirror import mirror as module
+from kafka_client.requests import EARLIEST, LATEST
 from kafkafs.mirror.facts import Facts
 from kafkafs.mirror.mirror import Mirror, Options
 from kafkafs.mirror.topics import MirrorRefused
-from storage import Record, encode, paths
+from storage import Record, paths
 from storage.files import Files
-from storage.log.append import append_as_follower
 from storage.manager import LogManager
-from storage.record._batch import assign_offsets
 from storage.record.header import parse_header
 from storage.state import checkpoint_file, mirror_file
-from storage.verify.verify import verify
-from tests.fork_server import KAFKAFS
 from tests.interop import clients
 from tests.interop.brokers import Broker, OldBroker, stored
 from tests.interop.clients import Sender
 from tests.interop.kafka_tools import dump_log_segments
 from tests.interop.workload import OPEN_MS
-from tests.waits import HANG_S, until
+from tests.waits import until
 
 T = 1_700_000_000_000
 
@@ -180,29 +170,6 @@ def mirrored(
     return run
 
 
-def named(data: Path, topic: str) -> list[tuple[str, int, int]]:
-    """The gaps of a copy."""
-    with LogManager.open(str(data), read_only=True) as manager:
-        return [gap[:3] for gap in manager.log(topic, 0).gaps]
-
-
-def test_records_that_were_deleted_before_they_were_copied(broker: Broker, tmp_path: Path) -> None:
-    run = mirrored(broker, tmp_path, "overtaken", 5)
-    before = stored(tmp_path / "overtaken-0")
-    Sender(broker).send("overtaken", records(b"w", 5))
-    clients.delete_records(broker, "overtaken", 10)
-    assert run().gaps == 1
-    assert named(tmp_path, "overtaken") == [("deleted", 5, 9)]
-    assert run().gaps == 0
-    Sender(broker).send("overtaken", records(b"x", 5))
-    clients.delete_records(broker, "overtaken", 12)
-    assert run().gaps == 0
-    assert named(tmp_path, "overtaken") == [("deleted", 5, 9)]
-    log = stored(broker.partition("overtaken"))
-    assert stored(tmp_path / "overtaken-0") == before + log[-len(stored_batch(log, 10)) :]
-    assert "overtaken:0: offsets 5 to 9 were deleted in the cluster" in run.lines[0]
-
-
 def test_deletions_are_followed_on_request(broker: Broker, tmp_path: Path) -> None:
     keeps = mirrored(broker, tmp_path, "shorter", 5)
     clients.delete_records(broker, "shorter", 3)
@@ -213,105 +180,17 @@ def test_deletions_are_followed_on_request(broker: Broker, tmp_path: Path) -> No
             assert manager.log("shorter", 0).log_start_offset == start
 
 
-def test_a_topic_that_is_not_there_is_a_fault(broker: Broker, tmp_path: Path) -> None:
-    run = Run(broker, tmp_path, "nope")
-    run()
-    assert list(run.facts.faults.values()) == run.lines
-    assert run.lines == ["the cluster has no topic nope, or it may not be read"]
-
-
-def stored_batch(log: bytes, offset: int) -> bytes:
-    """The batches from an offset on."""
-    while (header := parse_header(log)).base_offset < offset:
-        log = log[header.size :]
-    return log
-
-
-def test_a_topic_that_was_created_again(broker: Broker, tmp_path: Path) -> None:
-    run = mirrored(broker, tmp_path, "again", 5)
-    before = stored(tmp_path / "again-0")
-    status = mirror_file.read(Files(), str(tmp_path))
-    assert status is not None
-    old = f"again.{status.ids['again']}"
-    clients.delete_topic(broker, "again")
-    clients.create_topic(broker, "again")
-    Sender(broker).send("again", records(b"new", 7))
-    assert run().gaps == 0
-    assert stored(tmp_path / f"{old}-0") == before
-    assert stored(tmp_path / "again-0") == stored(broker.partition("again"))
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert manager.log(old, 0).log_end_offset == 5
-    assert run.lines == [f"again: the topic was created again; the copy of the old one is {old}"]
-    clients.delete_topic(broker, "again")
-    run()
-    assert [line.partition(":")[0] for line in run.lines[1:]] == ["again"]
-    assert stored(tmp_path / "again-0")
-
-
-def as_before_topic_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker is one that has no ids, and whose answers to Fetch report no divergence."""
-    monkeypatch.setattr("kafka_client.fetch._LAST", 11)
-    monkeypatch.setattr("kafka_client.fetch._LAST_WITH_NAMES", 11)
-    monkeypatch.setattr("kafkafs.mirror.topics.id_text", lambda _: mirror_file.NO_ID)
-
-
-def test_records_that_the_leader_has_lost(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after an unclean election: our logs have more records of an epoch than the leader."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    mirrored(broker, new, "lost-new", 5)
-    with monkeypatch.context() as patch:
-        as_before_topic_ids(patch)
-        mirrored(broker, old, "lost-old", 5)
-    broker.stop()
-    broker.start()
-    for data in (old, new):
-        topic = f"lost-{data.name}"
-        before = stored(data / f"{topic}-0")
-        with LogManager.open(str(data), mirrors=True) as manager:
-            log = manager.log(topic, 0)
-            batch = bytearray(encode(records(b"lost", 3)))
-            assign_offsets(batch, 5, log.epochs.latest)
-            append_as_follower(log, batch, 0)
-        Sender(broker).send(topic, records(b"w", 5))
-        with monkeypatch.context() as patch:
-            if data == old:
-                as_before_topic_ids(patch)
-            run = Run(broker, data, topic)
-            assert (run().gaps, run.facts.waiting) == (1, {})
-        assert named(data, topic) == [("diverged", 5, 7)]
-        assert stored(data / f"{topic}-0") == stored(broker.partition(topic)) != before
-        (kept,) = (data / f"{topic}-0").glob("*.diverged")
-        assert kept.read_bytes() == bytes(batch)
-
-
-@pytest.mark.parametrize("count", [3, 5, 7])
-def test_a_topic_that_was_created_again_without_ids(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    """Its records show it. The records that were copied stay."""
-    as_before_topic_ids(monkeypatch)
-    topic = f"without-{count}"
-    run = mirrored(broker, tmp_path, topic, 5)
-    assert (run().gaps, run.facts.waiting) == (0, {})
-    before = stored(tmp_path / f"{topic}-0")
-    clients.delete_topic(broker, topic)
-    clients.create_topic(broker, topic)
-    Sender(broker).send(topic, records(b"new", count))
-    assert (run().gaps, list(run.facts.waiting)) == (0, [(topic, 0)])
-    assert "is it another topic?" in run.facts.waiting[topic, 0]
-    assert stored(tmp_path / f"{topic}-0") == before
-
-
 def test_a_running_mirror_follows_the_cluster(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records, partitions, topics, a restart of the broker, and a topic that is created again."""
+    """Records, partitions, topics, a restart of the broker, and a topic that is created again.
+
+    The first copies begin at their ends, later ones at their beginnings.
+    """
     monkeypatch.setattr("kafkafs.mirror.mirror._LOOK_MS", 100)
     monkeypatch.setattr("kafka_client.consume.TIMEOUT_S", 0.5)
     clients.create_topic(broker, "run-1")
-    run = Run(broker, tmp_path, "run-*")
+    run = Run(broker, tmp_path, "run-*", start=LATEST)
 
     def shown(topic: str, number: int = 0) -> int:
         """The log end that another process sees."""
@@ -400,218 +279,3 @@ def test_kafkas_tool_prints_the_same_of_both(broker: Broker, tmp_path: Path) -> 
     assert sum("firstOffset" in line for line in ours) == 1
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert manager.log("cleaned", 0).log_start_offset == 0
-
-
-# -- faults ----------------------------------------------------------------------------------------
-
-
-def large(prefix: bytes, count: int, size: int) -> list[Record]:
-    return [Record(number, T, 0, prefix, bytes([number % 251]) * size) for number in range(count)]
-
-
-def test_a_mirror_that_is_killed_goes_on(broker: Broker, tmp_path: Path) -> None:
-    """At any time, also while it writes. In the last run the broker is restarted."""
-    clients.create_topic(broker, "killed", 2)
-    sender = Sender(broker, transactional_id="killed", linger_ms=0)
-    for commit in (True, False) * 3:
-        with sender.transaction(commit=commit):
-            sender.send("killed", large(b"k", 400, 10_000))
-    # The last transaction ends before its marker is written.
-    until(
-        lambda: (
-            clients.offsets(broker, "killed", committed=True)
-            == clients.offsets(broker, "killed", committed=False)
-        )
-    )
-    directory, place = tmp_path / "killed-0", f"kafka://{broker.address}"
-    end = len(stored(broker.partition("killed")))
-
-    def size() -> int:
-        return sum(path.stat().st_size for path in directory.glob("*.log"))
-
-    def reached(least: int) -> bool:
-        return size() >= least
-
-    wanted = sorted(random.Random(7).sample(range(1, end), 4))
-    for least in [0, *wanted]:
-        with subprocess.Popen([*KAFKAFS, "mirror", place, tmp_path, "killed"]) as process:
-            until(lambda: directory.exists())
-            until(partial(reached, least))
-            process.kill()
-    with subprocess.Popen([*KAFKAFS, "mirror", place, tmp_path, "killed"]) as process:
-        until(lambda: size() == end)
-        broker.stop()
-        broker.start()
-        Sender(broker).send("killed", records(b"after", 5))
-        until(lambda: size() > end)
-        process.terminate()
-    assert process.returncode == 0
-    assert Run(broker, tmp_path, "killed")().gaps == 0
-    assert stored(directory) == stored(broker.partition("killed"))
-    assert verify(str(tmp_path)).faults == []
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert len(manager.log("killed", 0).transactions.aborted()) == 3
-
-
-# -- changes while a mirror runs -------------------------------------------------------------------
-
-
-def watched(run: Run, steps: Callable[[], Iterator[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a mirror that looks at the metadata all the time, until the steps end.
-
-    They go on after each round of answers.
-    """
-    monkeypatch.setattr(module, "_LOOK_MS", 100)
-    monkeypatch.setattr(housekeeping, "_SWEEP_MS", 100)
-    rounds = steps()
-    begun = time.monotonic()
-
-    def stop() -> bool:
-        assert time.monotonic() < begun + HANG_S
-        return next(rounds, True) is True
-
-    run(stop)
-
-
-def test_partitions_and_topics_are_created_while_a_mirror_runs(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is copied from its beginning, also if the mirror began at the end."""
-    clients.create_topic(broker, "grown")
-    Sender(broker).send("grown", records(b"v", 5))
-    run = Run(broker, tmp_path, "grown*", start=LATEST)
-
-    def steps() -> Iterator[None]:
-        clients.add_partitions(broker, "grown", 3)
-        Sender(broker, partitioner="consistent").send("grown", records(b"v", 5))
-        with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
-            produce(cluster, TopicPartition("grown", 2), encode(records(b"third", 3)))
-        clients.create_topic(broker, "grown-new")
-        Sender(broker).send("grown-new", records(b"n", 4))
-        while not all((tmp_path / name).exists() for name in ("grown-2", "grown-new-0")):
-            yield
-        while run.facts.left or run.facts.copied_offsets < 12:
-            yield
-
-    watched(run, steps, monkeypatch)
-    assert (run.facts.gaps, run.lines) == (0, [])
-    for name in ("grown-1", "grown-2", "grown-new-0"):
-        assert stored(tmp_path / name) == stored(broker.data / name), name
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert [manager.log("grown", number).log_start_offset for number in range(3)] == [5, 0, 0]
-        assert manager.log("grown", 2).log_end_offset == 3
-
-
-def run_without_marker(
-    broker: Broker, data: Path, topic: str, key: str, *, commit: bool
-) -> tuple[Run, Sender]:
-    """Copy a record of an open transaction, and end it. Return when its marker is compacted away:
-    the run, which can go on, and the producer.
-    """
-    clients.create_topic(
-        broker,
-        topic,
-        cleanup_policy="compact",
-        min_cleanable_dirty_ratio=0.001,
-        internal_segment_bytes=4000,
-        delete_retention_ms=0,
-    )
-    plain, sender = Sender(broker), Sender(broker, transactional_id=topic)
-    plain.send(topic, keyed("a", "b"))
-    sender.producer.begin_transaction()
-    sender.send(topic, keyed(key))
-    run = Run(broker, data, topic)
-    run()
-    end = sender.producer.commit_transaction if commit else sender.producer.abort_transaction
-    end(HANG_S)
-    directory = broker.partition(topic)
-
-    def has_marker() -> bool:
-        plain.send(topic, keyed("a", "b", size=1500))
-        return has_producer(stored(directory))
-
-    until(lambda: not has_marker())
-    return run, sender
-
-
-def test_a_transaction_whose_marker_was_compacted_away(broker: Broker, tmp_path: Path) -> None:
-    run, _ = run_without_marker(broker, tmp_path, "marker", "a", commit=True)
-    before = stored(tmp_path / "marker-0")
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert manager.log("marker", 0).last_stable_offset == 2
-    assert run().gaps >= 1
-    assert ("aborted", 3, 3) in named(tmp_path, "marker")
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        log = manager.log("marker", 0)
-        assert log.last_stable_offset == log.log_end_offset == clients.offsets(broker, "marker")[1]
-        ours = [record.offset for record in log.records()]
-    # The record of the transaction is not shown. The broker may clean on.
-    theirs = [record.offset for record in clients.consume(broker, "marker")]
-    assert ours[:2] == [0, 1]
-    assert ours[2] > 3
-    assert ours[-len(theirs) :] == theirs
-    assert stored(tmp_path / "marker-0").startswith(before)
-    assert run().gaps == 0
-
-
-def test_a_later_transaction_of_the_producer_ends_none_whose_marker_was_compacted_away(
-    broker: Broker, tmp_path: Path
-) -> None:
-    """Its COMMIT marker would show the records of the first one, which was aborted."""
-    run, sender = run_without_marker(broker, tmp_path, "later", "aborted", commit=False)
-    with sender.transaction():
-        sender.send("later", keyed("committed"))
-    assert run().gaps >= 1
-    assert ("aborted", 3, 3) in named(tmp_path, "later")
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        log = manager.log("later", 0)
-        assert log.last_stable_offset == log.log_end_offset == clients.offsets(broker, "later")[1]
-        ours = list(log.records())
-    assert [record.key for record in ours if len(record.key or b"") > 1] == [b"committed"]
-    theirs = clients.consume(broker, "later", committed=True)
-    assert ours[-len(theirs) :] == theirs
-    assert run().gaps == 0
-
-
-def test_a_transaction_of_which_records_are_left_gets_its_marker(
-    broker: Broker, tmp_path: Path
-) -> None:
-    """The cleaner has removed all that lay before the marker."""
-    clients.create_topic(
-        broker,
-        "left",
-        cleanup_policy="compact",
-        min_cleanable_dirty_ratio=0.001,
-        internal_segment_bytes=4000,
-    )
-    plain, sender = Sender(broker), Sender(broker, transactional_id="left")
-    plain.send("left", keyed("a", "b"))
-    sender.producer.begin_transaction()
-    sender.send("left", keyed("committed"))
-    run = Run(broker, tmp_path, "left")
-    assert run().gaps == 0
-    plain.send("left", keyed("a", "b"))
-    sender.producer.commit_transaction(HANG_S)
-
-    def is_cleaned() -> bool:
-        plain.send("left", keyed("a", "b", size=1500))
-        return parse_header(stored_batch(stored(broker.partition("left")), 3)).base_offset > 4
-
-    until(is_cleaned)
-    assert run().gaps == 0
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert b"committed" in {record.key for record in manager.log("left", 0).records()}
-
-
-def keyed(*keys: str, size: int = 1) -> list[Record]:
-    return [Record(0, T, 0, key.encode(), random.randbytes(size)) for key in keys]
-
-
-def has_producer(log: bytes) -> bool:
-    """Whether a batch has a producer."""
-    while log:
-        header = parse_header(log)
-        if header.producer_id >= 0:
-            return True
-        log = log[header.size :]
-    return False
