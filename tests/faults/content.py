@@ -258,7 +258,7 @@ FAULTS = [
         "            if offset == base and number > 0:\n                break\n",
         "            if offset < base and number > 0:\n                break\n",
         "dump prints thousands of entries of zeros, which a broker has preallocated.",
-        ("tests/kafkafs/dump/test_indexes.py",),
+        ("tests/interop/test_dump_matches.py",),
     ),
     Fault(
         "dump-first-sequence-of-a-batch",

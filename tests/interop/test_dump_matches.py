@@ -82,7 +82,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 )
 def test_files_of_every_kind(samples: Samples, options: tuple[str, ...]) -> None:
     files = samples.good if "--index-sanity-check" in options else samples.good + samples.indexes
-    ours, theirs = both(files, options)
+    # The faults of a file that is given twice.
+    ours, theirs = both([*files, samples.root / "wrong" / name(1000, ".timeindex")], options)
     assert ours == theirs
     assert ours.status == 0
 

@@ -1,4 +1,4 @@
-"""Control records as text and as fields, and keys and values that are no control record."""
+"""Control records of unknown types; keys and values that are no record of Kafka's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from kafkafs.dump.control import control_fields, control_text
+from kafkafs.dump.decoders import topic_decoder
 from storage.errors import CorruptRecord
 
 
@@ -14,17 +15,7 @@ def key(kind: int, version: int = 0) -> bytes:
     return struct.pack(">hh", version, kind)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(0, "ABORT"), (1, "COMMIT")])
-@pytest.mark.parametrize("version", [0, 1])
-def test_the_end_of_a_transaction(kind: int, name: str, version: int) -> None:
-    value = struct.pack(">hi", version, 7) + b"later versions only add to it"
-    said = f" endTxnMarker: {name} coordinatorEpoch: 7"
-    assert control_text(key(kind, version), value) == said.encode()
-    assert control_fields(key(kind), value) == {"type": name, "coordinatorEpoch": 7}
-
-
 def test_a_type_that_nobody_knows() -> None:
-    assert control_text(key(99), None) == b" controlType: UNKNOWN(99)"
     assert control_fields(key(99), b"x") == {"type": "UNKNOWN", "typeId": 99}
 
 
@@ -46,3 +37,9 @@ def test_what_is_no_control_record(
     for read in (control_text, control_fields):
         with pytest.raises(CorruptRecord, match=reason):
             read(record_key, value)
+
+
+def test_a_record_of_a_coordinator_has_a_key() -> None:
+    with pytest.raises(CorruptRecord, match="has no key") as caught:
+        topic_decoder("share-group-state-decoder")(8, None, b"")
+    assert caught.value.offset == 8

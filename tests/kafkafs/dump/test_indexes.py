@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.dump.faults import MISMATCH, NOT_FOUND, OUT_OF_ORDER, WRONG_TIMESTAMP
 from kafkafs.dump.offset_index import OffsetEntries, base_offset, dump_offset_index
 from kafkafs.dump.options import Options
 from kafkafs.dump.output import DumpError
-from kafkafs.dump.time_index import dump_time_index
 from storage import Record, encode
 from tests.kafkafs.dump.printed import Printed
 
@@ -59,42 +57,10 @@ def test_a_lookup_finds_the_last_entry_at_or_below(
         )
 
 
-def test_entries_that_are_right(tmp_path: Path) -> None:
-    stem = files(tmp_path, [(3, SIZE), (7, 3 * SIZE), (0, 0)], [(T + 1000, 3), (T + 3000, 7)])
-    printed = Printed()
-    assert dump_offset_index(stem + ".index", Options(), printed) == {MISMATCH: []}
-    assert dump_time_index(stem + ".timeindex", Options(), printed) == {}
-    assert printed.events == [
-        ("indexEntry", {"offset": BASE + 3, "position": SIZE}),
-        ("indexEntry", {"offset": BASE + 7, "position": 3 * SIZE}),
-        ("timeIndexEntry", {"timestamp": T + 1000, "offset": BASE + 3}),
-        ("timeIndexEntry", {"timestamp": T + 3000, "offset": BASE + 7}),
-    ]
-
-
-def test_an_offset_that_is_not_its_batch_s_last_one(tmp_path: Path) -> None:
-    stem = files(tmp_path, [(2, SIZE), (7, 3 * SIZE)])
-    options = Options(verify_index_only=True)
-    printed = Printed()
-    assert dump_offset_index(stem + ".index", options, printed) == {
-        MISMATCH: [(BASE + 2, BASE + 3)]
-    }
-    assert printed.events == []
-
-
 def test_a_position_where_no_batch_is(tmp_path: Path) -> None:
     stem = files(tmp_path, [(3, 4 * SIZE)])
     with pytest.raises(DumpError, match=f"there is no batch for offset {BASE + 3}"):
         dump_offset_index(stem + ".index", Options(), Printed())
-
-
-def test_time_entries_that_are_wrong(tmp_path: Path) -> None:
-    times = [(T + 999, 3), (T + 900, 5), (T + 5000, 6), (T + 6000, 70)]
-    stem = files(tmp_path, [(3, SIZE), (7, 3 * SIZE)], times)
-    faults = dump_time_index(stem + ".timeindex", Options(), Printed())
-    assert faults[WRONG_TIMESTAMP] == [(T + 999, T + 1000), (T + 900, T + 2000)]
-    assert faults[OUT_OF_ORDER] == [(T + 900, T + 999)]
-    assert faults[NOT_FOUND] == [(BASE + 6, BASE + 7), (BASE + 70, -1)]
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,6 @@ def test_frames(tmp_path: Path) -> None:
         assert log.slice_end(0, 10) == 10
 
 
-@pytest.mark.parametrize("length", [-1, 0, 13])
-def test_a_size_that_no_entry_has(tmp_path: Path, length: int) -> None:
-    data = bytearray(batch(0))
-    data[8:12] = length.to_bytes(4, "big", signed=True)
-    with (
-        LogReader(write(tmp_path, bytes(data))) as log,
-        pytest.raises(DumpError, match=f"the size field says {length}.*position 0"),
-    ):
-        log.frame(0, log.size)
-
-
 def test_no_segment_is_so_large(tmp_path: Path) -> None:
     path = write(tmp_path, b"")
     os.truncate(path, 1 << 31)
