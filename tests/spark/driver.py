@@ -3,7 +3,7 @@
 Its argument is one object of JSON: `settings` of Spark, and what to do. `write`: one batch query,
 whose tasks have rows `TASK:NUMBER` in partitions by NUMBER. `stream`: streaming queries, each of
 which writes the lines of a directory's files, a file a batch, in partitions by what stands behind
-a line's `:`; it ends when all is written, or with its standard input.
+a line's `:`; it ends when all is written.
 
 Not here: tests (``drivers`` starts this).
 """
@@ -95,16 +95,11 @@ def start(spark: SparkSession, do: dict[str, Any], query: dict[str, str]) -> Str
     writer = writer.option("checkpointLocation", query["checkpoint"])
     writer = writer.option("path", do["path"]).option("topic", do["topic"])
     writer = writer.option("steer", query.get("steer", ""))
-    if do["end"] == "all":
-        writer = writer.trigger(availableNow=True)
-    return writer.start()
+    return writer.trigger(availableNow=True).start()
 
 
 def stream(spark: SparkSession, do: dict[str, Any]) -> None:
     queries = [start(spark, do, query) for query in do["queries"]]
-    if do["end"] == "input":
-        sys.stdin.read()
-        return
     for query in queries:
         query.awaitTermination()
 

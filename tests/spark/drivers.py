@@ -37,7 +37,6 @@ class Driver:
                 [sys.executable, "-m", "tests.spark.driver", json.dumps(given)],
                 env={**environment(base / "scratch"), "SPARK_LOCAL_IP": "127.0.0.1"},
                 cwd=ROOT,
-                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -66,17 +65,12 @@ class Driver:
         """It must have been killed."""
         self.wait(-signal.SIGKILL)
 
-    def signal(self, number: signal.Signals) -> None:
-        kill(session_of(self.process.pid), number)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.signal(signal.SIGKILL)
+        kill(session_of(self.process.pid))
         self.process.wait()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
 
 
 def streaming(
@@ -84,7 +78,6 @@ def streaming(
     data: Path,
     queries: Sequence[Mapping[str, str]],
     *,
-    end: str = "all",
     settings: Mapping[str, str] | None = None,
 ) -> Driver:
     """A driver with streaming queries. By default their files are in `base`."""
@@ -93,7 +86,7 @@ def streaming(
         for number, query in enumerate(queries)
     ]
     where = {"path": str(data), "topic": TOPIC}
-    return Driver(base / "driver", settings or {}, "stream", end=end, queries=given, **where)
+    return Driver(base / "driver", settings or {}, "stream", queries=given, **where)
 
 
 def _settings(base: Path) -> dict[str, str]:

@@ -8,8 +8,6 @@ At these points the driver and all its processes die, as if each had got SIGKILL
 - `before`: all tasks have staged their rows, and the driver has not requested the commit;
 - `asked`: the owner is a daemon. It has received the request, and the driver has not read the
   outcome yet;
-- `committed`: this process is the owner. It has recorded the commit of the batch, and has not
-  written any marker;
 - `adopted`: the owner has reported the outcome, and Spark's commit log does not have the batch.
 
 At `fail` the first attempt of each task fails after it has staged all rows.
@@ -27,9 +25,6 @@ from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.location import owner_client
 from kafkafs.spark.sink.sink import StagedTask, StreamWriter
 from kafkafs.spark.sink.sink_options import SinkOptions, parse
-from storage import LogManager
-from storage.adopt.adoptions import FILE, NeededTopics
-from storage.files import Files
 from tests.spark.processes import kill, session_of
 
 if TYPE_CHECKING:
@@ -47,21 +42,6 @@ def die() -> None:
     kill(others, signal.SIGSTOP)
     kill(others)
     kill([mine])
-
-
-class DyingDisk(Files):
-    """A disk that ends the driver at the second write of `FILE`.
-
-    An adoption writes this file twice: when it begins, and when the batch is committed.
-    """
-
-    _replaced = 0
-
-    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        super().replace_atomically(path, data, sync=sync)
-        self._replaced += path.endswith(FILE)
-        if self._replaced == 2:
-            die()
 
 
 class SteeredWriter(StreamWriter):
@@ -89,8 +69,6 @@ class SteeredWriter(StreamWriter):
             die()
         elif point == "asked":
             vars(owner_client)["_outcome"] = _dead
-        elif point == "committed":
-            vars(owner_client)["LogManager"] = _Opening(DyingDisk())
         super().commit(messages, batchId)
         if point == "adopted":
             die()
@@ -98,16 +76,6 @@ class SteeredWriter(StreamWriter):
 
 def _dead(*_: Any) -> None:
     die()
-
-
-class _Opening:
-    """Opens data directories on a disk of the test's."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-
-    def open(self, path: str, needs: NeededTopics | None) -> LogManager:
-        return LogManager.open(path, files=self._files, needs=needs)
 
 
 class SteeredDataSource(KafkafsDataSource):

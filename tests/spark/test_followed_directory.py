@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from kafkafs.spark.location.followed_directory import FollowedDirectory
-from kafkafs.spark.location.location import Location, location_of
+from kafkafs.spark.location.location import location_of
 from storage import LogManager
 from storage.files import Files
-from storage.follow.follow_directory import DirectoryFollower
 from tests.broker_files import BrokerDirectory
-from tests.storage.logs import NOW_MS, append, opened, remove_head, values
-from tests.storage.transactions import Client
+from tests.storage.logs import NOW_MS, append, opened, values
 
 
 def test_a_path_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,72 +84,6 @@ def test_a_brokers_directory_is_followed(tmp_path: Path) -> None:
         assert values(log) == [b"one", b"two", b"three"]
         assert values(opened.manager.log("new", 0)) == [b"four"]
         assert sorted(opened.manager.topics) == ["new", "t"]
-
-
-def test_nothing_is_read_where_nothing_has_changed(tmp_path: Path) -> None:
-    """As long as a stream is idle it asks all the time."""
-    broker = BrokerDirectory(tmp_path / "data")
-    broker.partition("t").append(b"one")
-    opened_paths: list[str] = []
-
-    class Watched(Files):
-        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-            opened_paths.append(path)
-            return super().open(path, flags, mode)
-
-        def scan(self, path: str) -> list[tuple[str, bool]]:
-            opened_paths.append(path)
-            return super().scan(path)
-
-    class WatchedLocation(Location):
-        def files(self, *, listed: bool = False) -> Files:
-            return Watched()
-
-    here = location_of(str(broker.data))
-    with FollowedDirectory(WatchedLocation(here.option, here.path, here.is_local)) as opened:
-        later = DirectoryFollower(opened.manager, clock_ns=lambda: 1 << 62)
-        opened._follower = later  # what has just changed counts as long past
-        opened.refresh()
-        opened_paths.clear()
-        for _ in range(10):
-            opened.refresh()
-        assert opened_paths == []
-
-
-def test_until_the_high_watermark(tmp_path: Path) -> None:
-    broker = BrokerDirectory(tmp_path / "data")
-    partition = broker.partition("t")
-    partition.append(b"one")
-    partition.append(b"two")
-    marks = broker.data / "replication-offset-checkpoint"
-    marks.write_text("0\n1\nt 0 1\n")
-    with FollowedDirectory(location_of(str(broker.data)), until_high_watermark=True) as opened:
-        assert values(opened.manager.log("t", 0)) == [b"one"]
-        replaced = marks.with_suffix(".tmp")
-        replaced.write_text("0\n1\nt 0 2\n")
-        replaced.rename(marks)
-        opened.refresh()
-        assert values(opened.manager.log("t", 0)) == [b"one", b"two"]
-
-
-def test_while_its_writer_has_it_open(tmp_path: Path) -> None:
-    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as writer:
-        log = writer.create_topic("t", 1).partitions[0]
-        append(log, b"one")
-        with FollowedDirectory(location_of(str(tmp_path))) as opened:
-            seen = opened.manager.log("t", 0)
-            client = Client(log, 7)
-            client.send(b"undecided")
-            opened.refresh()
-            assert (seen.log_end_offset, seen.last_stable_offset) == (2, 1)
-            client.commit()
-            opened.refresh()
-            assert (seen.log_end_offset, seen.last_stable_offset) == (3, 3)
-            log.roll(NOW_MS)
-            append(log, b"two")
-            remove_head(log, 1, NOW_MS)
-            opened.refresh()
-            assert (seen.log_start_offset, values(seen)) == (3, [b"two"])
 
 
 @contextlib.contextmanager

@@ -24,8 +24,7 @@ from tests.storage.logs import append
 from tests.waits import until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    pass
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -216,37 +215,3 @@ def test_no_position_is_committed_in_another_topic_of_the_name(tmp_path: Path) -
         assert place.positions() == {}
         assert not query.batch()
         assert place.positions() == from_nested(query.end).offsets == {T0: 3}
-
-
-@pytest.mark.soak
-def test_queries_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    with LogManager.open(str(tmp_path / "data")) as manager:
-        manager.create_topic("t", 1)
-
-    def start(**trigger: bool) -> StreamingQuery:
-        options = {"subscribe": "t", "startingOffsets": "earliest", "group": "g"}
-        reader = spark.readStream.format("kafkafs").options(**options)
-        rows = reader.load(str(tmp_path / "data")).select("value")
-        checkpoint = str(tmp_path / "checkpoint")
-        writer = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
-        return (writer.trigger(**trigger) if trigger else writer).start()
-
-    with mounted(tmp_path) as mount:
-        position = mount.path / ".groups/g/t/0"
-
-        def is_at(offset: int) -> bool:
-            return position.exists() and f"position {offset}\n" in position.read_text()
-
-        place = Place(mount.data, mount)
-        place.append(0, "a", "b")
-        query = start(availableNow=True)
-        query.awaitTermination()
-        assert is_at(2)
-        query = start()
-        place.append(0, "c")
-        until(lambda: is_at(3))
-        query.stop()
-        batch = spark.read.format("kafkafs").option("group", "g").option("subscribe", "t")
-        with pytest.raises(Exception, match="is not valid in batch queries"):
-            batch.load(str(mount.data)).count()

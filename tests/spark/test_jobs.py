@@ -14,9 +14,6 @@ import pytest
 from kafkafs.spark.jobs import export, import_, stats, verify
 from kafkafs.spark.jobs.import_records import ImportOptions
 from kafkafs.spark.jobs.selection import Selection
-from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.location.followed_directory import FollowedDirectory
-from kafkafs.spark.location.location import location_of
 from storage import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.log.append import append_batches
@@ -117,30 +114,6 @@ def test_stats_count_what_is_there(spark: SparkSession, data: Path, tmp_path: Pa
     text = chart.read_text()
     assert "records per second" in text
     assert "t-1" in text
-
-
-@pytest.mark.soak
-def test_stats_of_one_split_add_up_as_those_of_many(
-    spark: SparkSession, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(data) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        manager.change_topic_settings("t", {"index.interval.bytes": "100"})
-        for number in range(300):
-            time_ms = NOW_MS + (number * 7919 % 300) * MINUTE
-            record = Record(0, time_ms, 0, b"%d" % (number % 40), bytes(number))
-            append_batches(log, encode([record]), now_ns=NOW_NS)
-    options = stats.StatsOptions(gap_ms=10 * MINUTE)
-    whole = stats.count(spark, str(data), options)
-    monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)
-    with FollowedDirectory(location_of(str(data))) as opened_again:
-        logs = list(opened_again.manager.logs())
-        assert len(all_splits(opened_again.location, logs, 2, "read_committed")) > 5
-    parts = stats.count(spark, str(data), options)
-    (one,), (many,) = whole.partitions, parts.partitions
-    many.keys = one.keys
-    assert many == one
-    assert parts.keys == whole.keys == {"t": 40}
 
 
 @pytest.mark.soak

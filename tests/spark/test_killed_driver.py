@@ -41,7 +41,7 @@ def kill_at(
 
 def test_nothing_is_mounted(tmp_path: Path) -> None:
     data = make_data(tmp_path)
-    points = ["before", "committed", "adopted"]
+    points = ["before", "adopted"]
     names = kill_at(tmp_path, data, points)
     check_once(data, names)
     assert list(adoptions(data).values()) == [len(points)]

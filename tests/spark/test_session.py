@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_query_runs(spark: SparkSession) -> None:
-    assert spark.range(3).selectExpr("sum(id)").collect()[0][0] == 3
-
-
 def test_workers_do_not_import_pyspark_from_its_zip_file(spark: SparkSession) -> None:
     """They would compile it each time, and connect to Spark too late on a busy machine."""
     [place] = spark.sparkContext.parallelize([0], 1).map(_place_of_pyspark).collect()

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
-from kafkafs.spark.location.owner_client import ask_owner
-from kafkafs.spark.sink.staging import Staging
 from storage import LogManager, Record
 from storage.adopt.adoptions import Adoptions
-from storage.adopt.staged import AdoptRequest, StagedName
 from storage.files import Files
-from storage.owner.request_kinds import ADOPT
-from tests.mount.mounting import check_data, mounted
-from tests.murmur2 import partition_of
+from tests.mount.mounting import check_data
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,21 +103,6 @@ def test_every_column(spark: SparkSession, data: Path) -> None:
     check_data(data)
 
 
-def test_keys_go_where_kafka_has_them(spark: SparkSession, data: Path) -> None:
-    frame = spark.range(0, 3000, 1, 2).selectExpr(
-        "cast(id as string) key", "cast(id as string) value", "'payments' topic"
-    )
-    write(frame, data, topic="orders")
-    found = records(data, "orders")
-    assert sorted(int(row.value or b"") for each in found for row in each) == list(range(3000))
-    for number, each in enumerate(found):
-        assert all(partition_of(row.key or b"", 3) == number for row in each)
-        # By the tasks' numbers, whichever was done first.
-        in_order = [int(row.value or b"") for row in each]
-        assert in_order == sorted(in_order)
-    assert values(data, "payments") == []
-
-
 def test_a_bad_row_changes_nothing(spark: SparkSession, data: Path) -> None:
     from pyspark.errors import PySparkException
 
@@ -135,23 +113,6 @@ def test_a_bad_row_changes_nothing(spark: SparkSession, data: Path) -> None:
     with pytest.raises(PySparkException, match=r"row 701 of task 0 .*partition 1\): there is no"):
         write(frame, data)
     assert listing(data) == before
-
-
-@pytest.mark.parametrize(
-    ("mode", "columns", "reason"),
-    [
-        ("overwrite", "'a' value", "overwrite is not supported"),
-        ("append", "1 value", "value attribute unsupported type int"),
-    ],
-)
-def test_what_is_refused_before_it_begins(
-    spark: SparkSession, data: Path, mode: str, columns: str, reason: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    frame = spark.range(1).selectExpr(columns)
-    with pytest.raises(PySparkException, match=reason):
-        frame.write.format("kafkafs").mode(mode).option("topic", "orders").save(str(data))
 
 
 def test_a_named_write_is_done_once(spark: SparkSession, data: Path) -> None:
@@ -228,26 +189,6 @@ def test_each_batch_of_a_foreach_batch_is_written_once(
     check_data(data)
 
 
-def test_topics_that_are_missing(spark: SparkSession, data: Path) -> None:
-    from pyspark.errors import PySparkException
-
-    rows = spark.range(0, 100, 1, 4).selectExpr(
-        "cast(id as string) key", "cast(id as string) value", "concat('new-', id % 2) topic"
-    )
-    with pytest.raises(PySparkException, match=r"no topic 'new-\d'.*option 'topicPartitions'"):
-        write(rows, data)
-    with pytest.raises(PySparkException, match=r"no topic 'other'.*option 'topicPartitions'"):
-        write(rows, data, topic="other")
-    write(rows, data, topicPartitions=3)
-    write(rows, data, topic="other", topicPartitions=2)
-    for topic, partitions, count in (("new-0", 3, 50), ("new-1", 3, 50), ("other", 2, 100)):
-        found = records(data, topic)
-        assert len(found) == partitions
-        assert sum(map(len, found)) == count
-        for number, each in enumerate(found):
-            assert all(partition_of(row.key or b"", partitions) == number for row in each)
-
-
 def test_versions_of_a_batch_query(spark: SparkSession, data: Path) -> None:
     frame = spark.sql("select 'x' value")
     for version, count in ((5, 1), (5, 1), (9, 2), (7, 2), (10, 3)):
@@ -255,39 +196,3 @@ def test_versions_of_a_batch_query(spark: SparkSession, data: Path) -> None:
         assert len(values(data, "orders")) == count
     write(frame, data, topic="orders", txnAppId="another", txnVersion=0)
     assert len(values(data, "orders")) == 4
-
-
-def test_a_query_that_goes_on_elsewhere_fences_this_one(
-    spark: SparkSession, data: Path, tmp_path: Path
-) -> None:
-    """A copy of a checkpoint is another run of the same query: one of them has to give way."""
-    lines(tmp_path / "in", "0.txt", "a\n")
-    stream(spark, tmp_path, data)
-    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
-    lines(tmp_path / "in", "1.txt", "b\n")
-    stream(spark, tmp_path, data)
-    # The copy has not seen this batch, but it is there already.
-    stream(spark, tmp_path, data, "copy")
-    lines(tmp_path / "in", "2.txt", "c\n")
-    stream(spark, tmp_path, data, "copy")
-    assert values(data, "payments") == [b"a", b"b", b"c"]
-
-
-def test_a_mount_shows_it_when_it_is_committed(spark: SparkSession, tmp_path: Path) -> None:
-    """The daemon owns the logs and adopts; what is staged only nobody sees."""
-    with mounted(tmp_path) as mount:
-        shown = mount.topic("orders")
-        name = StagedName("other", 0, 0, 1)
-        staging = Staging(str(mount.data), name, topic="orders")
-        staging.add(pa.RecordBatch.from_pydict({"value": [b"staged"]}))
-        files, _ = staging.finish()
-        frame = spark.range(100).selectExpr("cast(id as string) value").coalesce(1)
-        write(frame, mount.data, topic="orders")
-        numbers = "".join(f"{number}\n" for number in range(100))
-        assert shown.read_text() == numbers
-        assert [path.name for path in mount.data.rglob("*.staged")] == [str(name)]
-        request = AdoptRequest("other", 0, "run", tuple(files))
-        assert not ask_owner(str(mount.data), ADOPT, request).duplicate
-        assert ask_owner(str(mount.data), ADOPT, request).duplicate
-        assert shown.read_text() == numbers + "staged\n"
-        assert list(mount.data.rglob("*.staged")) == []

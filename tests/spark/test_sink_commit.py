@@ -24,7 +24,6 @@ from storage.adopt import adoptions
 from storage.adopt.staged import StagedName
 from storage.errors import (
     BatchGap,
-    CorruptRecord,
     Fenced,
     InvalidRecord,
     MirroredDirectory,
@@ -32,7 +31,6 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.record.header import parse_header
 from tests.storage.directory.test_mirror import make_mirror
 
 SCHEMA = StructType([StructField("value", BinaryType())])
@@ -170,37 +168,6 @@ def test_batches_of_a_stream(data: Path, streams: StreamWriter) -> None:
     assert values(data) == [b"0", b"2"]
     # The files of a refused batch stay until an abort, or until they are old.
     assert staged(data) == ["stream-3-0-0.staged", "stream-3-0-1.staged"]
-
-
-def lose(path: Path, lost: str) -> None:
-    """Damage an unflushed file as a power cut does."""
-    size, batch = path.stat().st_size, parse_header(path.read_bytes()).size
-    assert size > 2 * batch
-    if lost == "file":
-        path.unlink()
-    elif lost == "end":
-        os.truncate(path, batch)
-    else:
-        os.truncate(path, batch if lost == "last pages" else 0)
-        os.truncate(path, size)
-
-
-@pytest.mark.parametrize("lost", ["file", "end", "last pages", "pages"])
-def test_a_power_cut_before_the_commit(data: Path, streams: StreamWriter, lost: str) -> None:
-    """The batch fails, and a replay of it has each record there once."""
-    rows = [b"%05d" % number + b"v" * 1000 for number in range(300)]
-    streams.commit([task(data, STREAM, 0, b"first")], 0)
-    second = STREAM._replace(batch=1)
-    messages = [task(data, second, 0, *rows), task(data, second, 1, *rows)]
-    lose(data / "orders-0" / messages[1].files[0].name, lost)
-    with pytest.raises((InvalidRecord, CorruptRecord, FileNotFoundError)):
-        streams.commit([*messages], 1)
-    streams.abort([*messages], 1)
-    assert staged(data) == []
-    assert values(data) == [b"first"]
-    again = second._replace(run="another run")
-    streams.commit([task(data, again, number, *rows, tries=1) for number in (0, 1)], 1)
-    assert values(data) == [b"first", *rows, *rows]
 
 
 def test_a_missing_topic(data: Path) -> None:

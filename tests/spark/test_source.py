@@ -80,16 +80,6 @@ def test_a_data_frame(spark: SparkSession, data: Path, manager: LogManager) -> N
     ]
 
 
-def test_a_schema_of_the_users(spark: SparkSession, data: Path, manager: LogManager) -> None:
-    (log,) = topic(manager)
-    for number in range(3):
-        append(log, *[b"%d" % number] * 1000)
-    frame = load(spark, data, "offset bigint, value binary")
-    assert frame.columns == ["offset", "value"]
-    found = frame.selectExpr("count(*)", "sum(offset)", "count(distinct value)").collect()
-    assert tuple(found[0]) == (3000, 2999 * 1500, 3)
-
-
 def test_a_log_of_many_kinds(spark: SparkSession, data: Path) -> None:
     """Codecs, compaction, an aborted transaction, and more tasks than partitions."""
     with cleaned.compacted(data) as (manager, log):
@@ -105,11 +95,6 @@ def test_a_log_of_many_kinds(spark: SparkSession, data: Path) -> None:
         assert [tuple(row) for row in frame.collect()] == [
             (record.offset, record.value) for record in log.records()
         ]
-
-
-def test_nothing(spark: SparkSession, data: Path, manager: LogManager) -> None:
-    topic(manager)
-    assert load(spark, data).count() == 0
 
 
 def test_errors_say_what_is_wrong(spark: SparkSession, data: Path, manager: LogManager) -> None:
@@ -241,33 +226,3 @@ def test_limits_and_progress(spark: SparkSession, data: Path, manager: LogManage
         assert source.latestOffset == '{"t": {"0": 4}}'
     finally:
         running.stop()
-
-
-@pytest.mark.soak
-def test_a_topic_made_anew_between_two_runs_ends_a_query(
-    spark: SparkSession, data: Path, manager: LogManager
-) -> None:
-    append(topic(manager)[0], b"a", b"b")
-    assert Query(spark, data, startingOffsets="earliest").run() == [[b"a", b"b"]]
-    manager.delete_topic("t")
-    append(topic(manager)[0], b"n1", b"n2", b"n3")
-    with pytest.raises(Exception, match="The topic of partition t-0 was recreated") as error:
-        Query(spark, data).run()
-    assert "failOnDataLoss" in error_of(error.value)
-    assert Query(spark, data, failOnDataLoss="false").run() == [[b"n1", b"n2", b"n3"]]
-    assert Query(spark, data).run() == []
-
-
-@pytest.mark.soak
-def test_lost_data_ends_a_query(spark: SparkSession, data: Path, manager: LogManager) -> None:
-    log = segmented(manager)
-    assert len(Query(spark, data, startingOffsets="earliest").run()) == 1
-    append(log, b"c", b"d", timestamp_ms=NOW_MS)
-    log.roll(NOW_MS)
-    append(log, b"e", timestamp_ms=NOW_MS)
-    remove_head(log, 4, NOW_MS)
-    manager.checkpoint()
-    with pytest.raises(Exception, match=r"offset \[8, 10\) for topic partition t-0") as error:
-        Query(spark, data).run()
-    assert "failOnDataLoss" in error_of(error.value)
-    assert Query(spark, data, failOnDataLoss="false").run() == [[b"e"]]

@@ -14,10 +14,8 @@ from kafkafs.spark.source import task
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.task import SplitPartition
 from storage import LogManager
-from storage.errors import CorruptRecord, UnknownTopicOrPartition
+from storage.errors import UnknownTopicOrPartition
 from tests.spark.reading import SCHEMA, Seen, Stream, batch, batch_parts, batch_reader, read, values
-from tests.storage import old_logs
-from tests.storage.compaction import cleaned
 from tests.storage.logs import NOW_MS, append, opened, remove_head, write_settings
 from tests.storage.segmented import segmented
 from tests.storage.transactions import Client
@@ -209,49 +207,6 @@ def test_the_first_task_reads_little(tmp_path: Path) -> None:
 # -- logs of every kind ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats(tmp_path: Path, magic: int) -> None:
-    old_logs.write_legacy(tmp_path, "t", magic)
-    messages = old_logs.messages(5, 200, magic)
-    assert [(row.offset, row.value) for row in batch(tmp_path)] == [
-        (message.offset, message.value) for message in messages
-    ]
-
-
-def test_the_oldest_format(tmp_path: Path) -> None:
-    old_logs.write_old(tmp_path, "t", old_logs.old_file(b"1", b"22"), old_logs.old_file(b"3"))
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        records = [(each.offset, each.value) for each in manager.log("t", 0).records()]
-    assert [(row.offset, row.value) for row in batch(tmp_path)] == records
-    assert [(row.offset, row.value) for row in batch(tmp_path, minPartitions=7)] == records
-
-
-@pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_codecs(tmp_path: Path, codec: int) -> None:
-    with cleaned.compacted(tmp_path) as (_, log):
-        cleaned.put(log, *[(b"k%d" % number, b"v" * 100) for number in range(50)], codec=codec)
-        cleaned.put(log, (b"last", None), codec=codec)
-        found = batch(tmp_path)
-        assert [row.offset for row in found] == list(range(51))
-        assert found[-1].value is None
-        assert values(batch(tmp_path, startingOffsets='{"t":{"0":49}}')) == [b"v" * 100, None]
-
-
-def test_a_compacted_log(tmp_path: Path) -> None:
-    with cleaned.compacted(tmp_path) as (manager, log):
-        for number in range(4):
-            cleaned.put(log, (b"k", b"%d" % number), (b"other%d" % number, b"x"))
-            cleaned.roll(log)
-        parts = batch_parts(tmp_path)
-        cleaned.clean(manager, log)
-        offsets = [row.offset for row in batch(tmp_path)]
-        assert offsets == [record.offset for record in log.records()]
-        assert len(offsets) < 8
-        # Planned before it was compacted, read afterwards.
-        assert [row.offset for row in read(parts)] == offsets
-        assert batch(tmp_path, endingOffsets='{"t":{"0":1}}') == []
-
-
 def test_transactions(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         (log,) = manager.create_topic("t", 1).partitions.values()
@@ -273,23 +228,6 @@ def test_transactions(tmp_path: Path) -> None:
         ]
         with pytest.raises(DataLoss, match="the log ends at 5"):
             batch_parts(tmp_path, endingOffsets='{"t":{"0":7}}')
-
-
-def test_damage_is_told(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        (log,) = manager.create_topic("t", 1).partitions.values()
-        append(log, b"good")
-        append(log, b"bad" * 10)
-        append(log, b"good")
-    parts = batch_parts(tmp_path)
-    path = tmp_path / "t-0" / f"{0:020}.log"
-    data = path.read_bytes()
-    at = data.index(b"badbad")
-    path.write_bytes(data[:at] + b"B" + data[at + 1 :])
-    with pytest.raises(CorruptRecord) as error:
-        read(parts)
-    assert error.value.path == str(path)
-    assert error.value.offset == 1
 
 
 # -- lost data -------------------------------------------------------------------------------------
@@ -355,15 +293,6 @@ def test_a_log_that_ends_inside_a_batch(tmp_path: Path) -> None:
     with pytest.raises(DataLoss, match=r"\[2, 3\) for topic partition t-0: the log ends at 2"):
         read([failing])
     assert values(read([skipping])) == [b"a", b"b"]
-
-
-def test_deleted_records_are_not_there(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        (log,) = manager.create_topic("t", 1).partitions.values()
-        append(log, b"a", b"b", b"c")
-        log.raise_log_start(2)
-        manager.checkpoint()
-        assert values(batch(tmp_path)) == [b"c"]
 
 
 def test_what_replicas_may_not_have_yet(tmp_path: Path) -> None:

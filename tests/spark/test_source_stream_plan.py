@@ -11,9 +11,7 @@ from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.offsets import Reached, TopicPartition
 from storage import Log, LogManager
-from storage.errors import UnknownTopicOrPartition
-from tests.spark.reading import Stream, read, values
-from tests.storage.compaction import cleaned
+from tests.spark.reading import Stream, values
 from tests.storage.logs import NOW_MS, append, opened, remove_head
 from tests.storage.segmented import segmented
 from tests.storage.transactions import Client
@@ -99,37 +97,6 @@ def test_starts_at_offsets(tmp_path: Path) -> None:
         with (
             Stream(tmp_path, startingOffsets='{"t":{"0":1}}') as stream,
             pytest.raises(InvalidOption, match=r"Specified: \[t-0\] Assigned: \[t-0, t-1\]"),
-        ):
-            stream.plan.initial()
-
-
-def test_starts_at_a_time(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        (log,) = topic(manager)
-        for number in range(3):
-            append(log, b"%d" % number, timestamp_ms=NOW_MS + number)
-        with Stream(tmp_path, startingTimestamp=NOW_MS + 1) as stream:
-            assert values(stream.rest()) == [b"1", b"2"]
-        with Stream(tmp_path, startingOffsetsByTimestamp=f'{{"t":{{"0":{NOW_MS + 2}}}}}') as stream:
-            assert values(stream.rest()) == [b"2"]
-        with (
-            Stream(tmp_path, startingTimestamp=NOW_MS + 3) as stream,
-            pytest.raises(InvalidOption, match="No offset matched from request of"),
-        ):
-            stream.plan.initial()
-
-
-def test_a_topic_that_is_named_must_be_there_at_the_start(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        topic(manager)
-        with (
-            Stream(tmp_path, subscribe="t,other") as stream,
-            pytest.raises(UnknownTopicOrPartition, match="there is no topic 'other'"),
-        ):
-            stream.plan.initial()
-        with (
-            Stream(tmp_path, assign='{"t":[0],"other":[0]}') as stream,
-            pytest.raises(UnknownTopicOrPartition, match="there is no topic 'other'"),
         ):
             stream.plan.initial()
 
@@ -241,20 +208,6 @@ def test_partitions_and_topics_that_appear_are_read_from_their_start(tmp_path: P
             assert stream.run(1) == stream.run(1)
 
 
-def test_rolls_and_compaction_change_nothing(tmp_path: Path) -> None:
-    with cleaned.compacted(tmp_path) as (manager, log):
-        for number in range(4):
-            cleaned.put(log, (b"k", b"%d" % number), (b"other%d" % number, b"x"))
-            cleaned.roll(log)
-        with Stream(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=3) as stream:
-            assert [row.offset for row in stream.next() or []] == [0, 1, 2]
-            cleaned.clean(manager, log)
-            assert [row.offset for row in stream.rest()] == [3, 5, 6, 7]
-            cleaned.put(log, (b"k", b"5"))
-        with Stream(tmp_path, stream.log, startingOffsets="earliest") as again:
-            assert [row.offset for row in again.rest()] == [8]
-
-
 def test_open_transactions_hold_back_and_aborted_ones_are_left_out(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         (log,) = topic(manager)
@@ -307,25 +260,6 @@ def test_or_goes_on_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFi
             assert values(stream.run(1)) == [b"a2", b"b2", b"a3", b"b3"]
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
         assert "[1, 4) for topic partition t-0" in caplog.text
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_retention_after_planning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
-) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager)
-        with Stream(tmp_path, startingOffsets="earliest", failOnDataLoss=fails) as stream:
-            start = stream.plan.initial()
-            parts = stream.plan.partitions(start, stream.plan.next_end(start, is_limited=True))
-            remove_head(log, 1, NOW_MS)
-            log.flush()
-            if fails:
-                with pytest.raises(DataLoss, match=r"\[0, 2\) for topic partition t-0"):
-                    read(parts)
-            else:
-                assert [row.offset for row in read(parts)] == [2, 3, 4, 5, 6, 7]
-                assert len(caplog.records) == 1
 
 
 def test_a_partition_that_is_deleted_is_lost(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.jobs import export, stats
 from kafkafs.spark.source import task
@@ -88,27 +87,6 @@ def test_spark_itself_leaves_the_same_rows(spark: SparkSession, tmp_path: Path) 
     assert load(where="value like '%a%'").limit(2).count() == 2
 
 
-def test_a_limit_reads_little(spark: SparkSession, tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        (log,) = manager.create_topic("t", 1).partitions.values()
-        for number in range(64):
-            append(log, *[b"%d " % number + b"v" * 100_000] * 2)
-    reader = spark.read.format("kafkafs").option("path", str(tmp_path))
-    rows = reader.options(subscribe="t", where="value like '%2 v%'").load()
-    context = spark.sparkContext
-    context.setJobGroup("limited", "one task")
-    try:
-        (row,) = rows.select("offset").limit(1).collect()
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", "")
-    assert row.offset == 4
-    tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("limited")]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    assert [stage.numTasks for stage in stages if stage] == [1]
-    assert len(batch_parts(tmp_path, where="value like '%2 v%'")) > 2
-
-
 def test_times_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
@@ -167,28 +145,6 @@ def test_the_tasks_of_an_rdd_are_not_told_the_zone(spark: SparkSession, tmp_path
         spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
-def test_a_streaming_query_in_spark(spark: SparkSession, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    every_codec(data)
-    reader = spark.readStream.format("kafkafs").option("path", str(data))
-    stream = reader.options(
-        subscribe="orders", startingOffsets="earliest", where="key = 'a'"
-    ).load()
-    query = (
-        stream.select("partition", "offset")
-        .writeStream.format("memory")
-        .queryName("where_matches")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    found = {tuple(row) for row in spark.table("where_matches").collect()}
-    assert found == {(row.partition, row.offset) for row in batch(data, where="key = 'a'")}
-    assert found
-
-
 def test_jobs_take_the_same(spark: SparkSession, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -241,46 +197,3 @@ def test_times_of_jobs_are_in_the_sessions_zone(spark: SparkSession, tmp_path: P
         assert export.run(spark, str(data), f"{out}-own", own).figures["records"] == 1
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
-
-
-def test_filters_that_are_pushed_stay_in_the_reader(spark: SparkSession) -> None:
-    """Why `where` is an option.  Once this fails, PySpark's own way works, and can be taken."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader
-
-    class Reader(DataSourceReader):
-        def __init__(self) -> None:
-            self.filters: list[Any] = []
-
-        def pushFilters(self, filters: Any) -> Any:  # noqa: N802 - Spark's
-            self.filters = list(filters)
-            return []
-
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(None)]
-
-        def read(self, partition: InputPartition) -> Any:
-            yield from ((number,) for number in range(1 if self.filters else 10))
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "pushes"
-
-        def schema(self) -> str:
-            return "a int"
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return Reader()
-
-    spark.dataSource.register(Source)
-    setting = "spark.sql.python.filterPushdown.enabled"
-    frame = spark.read.format("pushes").load()
-    with pytest.raises(Exception, match="PUSHDOWN_DISABLED"):
-        frame.count()
-    spark.conf.set(setting, "true")
-    try:
-        frame = spark.read.format("pushes").load()
-        assert frame.where("a = 0").count() == 1
-        assert frame.count() == 1, "what was pushed for one query does not stay any more"
-    finally:
-        spark.conf.unset(setting)
