@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager, Record, encode
-from storage.compaction.repack import repack_all
 from storage.log.append import append_as_follower, append_batches
 from storage.record.control import ABORT
-from storage.task import Task
 from tests import oracle
 from tests.interop.kafka_tools import Dumped, batches, complaints, dump_log_segments, records
 from tests.storage.log.test_follower import at
@@ -102,14 +100,6 @@ def judge(partition: Path) -> list[Dumped]:
     return found
 
 
-def verify_only(partition: Path) -> None:
-    """The dump's own comparison of indexes and logs, without what it prints."""
-    indexes = [*files(partition, ".index"), *files(partition, ".timeindex")]
-    printed, errors = dump_log_segments(indexes, "--verify-index-only")
-    assert complaints(errors) == []
-    assert "offset: " not in printed
-
-
 def entries(indexes: list[Path], size: int) -> int:
     sizes = [index.stat().st_size for index in indexes]
     assert all(bytes_ % size == 0 for bytes_ in sizes)
@@ -166,14 +156,6 @@ def test_as_a_leader_has_sent_them(tmp_path: Path) -> None:
     assert re.findall(r"^\| offset: (\d+)", printed, re.MULTILINE) == list("012345678")
 
 
-def test_rolled_by_a_full_index(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        written = fill(manager, 1, 100, index_interval_bytes=0, segment_index_bytes=240)
-        assert len(manager.log("t", 0).segments) > 3
-    assert judge(tmp_path / "t-0") == written
-    verify_only(tmp_path / "t-0")
-
-
 def test_while_it_grows(tmp_path: Path) -> None:
     """Indexes of an active segment are pre-sized; a dump stops at the first zero entry."""
     with opened(tmp_path) as manager:
@@ -189,17 +171,6 @@ def test_while_it_grows(tmp_path: Path) -> None:
         assert listed.count("position: ") > 20
 
 
-@pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_repacked(tmp_path: Path, codec: str) -> None:
-    with opened(tmp_path) as manager:
-        written = fill(manager, 8, 100, kafkafs_repack=codec, index_interval_bytes=500)
-        log = manager.log("t", 0)
-        log.roll(NOW_MS)
-        assert len(repack_all(log, NOW_MS, Task())) > 1
-    assert judge(tmp_path / "t-0") == written
-    verify_only(tmp_path / "t-0")
-
-
 def kill(data: Path, seed: int, **settings: object) -> list[Dumped]:
     """Write and die: nothing is closed, trimmed or checkpointed."""
     manager = LogManager.open(str(data))
@@ -213,16 +184,6 @@ def test_recovered_after_a_kill(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
     assert judge(tmp_path / "t-0") == written
-
-
-def test_recovered_without_indexes(tmp_path: Path) -> None:
-    written = kill(tmp_path, 4)
-    for index in [*files(tmp_path / "t-0", ".index"), *files(tmp_path / "t-0", ".timeindex")]:
-        index.unlink()
-    with opened(tmp_path):
-        pass
-    assert judge(tmp_path / "t-0") == written
-    verify_only(tmp_path / "t-0")
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])

@@ -28,8 +28,6 @@ from tests.interop.clients import (
     Sender,
     consume,
     create_topic,
-    delete_records,
-    offsets,
 )
 from tests.mount.mounting import Mount, kafkafs
 from tests.mount.programs import Running
@@ -156,70 +154,6 @@ def test_appends_are_seen_at_once(live: Broker, mount: Mount) -> None:
     assert consume(live, "appended") == written
 
 
-def test_retention(live: Broker, mount: Mount) -> None:
-    path = created(
-        mount,
-        live,
-        "retained",
-        internal_segment_bytes=4000,
-        retention_bytes=6000,
-        file_delete_delay_ms=1000,
-        cleanup_policy="delete",
-    )
-    sender, starts, inodes = Sender(live), [0], set()
-    with Followed(path) as tails:
-        for number in range(40):
-            sent = lines(number * 20, 20)
-            sender.send("retained", sent)
-            tails.show(sent)
-            if number % 10 == 9:
-                until(lambda: log_start(path) > starts[-1])
-                starts.append(log_start(path))
-                inodes |= {file.stat().st_ino for file in tails.files}
-        assert tails.errors() == ""
-    assert len(inodes) == 4 * len(TEXTS)
-    # Until it has deleted as much as it will.
-    until(lambda: are(path, consume(live, "retained")))
-    assert log_start(path) == offsets(live, "retained")[0]
-
-
-def test_compaction(live: Broker, mount: Mount) -> None:
-    path = created(
-        mount,
-        live,
-        "compacted",
-        internal_segment_bytes=4000,
-        cleanup_policy="compact",
-        min_cleanable_dirty_ratio=0.01,
-        file_delete_delay_ms=1000,
-        delete_retention_ms=0,
-    )
-    sender = Sender(live)
-    with Followed(path) as tails:
-        for number in range(20):
-            sent = lines(number * 20, 20, keys=7)
-            sender.send("compacted", sent)
-            tails.show(sent)
-            if number % 5 == 4:
-                # Seven lines and an active segment are left.
-                written = len(text(lines(0, number * 20 + 20)))
-                until(lambda: path.stat().st_size < min(written - 1000, 7000))  # noqa: B023
-        assert tails.errors() == ""
-    # Until it has cleaned as much as it will.
-    until(lambda: are(path, consume(live, "compacted")))
-    assert path.read_bytes().endswith(text(lines(393, 7, keys=7)))
-
-
-def test_delete_records(live: Broker, mount: Mount) -> None:
-    path = created(mount, live, "deleted-records")
-    Sender(live).send("deleted-records", lines(0, 100))
-    assert are(path, lines(0, 100))
-    delete_records(live, "deleted-records", 37)
-    until(lambda: log_start(path) == 37)
-    assert are(path, lines(37, 63))
-    assert consume(live, "deleted-records") == lines(37, 63)
-
-
 def test_transactions(live: Broker, mount: Mount) -> None:
     path = created(mount, live, "transactions", internal_segment_bytes=4000)
     first, second = Sender(live, transactional_id="a"), Sender(live, transactional_id="b")
@@ -313,24 +247,6 @@ def test_searches_while_the_broker_cleans(
             size = tree.mount.manager.log("searched", 0).size
     assert built > 10
     assert needed < size / 2
-
-
-@pytest.mark.soak
-def test_a_broker_that_is_killed_and_started_again(live: Broker, mount: Mount) -> None:
-    path = created(mount, live, "killed", internal_segment_bytes=4000)
-    written = b""
-    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
-        for number, end in enumerate((live.kill, live.stop)):
-            for part in range(5):
-                sent = lines(number * 100 + part * 20, 20)
-                Sender(live).send("killed", sent)
-                written += text(sent)
-            assert tail.read_until(written[-70:]) == written
-            end()
-            assert path.read_bytes() == written
-            live.start()
-        assert tail.errors() == ""
-    assert path.read_bytes() == written == text(consume(live, "killed"))
 
 
 def test_nothing_is_written_into_the_brokers_directory(live: Broker, mount: Mount) -> None:
