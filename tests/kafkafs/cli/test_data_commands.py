@@ -203,18 +203,6 @@ def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
     assert own.stat().st_size == size
 
 
-def test_megabytes_are_appended_through_a_mount(place: Place) -> None:
-    """In pieces that end anywhere in a batch."""
-    place.mount()
-    (place.path / "orders").mkdir()
-    values = [b"%07d" % n + bytes(1000) for n in range(100)]
-    data = b"".join(bytes(batch([value] * 30)) for value in values)
-    done = run("append", "--view", "batches", place.path / "orders" / "0", stdin=data)
-    assert (done.returncode, done.stderr) == (0, b"")
-    lines = (place.path / "orders" / "0").read_bytes().splitlines()
-    assert lines == [value for value in values for _ in range(30)]
-
-
 # -- verify --------------------------------------------------------------------------------------
 
 
@@ -258,16 +246,6 @@ def test_verify_names_faults_and_changes_nothing(data: Path) -> None:
     assert lines[1].endswith("B: 1 fault")
     assert content(data) == before
     assert kafkafs("verify", data / "nothing").returncode == 3
-
-
-def test_verify_beside_a_mount(place: Place) -> None:
-    place.mount()
-    (place.path / "orders").mkdir()
-    with (place.path / "orders" / "0").open("ab") as file:
-        file.write(b"through the mount\n")
-    done = kafkafs("verify", place.data)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ": whole" in done.stdout
 
 
 # -- convert -------------------------------------------------------------------------------------

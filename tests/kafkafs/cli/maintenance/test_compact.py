@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import LogManager, Record, encode
-from tests.fork_server import KAFKAFS
-from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS, values
-from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 
@@ -182,56 +179,3 @@ def test_a_damaged_log_is_named_and_the_others_are_cleaned(data: Path) -> None:
     left = held(data)
     assert left["orders:0"] == OLD + NEW
     assert left["orders:1"] == left["others:0"] == NEW
-
-
-def test_a_small_buffer_takes_more_rounds(data: Path, tmp_path: Path) -> None:
-    """It has room for 39,321 keys."""
-    with LogManager.open(str(data)) as manager:
-        log = manager.log("orders", 0)
-        for start in range(0, 45_000, 1000):
-            texts = [b"%d new" % n for n in range(start, start + 1000)]
-            log.append(keyed(texts), now_ns=NOW_NS)
-        log.roll(NOW_MS)
-    (data / "kafkafs.properties").write_text("log.cleaner.dedupe.buffer.size=1048577\n")
-    done = kafkafs("compact", data, "orders:0")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert held(data)["orders:0"][-1] == b"44999 new"
-    assert len(held(data)["orders:0"]) == 45_000
-
-
-def test_readers_of_a_mount_find_a_new_history(place: Place) -> None:
-    place.mount()
-    (place.path / "orders").mkdir()
-    (place.path / "orders/.config").write_text("cleanup.policy=compact\n")
-    with open(place.path / "orders/.kv/0", "a") as file:
-        file.write("a\tone\nb\ttwo\na\tthree\n")
-    (place.path / "orders/.control/roll").write_text("run\n")
-    before = (place.path / "orders/0").stat().st_ino
-    place.umount()
-    assert kafkafs("compact", place.data).returncode == 0
-    place.mount()
-    assert (place.path / "orders/0").read_text() == "two\nthree\n"
-    assert (place.path / "orders/0").stat().st_ino != before
-    place.umount()
-
-
-def test_ctrl_c_leaves_all_as_it_was(data: Path) -> None:
-    held_back = (
-        "import signal, os\n"
-        "from kafkafs.cli import main\n"
-        "from kafkafs.cli.common import progress\n"
-        "begin = progress.ShownTask.begin\n"
-        "def interrupted(task, phase, total):\n"
-        "    begin(task, phase, total)\n"
-        "    if phase == 'cleaning':\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "progress.ShownTask.begin = interrupted\n"
-        f"main(['compact', {str(data)!r}])\n"
-    )
-    done = subprocess.run(
-        [KAFKAFS[0], "-c", held_back], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
-    )
-    assert done.returncode == 130
-    assert done.stderr == "kafkafs: cancelled\n"
-    assert not list(data.glob("*/*.cleaned"))
-    assert held(data)["orders:0"] == OLD + NEW

@@ -209,20 +209,6 @@ def test_a_job_that_fails_in_the_daemon(place: Place) -> None:
     assert [each["partition"] for each in found["result"]["partitions"]] == [1]
 
 
-def test_through_a_read_only_mount_nothing_is_deleted(place: Place) -> None:
-    made(place, retention_ms="1")
-    place.mount("-o", "ro")
-    assert kafkafs("prune", "--dry-run", place.path).returncode == 0
-    done = kafkafs("prune", place.path / "orders")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        3,
-        "",
-        f"kafkafs: {place.path}: mounted read-only. Try: kafkafs prune {place.data} orders\n",
-    )
-    place.umount()
-    assert len(left(place)) == 4
-
-
 def test_a_broken_policy_is_said_and_the_others_have_their_turn(
     place: Place, tmp_path: Path
 ) -> None:

@@ -464,19 +464,6 @@ def test_most_records(tmp_path: Path, kind: str) -> None:
         assert found == "".join(lines[:most])
 
 
-def test_words_that_no_command_line_has(tmp_path: Path) -> None:
-    write_settings(tmp_path, message_max_bytes=64 << 20)
-    with opened(tmp_path) as manager:
-        (log,) = manager.create_topic("t", 1).partitions.values()
-        append(log, b"x" * (2 << 20) + b" one", b"one " * 1000)
-        log.roll(NOW_MS)
-    build_words(tmp_path)
-    for word, count in (("\0", 0), ("x" * (1 << 18), 1), ("y" * (1 << 18), 0), ("one " * 9, 1)):
-        for option in ("-c", "-ci", "-cw"):
-            done = grep(option, word, tmp_path)
-            assert done.stdout == f"{count * (option != '-cw' or word[0] == 'o')}\n"
-
-
 def test_only_records_that_are_printed_are_rendered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -328,18 +328,6 @@ def test_append_stops_at_the_line_that_is_refused(way: Way) -> None:
 
 
 @pytest.mark.programs
-def test_append_over_the_partitions_of_a_topic(way: Way) -> None:
-    way.run("create", "users", "--partitions", 4)
-    lines = [f"key-{n}\tvalue\n" for n in range(200)]
-    way.run("append", "users", "--view", "kv", text="".join(lines))
-    shown = way.run("cat", "users", "--view", "kv").splitlines(keepends=True)
-    assert sorted(shown) == sorted(lines)
-    counts = [way.run("cat", f"users:{n}").count("\n") for n in range(4)]
-    assert sum(counts) == 200
-    assert all(counts)
-
-
-@pytest.mark.programs
 def test_a_last_line_without_a_newline_and_lines_of_any_bytes(way: Way) -> None:
     way.run("create", "t")
     way.run("append", "t:0", text="")
@@ -457,14 +445,6 @@ def test_paths_of_views(place: Place) -> None:
     ):
         assert done.returncode == 2
         assert "kv and jsonl are different views; give only one" in done.stderr
-
-
-@pytest.mark.programs
-def test_a_large_partition(way: Way) -> None:
-    way.run("create", "t")
-    text = numbers(0, 300_000)
-    way.run("append", "t:0", text=text)
-    assert way.run("cat", "t") == text
 
 
 @pytest.mark.programs
