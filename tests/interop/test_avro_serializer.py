@@ -14,12 +14,10 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from confluent_kafka.schema_registry import (
     Schema,
-    SchemaReference,
     SchemaRegistryClient,
     header_schema_id_serializer,
 )
@@ -28,7 +26,6 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kafkafs.schemas.choice import Choice, Schemas
 from kafkafs.schemas.lines import LineDecoder
-from kafkafs.schemas.registry_topic import context_of
 from tests.kafkafs.schemas.avro_values import Oracle
 from tests.kafkafs.schemas.registries import Topic, lines_of
 
@@ -85,7 +82,7 @@ def all_types(union: Any) -> dict[str, Any]:
 
 
 class Registry:
-    """A server of the registry's API, and its topic."""
+    """A server of the registry's API, and its topic. It registers one schema."""
 
     def __init__(self) -> None:
         self.topic = Topic()
@@ -94,24 +91,12 @@ class Registry:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self._answer(registry.register(self._words()[1], body))
+                self._answer(registry.register(body["schema"]), 200)
 
             def do_GET(self) -> None:
-                kind, subject, _, version = self._words()
-                if kind == "subjects":
-                    self._answer(registry.found(subject, int(version)))
-                else:
-                    self._answer({"error_code": 404, "message": "not here"}, 404)
+                self._answer({"error_code": 404, "message": "not here"}, 404)
 
-            def do_DELETE(self) -> None:
-                _, subject, _, version = self._words()
-                registry.delete(subject, int(version), for_good="permanent" in self.path)
-                self._answer(int(version))
-
-            def _words(self) -> list[str]:
-                return [unquote(word) for word in urlsplit(self.path).path.split("/")[1:]]
-
-            def _answer(self, value: object, status: int = 200) -> None:
+            def _answer(self, value: object, status: int) -> None:
                 data = json.dumps(value).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
@@ -132,52 +117,21 @@ class Registry:
         self._thread.join()
         self._server.server_close()
 
-    def register(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+    def register(self, schema: str) -> dict[str, Any]:
+        self.topic.register("orders-value", 1, 1, schema)
         known = self.topic.opened()
         known.update()
-        number = version = 1
-        while known.by_id(number, f":{context_of(subject)}:") is not None:
-            number += 1
-        while known.by_version(subject, version) is not None:
-            version += 1
-        references = [
-            (each["name"], each["subject"], each["version"]) for each in body.get("references", [])
-        ]
-        self.topic.register(subject, version, number, body["schema"], references)
-        return self.found(subject, version)
-
-    def found(self, subject: str, version: int) -> dict[str, Any]:
-        known = self.topic.opened()
-        known.update()
-        stored = known.by_version(subject, version)
+        stored = known.by_version("orders-value", 1)
         assert stored is not None
         assert stored.guid is not None
-        return {
-            "subject": subject, "version": version, "id": stored.id, "schema": stored.schema,
-            "guid": str(uuid.UUID(bytes=stored.guid)), "schemaType": "AVRO",
-            "references": [
-                {"name": each.name, "subject": each.subject, "version": each.version}
-                for each in stored.references or ()
-            ],
-        }  # fmt: skip
-
-    def delete(self, subject: str, version: int, *, for_good: bool) -> None:
-        if for_good:
-            self.topic.delete_for_good(subject, version)
-            return
-        known = self.topic.opened()
-        known.update()
-        stored = known.by_version(subject, version)
-        assert stored is not None
-        self.topic.register(subject, version, stored.id, stored.schema, deleted=True)
+        guid = str(uuid.UUID(bytes=stored.guid))
+        return {"subject": "orders-value", "version": 1, "id": 1, "schema": schema, "guid": guid}
 
     def written(
-        self, schema: Schema | Any, value: Any, **options: Any
+        self, schema: Any, value: Any, **options: Any
     ) -> tuple[bytes, list[tuple[str, bytes]]]:
         """A value of the topic `orders` as AvroSerializer writes it, and its headers."""
-        if not isinstance(schema, Schema):
-            schema = Schema(json.dumps(schema), "AVRO")
-        serialize = AvroSerializer(self.client, schema, conf=options)
+        serialize = AvroSerializer(self.client, Schema(json.dumps(schema), "AVRO"), conf=options)
         headers: list[tuple[str, str | bytes | None]] = []
         context = SerializationContext("orders", MessageField.VALUE, headers)
         data = serialize(value, context)
@@ -211,53 +165,6 @@ def test_every_type_is_decoded_as_fastavro_decodes_it(registry: Registry) -> Non
         assert re.fullmatch("id:[0-9]", line["valueSchema"])
 
 
-def test_three_versions_of_a_subject(registry: Registry) -> None:
-    fields = [{"name": name, "type": "string", "default": ""} for name in "abc"]
-    for count in (1, 2, 3):
-        schema = {"type": "record", "name": "R", "fields": fields[:count]}
-        value = {field["name"]: "x" for field in fields[:count]}
-        data, _ = registry.written(schema, value)
-        line = registry.decoded(data)
-        assert (line["value"], line["valueSchema"]) == (value, f"id:{count}")
-
-
-def test_references_three_deep(registry: Registry) -> None:
-    schemas = {
-        "D": {"type": "enum", "name": "D", "symbols": ["x", "y"]},
-        "C": {"type": "record", "name": "C", "fields": [{"name": "d", "type": "D"}]},
-        "B": {"type": "record", "name": "B", "fields": [{"name": "c", "type": "C"}]},
-        "A": {"type": "record", "name": "A", "fields": [{"name": "b", "type": ["null", "B"]}]},
-    }
-    references: list[SchemaReference] = []
-    for name, text in schemas.items():
-        schema = Schema(json.dumps(text), "AVRO", references)
-        if name != "A":
-            registry.client.register_schema(name, schema)
-            references = [SchemaReference(name, name, 1)]
-    value = {"b": {"c": {"d": "y"}}}
-    data, _ = registry.written(schema, value)
-    assert registry.decoded(data)["value"] == value
-
-
-def test_a_schema_of_a_context(registry: Registry) -> None:
-    registry.client.register_schema("orders-value", Schema('"bytes"', "AVRO"))
-    registry.client.register_schema("other-value", Schema('"int"', "AVRO"))
-    data, _ = registry.written(
-        STRING, "text", **{"subject.name.strategy": lambda *_: ":.east:orders-value"}
-    )
-    assert data[:5] == b"\0\0\0\0\1"
-    # The id 1 of the default context is of the same subject.
-    assert registry.decoded(data)["value"] == {"base64": "dGV4dA=="}
-    registry.client.register_schema(":.east:orders-value", Schema('"long"', "AVRO"))
-    data, _ = registry.written(
-        {"type": "long"}, 5, **{"subject.name.strategy": lambda *_: ":.east:orders-value",
-                      "auto.register.schemas": True},
-    )  # fmt: skip
-    assert data[:5] == b"\0\0\0\0\3"
-    line = registry.decoded(data)
-    assert (line["value"], line["valueSchema"]) == (5, "id::.east:3")
-
-
 def test_a_guid_in_a_header(registry: Registry) -> None:
     data, headers = registry.written(
         STRING, "text", **{"schema.id.serializer": header_schema_id_serializer}
@@ -266,11 +173,3 @@ def test_a_guid_in_a_header(registry: Registry) -> None:
     line = registry.decoded(data, headers)
     assert line["value"] == "text"
     assert line["valueSchema"].startswith("guid:")
-
-
-def test_deleted_schemas(registry: Registry) -> None:
-    data, _ = registry.written(STRING, "text")
-    registry.client.delete_version("orders-value", 1)
-    assert registry.decoded(data)["value"] == "text"
-    registry.client.delete_version("orders-value", 1, permanent=True)
-    assert registry.decoded(data)["valueError"] == "the topic _schemas has no id:1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -18,10 +17,10 @@ from storage import LogManager, Record
 from tests.interop import workload
 from tests.interop.brokers import Broker
 from tests.interop.clients import NULL, console_line, consume_all, offsets
-from tests.interop.kafka_tools import dump_log_segments, require, run_tool
+from tests.interop.kafka_tools import dump_log_segments, run_tool
 from tests.interop.workload import CODECS
 from tests.log_check import check
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import Mount
 from tests.view_text import TEXTS
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -119,22 +118,6 @@ def test_views(
         assert shown == text(consumed[isolation][topic]), directory
 
 
-@topics
-@isolations
-def test_records(
-    topic: str,
-    isolation: Isolation,
-    manager: LogManager,
-    consumed: dict[Isolation, dict[str, list[Record]]],
-) -> None:
-    log = manager.log(topic, 0)
-    found = list(log.records(isolation=isolation))
-    assert found == consumed[isolation][topic]
-    # And from anywhere in it.
-    middle = found[len(found) // 2].offset
-    assert list(log.records(middle, isolation)) == [r for r in found if r.offset >= middle]
-
-
 @pytest.mark.parametrize("directory", TEXTS)
 @isolations
 def test_cat_of_the_cluster(
@@ -153,16 +136,6 @@ def test_cat_of_the_cluster(
     assert (done.exit_code, done.stderr) == (0, "")
     expected = b"".join(TEXTS[directory](consumed[isolation][topic]) for topic in TOPICS)
     assert done.stdout_bytes == expected
-
-
-def test_kcat_sees_what_cat_shows(broker: Broker, mounts: dict[Isolation, Mount]) -> None:
-    kcat = require("kcat", "kcat")
-    for isolation in ISOLATIONS:
-        shown = (mounts[isolation] / "transactions" / "0").read_bytes()
-        command = [kcat, "-b", broker.address, "-C", "-t", "transactions", "-e", "-q"]
-        level = f"isolation.level={isolation}"
-        done = subprocess.run([*command, "-X", level], capture_output=True, check=True)
-        assert done.stdout == shown
 
 
 @pytest.mark.parametrize("topic", ["transactions", "compacted"])
@@ -191,25 +164,6 @@ def as_printed(record: Record) -> str:
     headers, _, rest = console_line(record).partition("\t")
     shown = headers if record.headers else "NO_HEADERS"
     return f"CreateTime:{record.timestamp}\tOffset:{record.offset}\t{shown}\t{rest}"
-
-
-def test_lines_of_json_appended_to_ours(
-    tmp_path: Path,
-    mounts: dict[Isolation, Mount],
-    consumed: dict[Isolation, dict[str, list[Record]]],
-) -> None:
-    """All of a record but its offset, and that a broker's clock gave it its time."""
-    source = mounts["read_committed"].path
-    with mounted(tmp_path) as ours:
-        for topic in TOPICS:
-            ours.topic(topic)
-            ours.run('cat "$SOURCE/$T/.jsonl/0" >> "$T/.jsonl/0"', SOURCE=source, T=topic)
-            expected = [
-                record._replace(offset=offset, timestamp_type=0)
-                for offset, record in enumerate(consumed["read_committed"][topic])
-            ]
-            for directory, text in TEXTS.items():
-                assert (ours / topic / directory / "0").read_bytes() == text(expected), topic
 
 
 @topics

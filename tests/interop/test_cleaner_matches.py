@@ -10,7 +10,6 @@ the broker's result there.
 
 from __future__ import annotations
 
-import itertools
 import re
 import shutil
 import time
@@ -24,7 +23,7 @@ from storage import LogManager, Record
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
-from storage.paths import CLEANER_OFFSETS, LOG_STARTS, META_PROPERTIES, RECOVERY_POINTS
+from storage.paths import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS
 from storage.record.batch import decode
 from storage.record.header import BatchHeader, parse_header
 from storage.state.checkpoint_file import read_offsets, write_offsets
@@ -375,62 +374,3 @@ def dumped(base: Path, partitions: list[str]) -> list[str]:
     assert "invalid bytes" not in printed
     gaps = re.compile(r"Non-consecutive offsets in .*|  -?\d+ is followed by \d+")
     return sorted(line for line in errors.splitlines() if line and not gaps.fullmatch(line))
-
-
-@pytest.mark.parametrize("topic", ["tombstones-stay", "transactions-expire"])
-def test_crashes_of_its_cleaner(topic: str, cleanings: Cleanings, tmp_path: Path) -> None:
-    """We open what a broker leaves between any two of its steps (`LocalLog.replaceSegments`)."""
-    before, after = (cleanings.base / f"{name}-1" / f"{topic}-0" for name in ("before", "after"))
-    place = tmp_path / "broker" / before.name
-    shutil.copytree(before, place)
-    last = recovered(after, tmp_path / "after")
-    history = [recovered(place, tmp_path / "before")]
-    for number, _ in enumerate(swaps(place, after)):
-        found = recovered(place, tmp_path / f"{number}")
-        if found != history[-1]:
-            # A swap removes all its records at once, unless the new segment has no batches: then
-            # its end is not known, and recovery replaces only the first of the old segments. The
-            # others stay until the cleaner has renamed them.
-            assert all(map(is_within, found, history[-1]))
-            assert all(map(is_within, last, found))
-            history.append(found)
-    assert history[-1] == last
-    assert len(history) > 1
-
-
-def is_within(some: list[Record], more: list[Record]) -> bool:
-    return set(some) <= set(more) and len(some) <= len(more)
-
-
-def swaps(place: Path, after: Path) -> Iterator[None]:
-    """Replace the segments in `place` by those in `after`, one by one; yield after each step."""
-    new = sorted(int(log.stem) for log in after.glob("*.log"))
-    kinds = (".log", ".index", ".timeindex", ".txnindex")
-    for base, bound in itertools.pairwise(new):
-        names = [f"{base:020}{kind}" for kind in kinds if (after / f"{base:020}{kind}").exists()]
-        for name in names:
-            shutil.copy2(after / name, place / f"{name}.cleaned")
-            yield
-        for name in names:
-            (place / f"{name}.cleaned").rename(place / f"{name}.swap")
-            yield
-        for file in sorted(place.iterdir()):
-            if file.suffix in kinds and base <= int(file.stem) < bound:
-                file.rename(f"{file}.deleted")
-                yield
-        for name in names:
-            (place / f"{name}.swap").rename(place / name)
-            yield
-
-
-def recovered(partition: Path, copy: Path) -> list[list[Record]]:
-    """Return the records that we recover from a copy of a broker's partition, without settings."""
-    shutil.copytree(partition, copy / partition.name)
-    (copy / META_PROPERTIES).touch()
-    with LogManager.open(str(copy)) as manager:
-        assert (manager.faults, manager.cuts) == ([], [])
-        [log] = manager.logs()
-        return [
-            list(log.records(isolation="read_committed")),
-            list(log.records(isolation="read_uncommitted")),
-        ]

@@ -429,22 +429,6 @@ def kafka_topics(broker: Broker, directory: Path) -> Path:
     return path.parent
 
 
-def test_groups_and_settings_of_the_cluster(broker: Broker) -> None:
-    clients.commit(broker, "behind", "orders", 90)
-    place = f"kafka://{broker.address}"
-    (row,) = json.loads(run("groups", place, "behind", "--json"))["result"]["offsets"]
-    assert (row["offset"], row["high_watermark"], row["lag"]) == (90, 100, 10)
-    assert run("cat", f"{place}/orders@group=behind", "--view", "jsonl").count("\n") == 10
-    found = json.loads(run("describe", f"{place}/started", f"{place}/orders", "--json"))["result"]
-    assert [(row["log_start"], row["last_stable"]) for row in found["partitions"]] == [
-        *((7, 10), (0, 100))
-    ]
-    assert found["settings"]["orders"] == {"retention.ms": "-1", "segment.bytes": "1048576"}
-    topics = json.loads(run("ls", place, "--json"))["result"]["topics"]
-    listed = {row["topic"]: row for row in topics}
-    assert (listed["started"]["records"], listed["many"]["partitions"]) == (3, 3)
-
-
 # -- the command mirror ----------------------------------------------------------------------------
 
 

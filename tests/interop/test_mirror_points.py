@@ -209,40 +209,6 @@ def test_a_commit_in_a_transaction_after_the_groups_were_read(
     assert {each.offset for each in point.groups[f"late-{may_read}"].values()} == {7}
 
 
-@pytest.mark.parametrize("may_read", [True, False])
-def test_a_commit_in_a_transaction_before_the_groups_are_read(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_read: bool
-) -> None:
-    """Its records are not in the point, as they are above another transaction that is open."""
-    clients.create_topic(broker, f"early-{may_read}")
-    sender = Sender(broker, transactional_id=f"opened-{may_read}")
-    sender.producer.begin_transaction()
-    sender.send(f"early-{may_read}", records(b"o", 1))
-    is_done: list[bool] = []
-
-    def fetch(cluster: Cluster) -> Any:
-        if not is_done:
-            is_done.append(True)
-            name = f"early-{may_read}"
-            end = clients.offsets(broker, name)[1]
-            commit_in_transaction(broker, name, 7, commit=True, topic=name)
-            until(lambda: clients.offsets(broker, name)[1] == end + 4)
-            until(lambda: any(name == group for group, *_ in flat(readable(cluster))))
-        return fetch_all_committed(cluster)
-
-    def readable(cluster: Cluster) -> dict[str, Any]:
-        found = fetch_all_committed(cluster)
-        return {name: each for name, each in found.items() if isinstance(each, Mapping)}
-
-    monkeypatch.setattr(module, "_ATTEMPTS", 1)
-    run = Run(broker, tmp_path, f"early-{may_read}")
-    with contextlib.nullcontext() if may_read else allowed(broker, AclOperation.DESCRIBE):
-        monkeypatch.setattr(module, "fetch_all_committed", fetch)
-        run()
-    sender.producer.abort_transaction(HANG_S)
-    assert taken(tmp_path).state == SPLIT
-
-
 def test_keys_that_are_rewritten_and_cleaned_before_they_are_copied(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

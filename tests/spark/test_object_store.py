@@ -455,47 +455,6 @@ def test_spark_reads_it(spark: SparkSession, made: Path, stored: Bucket) -> None
         assert len(here) == (9 if isolation == "read_committed" else 12)
 
 
-@pytest.mark.soak
-def test_spark_reads_a_part_of_it(spark: SparkSession, stored: Bucket) -> None:
-    found = load(
-        spark,
-        stored.uri,
-        subscribePattern="many",
-        startingTimestamp=str(NOW_MS + DAY_MS),
-        endingTimestamp=str(NOW_MS + 3 * DAY_MS),
-        minPartitions="4",
-    )
-    assert sorted(row.offset for row in found.select("offset").collect()) == [2, 3, 4, 5]
-
-
-@pytest.mark.soak
-def test_spark_follows_what_is_copied_there(
-    spark: SparkSession, data: Path, bucket: Bucket, tmp_path: Path
-) -> None:
-    def run() -> list[int]:
-        query = (
-            spark.readStream.format("kafkafs")
-            .options(path=bucket.uri, subscribe="many", startingOffsets="earliest")
-            .load()
-            .select("offset")
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "out"))
-        )
-        assert query.awaitTermination(60)
-        written = spark.read.schema("offset bigint").parquet(str(tmp_path / "out"))
-        return sorted(row.offset for row in written.collect())
-
-    bucket.sync(data)
-    assert run() == list(range(8))
-    with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
-        append(manager.log("many", 0), b"more")
-        fill(manager.log("many", 0), 1, 5)
-    bucket.sync(data)
-    assert run() == list(range(11))
-
-
 def test_spark_says_what_is_not_there(spark: SparkSession, stored: Bucket) -> None:
     nowhere = stored.uri.replace("some/where", "no/where")
     with pytest.raises(PySparkException, match=r"no such data directory: .*/no/where") as caught:

@@ -76,26 +76,6 @@ def test_how_values_are_printed(options: list[str], expected: str, data: Path) -
     assert (done.stdout, done.stderr) == (expected, "")
 
 
-@pytest.mark.parametrize("choice", ["id:2", "subject:t-value", "subject:t-value:2", "FILE"])
-def test_a_schema_may_be_chosen(choice: str, data: Path, tmp_path: Path) -> None:
-    if choice == "FILE":
-        choice = str(tmp_path / "union.avsc")
-        Path(choice).write_text(json.dumps(UNION))
-    done = cat(data, "t@1..2", "--value-schema", choice)
-    assert values(done) == [1]
-    assert json.loads(done.stdout)["valueSchema"] == choice
-    assert values(cat(data, "t@1..2", "--value-schema", "none")) == ["\0\0\0\0\2\2\2"]
-    assert json.loads(cat(data, "t@1..2", "--key-schema", choice).stdout)["key"] is None
-
-
-def test_without_a_topic_of_schemas(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        (log,) = manager.create_topic("t", 1).partitions.values()
-        append(log, framed(1, b"\2"))
-    error = "id:1 is not known: there is no topic _schemas beside the log"
-    assert json.loads(cat(tmp_path, "t").stdout)["valueError"] == error
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
