@@ -199,6 +199,8 @@ class Groups(LogListener[Log]):
         known = self._logs.get(log)
         if known is not None:
             known.replaced(paths.MAX_OFFSET)
+        # The log may grow to its former end with other records.
+        self._changes += 1
 
     @contextmanager
     def _read(self) -> Iterator[list[OffsetsLog]]:

@@ -445,6 +445,18 @@ def test_a_deleted_topic_leaves_no_positions_when_it_is_gone_for_good(data: Path
         assert manager.groups.names() == ["g"]
 
 
+def test_records_in_the_place_of_truncated_ones_are_of_other_groups(manager: LogManager) -> None:
+    manager.groups.commit("g", "orders", {0: Committed(1)})
+    before = manager.groups.changes
+    assert manager.groups.names() == ["g"]
+    log = offsets_log(manager, "g")
+    manager.truncate(log, 0)
+    other = next(name for name in map(str, range(9)) if offsets_log(manager, name) is log)
+    manager.groups.commit(other, "orders", {0: Committed(1)})
+    assert manager.groups.changes != before
+    assert manager.groups.names() == [other]
+
+
 # -- expiry ----------------------------------------------------------------------------------------
 
 
