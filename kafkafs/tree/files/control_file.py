@@ -76,6 +76,9 @@ class Commands(Generic[T]):
         """Parse lines. StorageError if one is wrong."""
         raise NotImplementedError
 
+    def check_rest(self, line: bytes) -> None:
+        """Raise where a line would be refused, as far as that is known without waiting."""
+
     def carry_out(self, lines: Sequence[T]) -> CommandEffects:
         """Carry out all lines, or none. Errors: StorageError, OSError, MustQueue."""
         raise NotImplementedError
@@ -127,6 +130,16 @@ class ControlHandle(Handle, Generic[T]):
         self._take(data, resumes=self._commands.resumes)
         return len(data)
 
+    def flush(self) -> None:
+        """Raise where the rest would be refused; carries nothing out."""
+        if not self._kept:
+            return
+        try:
+            self._commands.check_rest(self._kept.joined())
+        except (StorageError, OSError) as error:
+            self._say_refused(error)
+            raise
+
     def release(self) -> None:
         super().release()
         if self._kept:
@@ -148,10 +161,13 @@ class ControlHandle(Handle, Generic[T]):
             if not (resumes and isinstance(error, OSError)):
                 # The next write begins with a new line.
                 self._kept.clear()
-            line = f"{self._commands.path}: {refusal_of(error)}"
-            self._commands.mount.events.of_request(line, errno_of(error))
-            mark_logged(error)
+            self._say_refused(error)
             raise
+
+    def _say_refused(self, error: StorageError | OSError) -> None:
+        line = f"{self._commands.path}: {refusal_of(error)}"
+        self._commands.mount.events.of_request(line, errno_of(error))
+        mark_logged(error)
 
     def _check_lengths(self, data: bytes) -> None:
         most, longest = self._commands.most_lines, self._commands.longest_line

@@ -17,6 +17,7 @@ from typing import TypeVar
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.control_file import CommandEffects, ControlHandle, TextCommands
 from kafkafs.tree.files.group_names import file_name
+from kafkafs.tree.files.start_names import Offset
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.groups.positions import Wanted, offset_of, parse
@@ -25,7 +26,7 @@ from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
 from storage import paths
 from storage.errors import StorageError, UnknownTopicOrPartition
-from storage.groups.offset_records import Committed, partition_for
+from storage.groups.offset_records import Committed, check_metadata, partition_for
 from storage.log.append_queue import AppendQueue, MustQueue
 from storage.log.log import Log
 from storage.manager import Topic
@@ -103,7 +104,7 @@ class GroupTopic:
         mount = self.mount
         if mount.stopping:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-        partitions = {number: self._partition(number) for number in numbers}
+        partitions = {number: self.partition(number) for number in numbers}
         if not partitions:
             raise UnknownTopicOrPartition(f"topic {self.name} has no partitions here")
         log = offsets_log(mount, self.group) or next(iter(partitions.values())).log
@@ -124,7 +125,7 @@ class GroupTopic:
         grown = offsets_log(mount, self.group)
         return CommandEffects(grown=[] if grown is None else [self.partitions.of(grown)])
 
-    def _partition(self, number: int) -> Partition:
+    def partition(self, number: int) -> Partition:
         """UnknownTopicOrPartition, FaultyPartition."""
         topic = self.topic
         if topic is None or self.mount.manager.topics.get(self.name) is not topic:
@@ -145,13 +146,24 @@ class CommitCommands(TextCommands):
         check_may_commit(self.mount)
         return super().open(flags, reader)
 
+    def check_rest(self, line: bytes) -> None:
+        wanted = self._wanted(self.decode([line]))
+        check_metadata(wanted.metadata)
+        if isinstance(wanted.where, Offset):
+            for number in self._numbers:
+                offset_of(wanted, self._of.partition(number), None)
+
     def carry_out(self, lines: Sequence[str]) -> CommandEffects:
         """Commit the offset of the last line, unless one of the partitions is claimed."""
+        return self._of.commit(self._numbers, self._wanted(lines))
+
+    def _wanted(self, lines: Sequence[str]) -> Wanted:
+        """Parse lines, and return the last one. EINVAL; EBUSY if a partition is claimed."""
         now_ms = self.mount.clock_ns() // 1_000_000
         wanted = [parse(line, now_ms) for line in lines][-1]
         for number in self._numbers:
             self._of.claims.check_free(self._of.group, self._of.name, number)
-        return self._of.commit(self._numbers, wanted)
+        return wanted
 
 
 def check_may_commit(mount: MountContext) -> None:

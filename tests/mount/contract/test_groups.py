@@ -143,6 +143,15 @@ def test_a_wrong_line_is_einval_and_changes_nothing(mount: Mount, group: Path, l
     assert f"of-{group.name}/{group.name}/0: " in mount.events()
 
 
+@pytest.mark.parametrize("line", ["6", "x", "3\t" + "m" * 4097])
+def test_a_wrong_line_without_its_newline_is_einval_at_close(group: Path, line: str) -> None:
+    for name in ("0", ".all"):
+        fd = os.open(group / name, os.O_WRONLY)
+        os.write(fd, line.encode())
+        fails(errno.EINVAL, os.close, fd)
+    assert position_in(group / "0") == "none"
+
+
 def test_a_write_in_pieces_and_both_ways_at_once(mount: Mount, group: Path) -> None:
     with opened(group / "0", os.O_RDWR) as fd:
         os.write(fd, b"1")
