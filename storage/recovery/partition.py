@@ -320,7 +320,7 @@ class LogLoader:
     # -- the fourth pass -----------------------------------------------------------------------
 
     def _load_segments(self) -> list[Loaded]:
-        """Load the segments, in order, up to one that ends the log; take later ones out of it."""
+        """Load the segments, in order, up to one that ends the log."""
         loaded: list[Loaded] = []
         for item in self._load_each():
             loaded.append(item)
@@ -329,7 +329,6 @@ class LogLoader:
             self.result.faults += item.faults
             if item.damaged:
                 self.result.damaged, self.result.torn = True, item.torn
-                self._cut_off(self.bases[len(loaded) :])
                 break
         return loaded
 
@@ -353,11 +352,14 @@ class LogLoader:
             # A sealed segment that is shorter than listed may lack bytes.
             if known and not (known.sealed and entry and known.size < entry.size):
                 return Loaded(known)
-            if following is None or entry is None:
-                return SegmentLoader(self.partition, base, following, present).load()
-            end = min(following, entry.next_offset)
-            loader = SegmentLoader(self.partition, base, end, present, entry.size)
-            if base in short:
+            end, size = following, None
+            if following is not None and entry is not None:
+                end, size = min(following, entry.next_offset), entry.size
+            loader = SegmentLoader(
+                *(self.partition, base, end, present, size),
+                lambda: self._cut_off([each for each in self.bases if each > base]),
+            )
+            if end is not None and base in short:
                 loader.trusted_below = max(loader.trusted_below, end)
             return loader.load()
 
@@ -366,10 +368,11 @@ class LogLoader:
             return map(load_one, pairs)
         return side_by_side(load_one, pairs, self.files.parallel, "segments")
 
-    def _cut_off(self, bases: Iterable[int]) -> None:
-        """Take segments after a damaged one out of the log."""
+    def _cut_off(self, bases: Sequence[int]) -> list[Cut]:
+        """Take segments after a damaged one out of the log. Durable."""
+        cuts: list[Cut] = []
         if not (self.writable and bases):
-            return
+            return cuts
         for base in bases:
             segment = self.partition.segment(base)
             path, reason = segment.log_path, "the records before it are missing"
@@ -378,9 +381,10 @@ class LogLoader:
                 segment.discard()
                 continue
             segment.leave(paths.CUT)
-            self.result.cuts.append(Cut(path, 0, size, reason, segment.log_path))
+            cuts.append(Cut(path, 0, size, reason, segment.log_path))
         # The log will grow over them: they must not return.
         self.files.sync_directory(self.directory)
+        return cuts
 
     def _take_out(self, loaded: list[Loaded]) -> None:
         """Take a log that ends before its log start out of the way. Errors: CorruptRecord if it is
@@ -396,7 +400,7 @@ class LogLoader:
                 f"{self.promises.log_start}",
                 path=self.directory,
             )
-        self._cut_off([item.segment.base_offset for item in loaded])
+        self.result.cuts += self._cut_off([item.segment.base_offset for item in loaded])
 
     def _first_segment(self) -> Segment:
         """Make the first segment of an empty log, at its log start (`LogLoader`)."""

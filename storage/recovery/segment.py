@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -126,8 +126,9 @@ class SegmentLoader:
 
     `following`: the base offset of the next segment, None for the last. `present`: the names of the
     existing files. `listed_size`: the segment's bytes by the manifest; None: unknown.
-    `trusted_below`: the log is read from this offset on; later damage ends it. `start`: the batch
-    from which on it is read. `places`: the damaged ranges that the walk passes.
+    `take_out_later`: takes the later segments out of a log that ends in this one. `trusted_below`:
+    the log is read from this offset on; later damage ends it. `start`: the batch from which on it
+    is read. `places`: the damaged ranges that the walk passes.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class SegmentLoader:
         following: int | None,
         present: Collection[str],
         listed_size: int | None = None,
+        take_out_later: Callable[[], list[Cut]] = list,
     ) -> None:
         self.partition = partition
         self.files = partition.files
@@ -146,6 +148,7 @@ class SegmentLoader:
         self.following = following
         self.present = present
         self.listed_size = listed_size
+        self.take_out_later = take_out_later
         self.segment = partition.segment(base, writable=partition.writable)
         self.result = Loaded(self.segment)
         self.start = self.whole = Start(0, base, -1, base)
@@ -430,6 +433,8 @@ class SegmentLoader:
                 position=rebuild.position,
                 offset=rebuild.next_offset,
             )
+        # First: while they are there, a start takes a cut segment for one that has lost its end.
+        later = self.take_out_later() if result.damaged else []
         if writable and not may_cut:
             result.index = self._begin_indexes(is_whole=size == rebuild.position)
         if size == rebuild.position < self.size:
@@ -442,6 +447,7 @@ class SegmentLoader:
                 result.cuts.append(cut_tail(files, self.fd, path, size, self.size, reason, index))
         elif reason is not None:
             result.faults.append(f"{path}: position {rebuild.position}: {reason}")
+        result.cuts += later
         if writable and may_cut:
             self._write_indexes()
         result.end = rebuild.next_offset
