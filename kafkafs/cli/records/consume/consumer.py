@@ -185,8 +185,6 @@ class Consumer:
                     self._turns[partition] = turn
                     return turn
             except OSError as error:
-                if error.errno == errno.EIO:
-                    raise self._unreadable(turn.reader, error) from None
                 if error.errno not in (errno.ENOENT, errno.ESTALE):
                     raise
                 turn.reader.is_gone = True
@@ -195,13 +193,6 @@ class Consumer:
                 self._drop(partition)
                 self._gone.add(partition)
         return None
-
-    def _unreadable(self, reader: Reader, error: OSError) -> Exception:
-        position = "the start" if reader.position is None else f"offset {reader.position}"
-        return fail(
-            f"{reader.partition.name}: cannot read the records from {position} on: "
-            f"{error.strerror} (see {self._directories.mount}/.kafkafs/log)"
-        )
 
     def _prepare(self, turn: _Turn, now: float) -> bool:
         """Read, and take a batch if one is due. Return whether there is a batch to handle."""
@@ -217,7 +208,7 @@ class Consumer:
             limits = limits._replace(records=min(limits.records, self._left - waiting))
         while turn.batch is None:
             if not reader.at_end:
-                reader.fill(rules.limits)
+                self._fill(reader)
                 self._await(reader)
             if not reader.has_some:
                 turn.due = None
@@ -231,6 +222,19 @@ class Consumer:
             turn.due = None
             turn.batch = reader.take(limits)
         return True
+
+    def _fill(self, reader: Reader) -> None:
+        """Read on. Errors: ClickException, which names the partition, for EIO; OSError."""
+        try:
+            reader.fill(self._rules.limits)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            position = "the start" if reader.position is None else f"offset {reader.position}"
+            raise fail(
+                f"{reader.partition.name}: cannot read the records from {position} on: "
+                f"{error.strerror} (see {self._directories.mount}/.kafkafs/log)"
+            ) from None
 
     def _await(self, reader: Reader) -> None:
         """Ask the kernel to report once that the file has grown."""
