@@ -277,17 +277,18 @@ def test_retention_under_an_open_consumer_loses_nothing_else(topic: Topic) -> No
 
 
 @pytest.mark.parametrize(
-    ("control", "line"), [("compaction", "run"), ("delete-records", "0 27000")]
+    ("control", "line", "policy"),
+    [("compaction", "run", "compact,delete"), ("delete-records", "0 27000", "delete")],
 )
 def test_records_that_are_deleted_before_they_are_read_repeat_no_other(
-    mount: Mount, control: str, line: str
+    mount: Mount, control: str, line: str, policy: str
 ) -> None:
     """The files of the next records are removed while the output waits."""
     topic = Topic(mount, 0)
     path = topic.path / "0"
     append(
         topic.path / ".config",
-        b"segment.bytes=1MiB\ncleanup.policy=compact,delete\nfile.delete.delay.ms=0\n",
+        b"segment.bytes=1MiB\ncleanup.policy=%s\nfile.delete.delay.ms=0\n" % policy.encode(),
     )
     # Each even record has a key of its own.
     keys = [b"k%d" % n if n % 2 == 0 else b"same" for n in range(30_000)]
