@@ -428,6 +428,14 @@ class Files:
         """Return the stat of a path; of a link, its own."""
         return self._look(path)
 
+    def version(self, path: str) -> tuple[int, int] | None:
+        """Return what changes when the file of this path is replaced; None: there is no file."""
+        try:
+            found = self._look(path)
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def _look(self, path: str) -> os.stat_result:
         root, relative = self._place(path)
         try:

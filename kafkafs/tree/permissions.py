@@ -51,7 +51,7 @@ class Permissions:
 
     def __init__(self, manager: LogManager, uid: int | None, gid: int | None, umask: int) -> None:
         self._manager = manager
-        self._groups = GroupOwners(manager.files, manager.path)
+        self._groups = GroupOwners(manager.files, manager.path, is_followed=manager.read_only)
         self._root = RootOwner(manager.files, manager.path)
         self._uid = uid
         self._gid = gid
@@ -142,6 +142,9 @@ class Permissions:
         return self._shown(self._owner_of_root())
 
     def _owner_of_root(self) -> TopicOwner:
+        if self._manager.read_only:
+            # The process that writes the directory may have changed it.
+            self._root.look()
         if not self._root.is_known:
             return self._unknown
         owner = self._root.current

@@ -35,8 +35,19 @@ class RootOwner:
         self._path = os.path.join(data_dir, paths.ROOT_OWNER)
         self.current: Owner | None = None
         self.is_known = True
+        self._seen: tuple[int, int] | None = None
+        self._load()
+
+    def look(self) -> None:
+        """Read the file again if another process has replaced it. Errors: OSError."""
+        seen = self._files.version(self._path)
+        if seen != self._seen:
+            self._load()
+            self._seen = seen
+
+    def _load(self) -> None:
         try:
-            self.current = self._read()
+            self.current, self.is_known = self._read(), True
         except (CorruptCheckpoint, OSError) as error:
             self.is_known = False
             _log.warning("%s; to replace it: chmod the root of the mount", error)

@@ -53,6 +53,7 @@ class DirectoryFollower:
     ) -> None:
         assert manager.read_only
         self._manager = manager
+        manager.settings.is_followed = True
         self._files = manager.files
         self._clock_ns = clock_ns
         self._until_high_watermark = until_high_watermark

@@ -28,12 +28,17 @@ Owner = tuple[int, int, int]
 
 
 class GroupOwners:
-    """The content of the file, read at its first use; one thread at a time changes it."""
+    """The content of the file, read at its first use; one thread at a time changes it.
 
-    def __init__(self, files: Files, data_dir: str) -> None:
+    `is_followed`: another process may replace the file, so each use looks for a new one.
+    """
+
+    def __init__(self, files: Files, data_dir: str, *, is_followed: bool = False) -> None:
         self._files = files
         self._path = os.path.join(data_dir, paths.GROUP_OWNERS)
+        self._is_followed = is_followed
         self._owners: dict[str, Owner] | None = None
+        self._seen: tuple[int, int] | None = None
 
     def get(self, group: str) -> Owner | None:
         """Return a group's owner and mode, if it has any. Errors: CorruptCheckpoint, OSError."""
@@ -54,7 +59,8 @@ class GroupOwners:
         self._owners = owners
 
     def _read(self) -> dict[str, Owner]:
-        if self._owners is None:
+        seen = self._files.version(self._path) if self._is_followed else None
+        if self._owners is None or seen != self._seen:
             try:
                 text = self._files.read_whole(self._path).decode("ascii", "replace")
             except FileNotFoundError:
@@ -62,6 +68,7 @@ class GroupOwners:
             self._owners = dict(
                 self._parsed(number, line) for number, line in enumerate(text.splitlines(), 1)
             )
+            self._seen = seen
         return self._owners
 
     def _parsed(self, number: int, line: str) -> tuple[str, Owner]:

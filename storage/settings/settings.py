@@ -160,6 +160,10 @@ class Settings:
         self._mount_point = mount_point
         self._topics: dict[str, TopicFile] = {}
         self._configs: dict[str, LogConfig] = {}
+        self.is_followed = False
+        """Whether another process may change topics' files: each use looks for a new file."""
+        # The versions of topics' files that were read while `is_followed`; None: no file.
+        self._read: dict[str, tuple[int, int] | None] = {}
         # The lowest partitions of topics whose partition 0 is not here.
         self._lowest: dict[str, int] = {}
         # The known ids of the topics in the directory.
@@ -218,10 +222,15 @@ class Settings:
     def _topic(self, topic: str) -> TopicFile:
         """Return a topic's file; an empty one for a topic that does not exist."""
         found = self._topics.get(topic)
-        if found is None:
+        seen = None
+        if self.is_followed:
+            seen = self._files.version(self._path_in(topic, self._lowest.get(topic, 0)))
+        if found is None or (self.is_followed and self._read.get(topic, ()) != seen):
             found = self._read_topic(topic)
             if found is not None:
                 self._topics[topic] = found
+                self._read[topic] = seen
+                self._configs.pop(topic, None)
         return found or TopicFile()
 
     def _read_topic(self, topic: str) -> TopicFile | None:
@@ -278,6 +287,7 @@ class Settings:
         self._topics.pop(topic, None)
         self._configs.pop(topic, None)
         self._lowest.pop(topic, None)
+        self._read.pop(topic, None)
 
     def fault_of(self, topic: str) -> InvalidConfig | None:
         """Return why a topic's settings are unknown: then none is changed and nothing is

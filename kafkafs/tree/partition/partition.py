@@ -236,7 +236,8 @@ class Partition:
     def owner(self) -> tuple[int, int, int]:
         """(mode of a file, uid, gid)"""
         owner = self._owner
-        if owner is None:
+        # The process that writes the directory may have changed it.
+        if owner is None or (self.mount.follows and not self.log.closed):
             owner = self._owner = self.mount.permissions.partition(self.log)
         return owner
 

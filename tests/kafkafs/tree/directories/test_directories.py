@@ -23,7 +23,7 @@ from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
 from storage.settings.setting_files import TOPIC_FILE
 from storage.waiting import at_once
 from tests.crash.failing_disk import FailingDisk
-from tests.kafkafs.trees import APPEND, CALLER, ROOT, Tree, a_tree
+from tests.kafkafs.trees import APPEND, CALLER, ROOT, Following, Tree, a_tree
 from tests.storage.logs import write_settings
 
 
@@ -446,6 +446,44 @@ def test_what_chmod_and_chown_leave_is_not_what_mount_options_show(tmp_path: Pat
         ]
         with a_tree(tmp_path / "data") as tree:
             assert owners(tree) == expected, change
+
+
+def test_a_read_only_mount_shows_what_another_process_changes(tmp_path: Path) -> None:
+    """What becomes private is private there, too, from the next stat or open on."""
+    data = tmp_path / "data"
+    paths = ("t", "t/0", "t/1", "t/.kv", "t/.kv/0", "t/.raw/0", "t/.meta/0", ".groups/g")
+    with a_tree(data) as tree, a_tree(data, Following(read_only=True)) as beside:
+        tree.mkdir("t")
+        tree.directory("t").create("1", 0o644, APPEND, CALLER)
+        tree.directory(".groups").mkdir("g", 0o755, CALLER)
+        tree.append(".groups/g/t/0", b"0\n")
+
+        def check() -> None:
+            assert [owner(beside, path) for path in paths] == [owner(tree, path) for path in paths]
+            assert owner_of_root(beside) == owner_of_root(tree)
+
+        def owner_of_root(tree: Tree) -> tuple[int, int, int]:
+            found = tree.attributes(tree.fs.root)
+            return stat.S_IMODE(found.mode), found.uid, found.gid
+
+        check()
+        open_before = beside.file("t/0")
+        for path, change in (
+            ("t/0", Change(mode=0o100600)),
+            ("t", Change(mode=0o40700, uid=5)),
+            ("t/0", Change(mode=0o100640, gid=6)),
+            ("t/1", Change(uid=7)),
+            (".groups/g", Change(mode=0o40700)),
+            (".groups/g", Change(uid=8)),
+        ):
+            tree.node(path).set_attributes(change)
+            check()
+        for change in (Change(mode=0o41777), Change(uid=9)):
+            tree.fs.root.set_attributes(change)
+            check()
+        assert stat.S_IMODE(beside.attributes(open_before).mode) == 0o640
+        tree.append("t/.config", b"retention.ms=4711\n")
+        assert b"retention.ms=4711\n" in beside.read("t/.config")
 
 
 def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Path) -> None:
