@@ -7,8 +7,7 @@ starts belongs to the first test that asks for it. The time in which it ends bel
 
 The kernel adds a child's time to RUSAGE_CHILDREN when the child is reaped. For a child that still
 runs, such as a JVM, `/proc` has its time up to now: a test gets what the child used meanwhile. A
-daemon in the background is no child of pytest. If it still runs after the last test, its time is
-added to the test that started it. If it has ended before, its time is not counted.
+daemon in the background is no child of pytest, and its time is not counted.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ PROPERTY = "times"
 MOST_EXPENSIVE = 10
 Seconds = tuple[float, float, float]
 """Processor time of pytest's own process, of other programs, and wall time."""
-Row = tuple[str, str, Seconds]
-"""The id of a test, a remark on it or "", and its seconds."""
+Row = tuple[str, Seconds]
+"""The id of a test, and its seconds."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -71,15 +70,10 @@ def processor_s(seconds: Seconds) -> float:
     return own + children
 
 
-def stat(pid: str | int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def process_s(pid: str | int, *, with_children: bool) -> float:
+def process_s(pid: str) -> float:
     """Return the processor time of a process, and of the children that it has reaped."""
-    ticks = stat(pid)[11:15]  # utime, stime, cutime, cstime
-    return sum(map(int, ticks[: 4 if with_children else 2])) / TICKS_PER_SECOND
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS_PER_SECOND  # utime, stime, cutime, cstime
 
 
 def children_s() -> float:
@@ -89,29 +83,8 @@ def children_s() -> float:
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):
             for pid in Path(f"/proc/self/task/{thread}/children").read_text().split():
-                total += process_s(pid, with_children=True)
+                total += process_s(pid)
     return total
-
-
-def still_running() -> list[tuple[str, str, float]]:
-    """Return the daemons in the background that tests of this process have left.
-
-    Each has the id of the test that started it, its name and its processor time.
-    """
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            variables = dict(word.decode(errors="replace").partition("=")[::2] for word in words)
-            ours = variables.get(RUN) == os.environ[RUN] and (
-                variables.get("PYTEST_XDIST_WORKER") == os.environ.get("PYTEST_XDIST_WORKER")
-            )
-            test = variables.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-            is_child = int(stat(pid)[1]) == os.getpid()  # `children_s` has its time
-            if ours and test and not is_child:
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
-                found.append((test, name, process_s(pid, with_children=True)))
-    return found
 
 
 class Meter:
@@ -153,9 +126,7 @@ class Meter:
         return report
 
     def pytest_sessionfinish(self) -> None:
-        rows: list[Row] = [("(collection)", "", self._collection)]
-        rows += ((test, f"still runs: {name}", (0.0, s, 0.0)) for test, name, s in still_running())
-        self._deliver(PROPERTY, rows)
+        self._deliver(PROPERTY, [("(collection)", self._collection)])
 
 
 class Table:
@@ -166,15 +137,13 @@ class Table:
         self._tests: dict[str, list[tuple[str, Seconds]]] = defaultdict(list)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows of an id, a remark or "", and seconds."""
-        for test, remark, seconds in rows:
-            name = f"{test} ({remark})" if remark else test
-            self._tests[test.partition("::")[0]].append((name, seconds))
+        for test, seconds in rows:
+            self._tests[test.partition("::")[0]].append((test, seconds))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name == PROPERTY:
-                self.add([(report.nodeid, "", cast(Seconds, value))])
+                self.add([(report.nodeid, cast(Seconds, value))])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         sums = {file: total(seconds for _, seconds in rows) for file, rows in self._tests.items()}
@@ -213,4 +182,4 @@ class Workers:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:
-        self._table.add([("(xdist)", "", (time.process_time(), 0.0, 0.0))])
+        self._table.add([("(xdist)", (time.process_time(), 0.0, 0.0))])
