@@ -39,7 +39,7 @@ from tests.interop.cleaner_workload import (
 )
 from tests.interop.cleaner_workload import LOG_STARTS as STARTS
 from tests.interop.clients import create_topics, set_topics
-from tests.interop.kafka_tools import IS_4_3, dump_log_segments
+from tests.interop.kafka_tools import IS_4_3
 from tests.interop.workload import CODECS
 from tests.log_check import check
 from tests.storage.logs import write_topic_settings
@@ -347,30 +347,3 @@ def test_times_of_modification(topic: str, cleanings: Cleanings) -> None:
 
 def test_our_directory_is_whole(cleanings: Cleanings) -> None:
     assert cleanings.faults == []
-
-
-def test_dump_log_segments(cleanings: Cleanings) -> None:
-    """It complains of no more than in the broker's own."""
-    theirs, ours = (
-        dumped(
-            cleanings.base,
-            [f"{name}-{turn}/{s.topic}-0" for turn in range(ROUNDS) for s in SCENARIOS],
-        )
-        for name in ("after", "ours")
-    )
-    assert set(ours) <= {line.replace("after-", "ours-") for line in theirs}
-
-
-def dumped(base: Path, partitions: list[str]) -> list[str]:
-    """Return the errors that DumpLogSegments prints for these partitions, except offset gaps."""
-    files = [
-        file
-        for partition in partitions
-        for file in sorted((base / partition).iterdir())
-        if file.name.endswith(("log", "index", "snapshot"))
-    ]
-    printed, errors = dump_log_segments(files, "--deep-iteration")
-    assert "isvalid: false" not in printed
-    assert "invalid bytes" not in printed
-    gaps = re.compile(r"Non-consecutive offsets in .*|  -?\d+ is followed by \d+")
-    return sorted(line for line in errors.splitlines() if line and not gaps.fullmatch(line))

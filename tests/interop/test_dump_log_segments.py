@@ -117,20 +117,6 @@ def test_written_and_rolled(tmp_path: Path, interval: int, codec: str) -> None:
     assert judge(tmp_path / "t-0") == written
 
 
-def test_rolled_by_size(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        manager.change_topic_settings("t", {"segment.bytes": str(1 << 20)})
-        written: list[Dumped] = []
-        for number in range(50):
-            lines = [b"%0999d" % line for line in range(100)]
-            written += append(
-                log, [Record(n, NOW_MS + number, 0, None, v, ()) for n, v in enumerate(lines)]
-            )
-        assert len(log.segments) > 4
-    assert judge(tmp_path / "t-0") == written
-
-
 def test_as_a_leader_has_sent_them(tmp_path: Path) -> None:
     """Batches of every format, with the offsets that they have."""
     old = [

@@ -24,7 +24,6 @@ from storage.follow.follow_directory import DirectoryFollower
 from storage.groups.group import Group
 from storage.groups.offset_records import (
     COMMIT,
-    Committed,
     commit_key,
     commit_value,
     kind_of,
@@ -293,30 +292,6 @@ def test_keys_values_and_places_are_kafkas(served: Broker) -> None:
     assert (4, True) in versions, versions
 
 
-@pytest.mark.soak
-def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
-    broker = served
-    theirs = described(broker)
-    broker.stop()
-    with LogManager.open(str(broker.data)) as manager:
-        groups = manager.groups
-        groups.commit("made here", "orders", {0: Committed(31, metadata="by us"), 1: Committed(0)})
-        groups.commit("made-here", "orders", {0: Committed(31, metadata="by us"), 1: Committed(0)})
-        groups.commit("simple", "orders", {0: Committed(20)})
-        groups.forget("java-classic")
-        expected = shown(manager)
-    start_again(broker)
-    theirs = described(broker)
-    del expected["made here", "orders", 0], expected["made here", "orders", 1]
-    assert {item: each for item, each in theirs.items() if item[0] != "made"} == expected
-    assert theirs["made-here", "orders", 0] == (31, 40, 9)
-    assert theirs["simple", "orders", 0] == (20, 40, 20)
-    assert not [each for each in theirs if each[0] == "java-classic"]
-    read = console(broker, "made-here", "orders", 9, "consumer")
-    assert read == [each.value.decode() for each in values(0, 40)[31:] if each.value is not None]
-    assert described(broker)["made-here", "orders", 0] == (40, 40, 0)
-
-
 def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
     served: Broker, tmp_path: Path
 ) -> None:
@@ -360,41 +335,3 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
     read = console(broker, "by-a-mount", "orders", 7, "classic")
     assert read == [f"value {n}" for n in range(33, 40)]
     broker.stop()
-
-
-@pytest.mark.soak
-def test_groups_that_are_handed_over_are_the_brokers(tmp_path: Path) -> None:
-    """Committed through a mount."""
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "kafkafs.properties").write_text(f"offsets.topic.num.partitions={OFFSETS_PARTITIONS}\n")
-    with mount_of(tmp_path) as mount:
-        mount.run("mkdir orders; seq -f 'value %g' 0 39 >> orders/0; mkdir .groups/of-ours{,-too}")
-        for name in ("of-ours", "of-ours-too"):
-            mount.run(f"printf '31\\tby us\\n' > .groups/{name}/orders/0")
-    with LogManager.open(str(data)) as manager:
-        # Of a cluster whose leaders have changed.
-        manager.groups.commit("of-ours-too", "orders", {0: Committed(31, 7, "by us")})
-    broker = Broker(tmp_path / "broker", offsets_topic_num_partitions=OFFSETS_PARTITIONS)
-    try:
-        broker.start()
-        create_topic(broker, "orders")
-        # Made as a consumer that asks for its group makes it; nothing is in it yet.
-        create_topic(
-            broker, OFFSETS, OFFSETS_PARTITIONS, cleanup_policy="compact", segment_bytes=104857600
-        )
-        broker.stop()
-        done = kafkafs("handover", data, broker.data, "orders", OFFSETS)
-        assert done.returncode == 0, done.stderr
-        start_again(broker)
-        expected = (31, 40, 9)
-        assert described(broker) == {
-            ("of-ours", "orders", 0): expected,
-            ("of-ours-too", "orders", 0): expected,
-        }
-        for name, protocol in (("of-ours", "consumer"), ("of-ours-too", "classic")):
-            read = console(broker, name, "orders", 9, protocol)
-            assert read == [f"value {n}" for n in range(31, 40)]
-        assert described(broker)["of-ours", "orders", 0] == (40, 40, 0)
-    finally:
-        broker.kill()

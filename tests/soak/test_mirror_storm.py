@@ -10,16 +10,14 @@ compact. Meanwhile three threads disturb, until each of COUNTS is reached:
 - leaders are moved to other brokers.
 
 At the end, the producers stop, one transaction stays open, and `kafkafs mirror --once` copies the
-rest. The copy has to be equal to the directory of the leader, also as Kafka's DumpLogSegments
-prints both, and has to have all records of a consumer that has read all the time. No record may be
-missing without a name.
+rest. The copy has to be equal to the directory of the leader, and has to have all records of a
+consumer that has read all the time. No record may be missing without a name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -51,7 +49,7 @@ from tests.fork_server import KAFKAFS
 from tests.interop import clients
 from tests.interop.brokers import Member
 from tests.interop.clients import Sender, as_record
-from tests.interop.kafka_tools import POM_4_3, dump_log_segments
+from tests.interop.kafka_tools import POM_4_3
 from tests.interop.workload import CODECS, OPEN_MS
 from tests.soak.test_live_broker import Judge, answer
 from tests.waits import HANG_S, until
@@ -87,9 +85,6 @@ NAMED: Mapping[str, tuple[str, ...]] = {
 KINDS = (*CODECS, "idempotent", "one", "two", "long")
 TRANSACTIONAL = ("one", "two", "long")
 ABORTED = b"aborted"
-BATCH = "baseOffset"
-LINE = re.compile(rf"(?:\| )?({BATCH}|offset): (\d+) ")
-DUMPED_AT_ONCE = 500
 KEYS = 60
 
 
@@ -443,7 +438,6 @@ def _ended(judge: Judge, members: list[Member], mirroring: Mirroring, witness: W
             found.names()
             found.batches()
             found.aborted()
-            found.dumped()
             found.consumed(witness.got[topic])
             judge.counts[f"gaps of {topic}"] += len(log.gaps)
             judge.counts[f"batches of {topic}"] += len(found.ours)
@@ -591,19 +585,6 @@ class Compared:
             if other <= entry.last_offset or other not in known:
                 self._say(f"{entry}: the leader has the last stable offset {other}")
 
-    def dumped(self) -> None:
-        """DumpLogSegments prints the same of both, at all offsets that both have."""
-        ours, theirs = (
-            dumped(directory) for directory in (Path(self._log.directory), self._theirs_at)
-        )
-        for (kind, at), line in theirs.items():
-            # A cleaner may have removed records of a batch.
-            if (kind == BATCH and at < self._cleaned) or (kind, at) not in ours:
-                continue
-            self._judge.counts["equal lines of DumpLogSegments"] += ours[kind, at] == line
-            if ours[kind, at] != line:
-                self._say(f"DumpLogSegments prints {ours[kind, at]} instead of {line}")
-
     @property
     def holes(self) -> float:
         """The share of offsets without a record."""
@@ -671,18 +652,6 @@ def stored_batches(directory: Path) -> dict[int, tuple[BatchHeader, bytes]]:
             assert header.base_offset not in found, (path, header)
             found[header.base_offset] = header, data[at : at + header.size]
             at += header.size
-    return found
-
-
-def dumped(directory: Path) -> dict[tuple[str, int], str]:
-    """Return the lines of DumpLogSegments, without positions, by their kind and offset."""
-    files = [path for path in sorted(directory.glob("*.log")) if path.stat().st_size]
-    found: dict[tuple[str, int], str] = {}
-    for first in range(0, len(files), DUMPED_AT_ONCE):
-        printed, _ = dump_log_segments(files[first : first + DUMPED_AT_ONCE], "--print-data-log")
-        for line in printed.splitlines():
-            if (match := LINE.match(line)) is not None:
-                found[match[1], int(match[2])] = re.sub(r" position: \d+", "", line)
     return found
 
 
