@@ -19,6 +19,7 @@ from storage import LogManager, Record
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.paths import CLEAN_SHUTDOWN, CLEANER_OFFSETS, LOG, RECOVERY_POINTS
+from storage.settings.setting_files import TOPIC_FILE
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
@@ -31,7 +32,7 @@ from tests.interop.cleaner_workload import (
     at,
     drawn,
 )
-from tests.interop.clients import consume_all, create_topics, set_topics
+from tests.interop.clients import consume_all, create_topics, delete_topic, set_topics
 from tests.storage.logs import write_topic_settings
 from tests.waits import until
 
@@ -179,6 +180,10 @@ class Handed:
         self.second = self.consume([*self.served, *self.crashed])
         self.clean_again([*self.served, *self.crashed])
         self.third = self.consume([*self.served, *self.crashed])
+        # Our file of a topic's settings is no obstacle.
+        assert (broker.partition("source") / TOPIC_FILE).exists()
+        delete_topic(broker, "source")
+        until(lambda: not list(broker.data.glob("source-*")))
         self.stop(recovers=True)
         self.last = read_by_us(broker.data, [*self.served, *self.crashed])
 
@@ -236,7 +241,7 @@ class Handed:
 @pytest.fixture(scope="module")
 def handed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handed]:
     base = tmp_path_factory.mktemp("cleaned")
-    broker = Broker(base / "broker")
+    broker = Broker(base / "broker", log_segment_delete_delay_ms=1000)
     try:
         yield Handed(broker, base)
     finally:

@@ -510,23 +510,6 @@ def test_a_signal_ends_a_mirror_in_order(
     assert facts == [(1, 0), (1, 0)]
 
 
-def test_a_mirror_continues_after_a_kill(broker: Broker, tmp_path: Path) -> None:
-    """It uses the mount that it has left."""
-    clients.create_topic(broker, "killed")
-    place, data, mount = f"kafka://{broker.address}", tmp_path / "data", tmp_path / "mnt"
-    mount.mkdir()
-    for number, ends in ((signal.SIGKILL, -9), (signal.SIGTERM, 0)):
-        run("append", place, "killed", text="a\n")
-        with mirroring("--mount", mount, place, data, "killed") as process:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith("kafkafs: up to date: ")
-            process.send_signal(number)
-            assert process.wait(HANG_S) == ends
-            assert os.path.ismount(mount) == (ends != 0)
-    assert run("cat", str(data), "killed") == "a\na\n"
-    assert run("verify", str(data), "killed").startswith("1 partition with 2 records")
-
-
 def test_a_gap_and_a_partition_that_cannot_be_copied_are_exit_statuses(
     broker: Broker, tmp_path: Path
 ) -> None:

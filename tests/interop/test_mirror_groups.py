@@ -23,7 +23,6 @@ from storage.files import Files
 from storage.groups.offset_records import partition_for
 from storage.manager import LogManager
 from storage.state import checkpoint_file, mirror_file
-from storage.verify.verify import verify
 from tests.interop import clients
 from tests.interop.brokers import Broker, OldBroker, stored
 from tests.interop.clients import Sender
@@ -131,23 +130,6 @@ def test_offsets_whose_topic_may_not_be_read(broker: Broker, tmp_path: Path) -> 
 def offsets_ends(data: Path) -> list[int]:
     with LogManager.open(str(data), read_only=True) as manager:
         return [log.log_end_offset for log in manager.groups.logs]
-
-
-def test_the_copy_of_the_topic_is_compacted(broker: Broker, tmp_path: Path) -> None:
-    """Also a run that ends when it has all records compacts it first."""
-    run = Run(broker, tmp_path, "orders")
-    # A later batch begins a segment.
-    (tmp_path / "kafkafs.properties").write_text("log.retention.ms=-1\nlog.roll.ms=1\n")
-    for offset in (10, 20, 30):
-        for change in range(10):
-            clients.commit(broker, "compacted", "orders", offset + change)
-        run()
-    number = partition_for("compacted", 2)
-    theirs, ours = broker.partition(OFFSETS, number), tmp_path / f"{OFFSETS}-{number}"
-    assert len(stored(ours)) < len(stored(theirs)) / 2
-    assert committed(tmp_path)["compacted"] == {("orders", 0): 39}
-    assert (run().gaps, run.lines) == (0, [])
-    assert verify(str(tmp_path)).faults == []
 
 
 def test_a_topic_whose_settings_may_not_be_read(broker: Broker, tmp_path: Path) -> None:

@@ -26,19 +26,6 @@ def topic(manager: LogManager, partitions: int = 1, name: str = "t") -> list[Log
 # -- where a query starts --------------------------------------------------------------------------
 
 
-def test_reads_what_is_there_and_what_comes(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        (log,) = topic(manager)
-        append(log, b"a", b"b")
-        with Stream(tmp_path, startingOffsets="earliest") as stream:
-            assert values(stream.next() or []) == [b"a", b"b"]
-            assert stream.next() is None
-            append(log, b"c")
-            assert values(stream.next() or []) == [b"c"]
-            assert stream.end() == 3
-            assert stream.plan.latest == {T0: 3}
-
-
 def test_latest_is_the_default_and_written_down_before_anything_is_read(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         (log,) = topic(manager)

@@ -309,14 +309,3 @@ def test_a_fault_is_reported_once_although_the_log_is_loaded_again(
     run("repair", tmp_path, "--apply")
     for name in (f"{bad}, " if kind == "missing segment" else f"{bad})", f"{path}: truncated"):
         assert len([line for line in caplog.messages if name in line]) == 1
-
-
-def test_a_log_is_ended_where_its_loss_is_accepted(tmp_path: Path) -> None:
-    fill_flushed(tmp_path)
-    damage(log_file(tmp_path, 3), 140)
-    assert run("repair", tmp_path, "--accept-loss", "--apply").exit_code == 1
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
-        assert values(log) == LINES[:4]
-        assert append(log, b"next") == 4
-    assert run("repair", tmp_path, "--apply").exit_code == 0
