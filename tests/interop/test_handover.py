@@ -167,13 +167,6 @@ def read(path: Path) -> list[Record]:
     return [as_record(line) for line in path.read_bytes().splitlines()]
 
 
-def printed(address: str) -> list[Record]:
-    """The records that `kafkafs cat` reads from a broker."""
-    done = kafkafs("cat", "--view", "jsonl", address)
-    assert (done.returncode, done.stderr) == (0, "")
-    return [as_record(line.encode()) for line in done.stdout.splitlines()]
-
-
 def broker_commands(printed: str) -> list[list[str]]:
     """The commands that were printed, for the tools of Kafka's jars."""
     mains = {
@@ -241,9 +234,6 @@ class Handed:
             for topic in TOPICS
             for time_ms in TIMES
         }
-        place = f"kafka://{broker.address}"
-        self.printed = {topic: printed(f"{place}/{topic}") for topic in TOPICS}
-        self.printed_later = {topic: printed(f"{place}/{topic}@{LATER}") for topic in LONG}
         self.starts = {topic: offsets(broker, topic)[0] for topic in TOPICS}
         lines = (console_line(Record(0, 0, 0, b"java", b"%d" % n)) for n in range(20))
         said, _ = java.communicate("".join(lines))
@@ -318,14 +308,6 @@ def test_consumers_get_what_the_mount_showed(topic: str, handed: Handed) -> None
     if topic in LONG:
         assert handed.records[topic]
         assert handed.later[topic] == handed.shown.later[topic]
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_cat_of_the_cluster_prints_what_consumers_get(topic: str, handed: Handed) -> None:
-    """Also messages of v0 and v1."""
-    assert handed.printed[topic] == handed.records[topic]
-    if topic in LONG:
-        assert handed.printed_later[topic] == handed.later[topic]
 
 
 @pytest.mark.parametrize("topic", TOPICS)

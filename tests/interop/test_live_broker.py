@@ -7,22 +7,13 @@ meanwhile. A newly opened file shows the records that a consumer reads from the 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from kafkafs.cli import main
-from kafkafs.cli.common.matching import scan
-from kafkafs.cli.common.mount_files import opened_tree
-from kafkafs.tree.filesystem import FileSystem
 from storage import Record
-from storage.condition.condition import Condition, Contains
-from storage.record.batch import decode_plain
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
@@ -183,70 +174,6 @@ def test_until_the_high_watermark(live: Broker, mount: Mount) -> None:
     Sender(live).send("watermark", lines(0, 10))
     path = mount / "watermark" / "0"
     until(lambda: path.exists() and path.read_bytes() == text(lines(0, 10)))
-
-
-def whole_word(number: int) -> Condition:
-    """Return the condition of `kafkafs grep -w NUMBER`."""
-    return Condition(Contains("value", (b"%d" % number,), whole=True), "")
-
-
-def search(tree: FileSystem, topic: str, number: int) -> Iterator[list[bytes | None]]:
-    """The values of the records with this number, batch by batch of the log."""
-    for _, batch in scan(tree, topic, 0, "values", "start..end", whole_word(number)).batches:
-        yield [record.value for record in decode_plain(batch)] if batch is not None else []
-
-
-@pytest.mark.soak
-def test_searches_while_the_broker_cleans(
-    live: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each record that stays is found once, with the words of segments that it replaces, too."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    create_topic(
-        live,
-        "searched",
-        internal_segment_bytes=4000,
-        cleanup_policy="compact",
-        min_cleanable_dirty_ratio=0.01,
-        file_delete_delay_ms=100,
-        delete_retention_ms=0,
-    )
-    directory = live.data / "searched-0"
-    until(directory.exists)
-
-    def files() -> set[int]:
-        return {each.inode() for each in os.scandir(directory) if each.name.endswith(".log")}
-
-    sender, built = Sender(live), 0
-    for first in range(0, 500, 50):
-        # Each second one has the same key.
-        keyed = [
-            each._replace(key=b"%d" % (n % 2 and n))
-            for n, each in enumerate(lines(first, 50), first)
-        ]
-        sender.send("searched", keyed)
-        values = {n: [each.value] for n, each in enumerate(lines(0, first + 50)) if n % 2}
-        done = CliRunner().invoke(main, ["words", str(live.data), "searched", "--json"])
-        assert done.exit_code == 0, done.output
-        built += json.loads(done.stdout)["result"]["partitions"][0]["files"]
-        with opened_tree(str(live.data)) as tree:
-            begun = {n: search(tree, "searched", n) for n in list(values)[::5]}
-            found = {n: next(some) for n, some in begun.items()}
-            old = files()
-            sender.send("searched", [Record(0, T, 0, b"0", b"no number")] * 50)
-            if len(old) > 5:
-                until(lambda: not old <= files())  # noqa: B023
-            for n, some in begun.items():
-                assert [*found[n], *chain.from_iterable(some)] == values[n]
-        with opened_tree(str(live.data)) as tree:
-            for n, expected in values.items():
-                assert [*chain.from_iterable(search(tree, "searched", n))] == expected
-            whole = scan(tree, "searched", 0, "values", "start..end", whole_word(1))
-            assert sum(batch is not None for _, batch in whole.batches) == 1
-            needed = whole.bytes_for(whole_word(1))
-            size = tree.mount.manager.log("searched", 0).size
-    assert built > 10
-    assert needed < size / 2
 
 
 def test_nothing_is_written_into_the_brokers_directory(live: Broker, mount: Mount) -> None:

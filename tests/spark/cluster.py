@@ -4,9 +4,6 @@ Each is a process of its own, and so is every executor that a worker starts for 
 Ports are free ones, nothing listens but on loopback, and what the processes say of themselves is
 waited for in their logs. Executors find the tests' modules as well as the project's.
 
-The workers call themselves 127.0.0.1 and 127.0.0.2: Spark runs the copy of a slow task on another
-host only.
-
 Not here: drivers (``drivers``).
 """
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,12 +45,11 @@ def session(settings: dict[str, str]) -> SparkSession:
 # -- batch ---------------------------------------------------------------------------------------
 
 
-def rows(count: int, trouble: str, flags: str) -> Callable[[int, Iterable[int]], Iterator[Row]]:
+def rows(count: int, flags: str) -> Callable[[int, Iterable[int]], Iterator[Row]]:
     """Return the function that a task runs: it yields `count` rows.
 
-    If there is `trouble`, the first attempt of task 1 stops after half of its rows, and writes its
-    process id to the file `blocked`. With `blocked` it stops for ever. With `slow` it waits until
-    another attempt has yielded all of its rows.
+    The first attempt of task 1 stops after half of its rows, for ever, and writes its process id to
+    the file `blocked`.
     """
 
     def generate(task: int, _: Iterable[int]) -> Iterator[Row]:
@@ -60,13 +59,11 @@ def rows(count: int, trouble: str, flags: str) -> Callable[[int, Iterable[int]],
         assert context is not None
         is_first = task == 1 and not context.attemptNumber()
         for number in range(count):
-            if is_first and trouble and number == count // 2:
+            if is_first and number == count // 2:
                 Path(flags, "blocked").write_text(str(os.getpid()))
-                while trouble == "blocked" or not Path(flags, "copied").exists():
-                    time.sleep(0.005)
+                while True:
+                    signal.pause()
             yield b"%d:%06d" % (task, number), number % PARTITIONS
-        if task == 1 and not is_first:
-            Path(flags, "copied").touch()
 
     return generate
 
@@ -74,11 +71,10 @@ def rows(count: int, trouble: str, flags: str) -> Callable[[int, Iterable[int]],
 def write(spark: SparkSession, do: dict[str, Any]) -> None:
     context = spark.sparkContext
     tasks = context.parallelize(range(do["tasks"]), do["tasks"])
-    made = tasks.mapPartitionsWithIndex(rows(do["rows"], do["trouble"], do["flags"]))
+    made = tasks.mapPartitionsWithIndex(rows(do["rows"], do["flags"]))
     frame = spark.createDataFrame(made, "value binary, partition int")
-    options = {"path": do["path"], **do["options"]}
     frame = frame.selectExpr("*", f"'{do['topic']}' topic")
-    frame.write.format("kafkafs").mode("append").options(**options).save()
+    frame.write.format("kafkafs").mode("append").option("path", do["path"]).save()
 
 
 # -- streaming -----------------------------------------------------------------------------------

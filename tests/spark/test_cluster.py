@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from tests.mount.mounting import SETTINGS
 from tests.spark.cluster import Cluster
-from tests.spark.driver import PARTITIONS
 from tests.spark.drivers import (
     TOPIC,
     Driver,
@@ -40,19 +38,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def writing(
-    base: Path, data: Path, settings: dict[str, str], trouble: str, **options: object
-) -> Driver:
+def writing(base: Path, data: Path, settings: dict[str, str]) -> Driver:
     return Driver(
         base / "driver",
         settings,
         "write",
         path=str(data),
         topic=TOPIC,
-        options=options,
         tasks=TASKS,
         rows=ROWS,
-        trouble=trouble,
         flags=str(base),
     )
 
@@ -66,7 +60,7 @@ def wait_blocked(base: Path, driver: Driver) -> int:
 
 def test_an_executor_is_killed_while_it_writes(tmp_path: Path, cluster: Cluster) -> None:
     data = make_data(tmp_path)
-    with writing(tmp_path, data, cluster.settings(), "blocked") as driver:
+    with writing(tmp_path, data, cluster.settings()) as driver:
         process = wait_blocked(tmp_path, driver)
         driver.until(lambda: any(file.stat().st_size for file in staged(data)))
         executor = cluster.executor_of(process)
@@ -96,24 +90,6 @@ def test_the_program_of_the_document_runs(tmp_path: Path, cluster: Cluster) -> N
     assert done.returncode == 0, done.stderr[-8000:]
     [counts] = (tmp_path / "counts").glob("part-*.csv")
     assert counts.read_text() == "1,2\n"
-
-
-def test_two_executors_need_a_topic_at_once(tmp_path: Path, cluster: Cluster) -> None:
-    """Both find it missing, one creates it, both write to it, and a slow task is run twice."""
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "kafkafs.properties").write_text(SETTINGS)
-    speculative = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "20ms",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "1.01",
-    }
-    settings = {**cluster.settings(), **speculative}
-    with writing(tmp_path, data, settings, "slow", topicPartitions=PARTITIONS) as driver:
-        driver.wait()
-    assert (tmp_path / "copied").exists(), "no task has been run twice"
-    check_once(data, {str(task): ROWS for task in range(TASKS)})
 
 
 def test_two_queries_write_to_a_topic_at_once(tmp_path: Path) -> None:

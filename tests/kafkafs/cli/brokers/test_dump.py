@@ -283,18 +283,6 @@ def test_odd_names(tmp_path: Path) -> None:
     assert b"Non-consecutive offsets in " + os.fsencode(path) + b"\n" in done.stderr
 
 
-def test_batches_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
-    values = [b"x" * size for size in (10, 700_000, 3, 300_000, 300_000)]
-    batches = [encode([Record(n, T, 0, None, value)]) for n, value in enumerate(values)]
-    path = write(tmp_path / LOG, b"".join(batches))
-    done = kafkafs("dump", path, "--print-data-log", "--skip-record-metadata")
-    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
-    assert lines == [f"| payload: {value.decode()}" for value in values]
-    printed = kafkafs("dump", path, "--max-bytes", len(batches[0])).stdout
-    assert printed.count("baseOffset") == 1
-    assert "invalid bytes" not in printed
-
-
 def test_nobody_reads_on(tmp_path: Path) -> None:
     batch = encode([Record(0, T, 0, None, b"v" * 1000) for _ in range(100)])
     path = write(tmp_path / LOG, batch * 50)

@@ -395,18 +395,6 @@ def test_where_there_is_nothing_to_see(place: Place) -> None:
     assert done.returncode == 3
 
 
-@pytest.mark.programs
-def test_a_daemon_that_does_not_answer_is_said(mounted: Place) -> None:
-    pid = mounted.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        done = kafkafs("top", "--once", mounted.path)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert f"its daemon, process {pid}, is stopped. To continue it: kill -CONT {pid}" in done.stderr
-
-
 @needs_root
 @pytest.mark.programs
 def test_who_may_not_see_it(place: Place) -> None:
