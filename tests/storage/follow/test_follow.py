@@ -260,15 +260,6 @@ def test_a_batch_appears_when_it_is_whole_and_its_crc_right(follow: Follow) -> N
     assert values(follow.log) == [b"zero", b"one", b"two"]
 
 
-def test_many_segments_between_two_looks(follow: Follow) -> None:
-    for number in range(4):
-        follow.partition.append(b"a%d" % number, b"b")
-        follow.partition.roll()
-    follow.partition.append(b"last")
-    assert follow.look() == [*["appended", "rolled"] * 4, "appended"]
-    follow.check()
-
-
 def test_a_gap_between_two_segments(follow: Follow) -> None:
     """A follower replica's log may have one, where the leader's was compacted."""
     follow.partition.next_offset = 10
@@ -402,31 +393,6 @@ def test_retention(follow: Follow) -> None:
     assert follow.log.release_retired(1 << 62) == []
     assert follow.told.take() == ["removed", "removed"]
     assert follow.log.retired == []
-
-
-def test_a_look_in_the_middle_of_a_deletion(follow: Follow) -> None:
-    fill(follow.partition)
-    follow.look()
-
-    def step() -> None:
-        follow.look()
-        bases = [segment.base_offset for segment in follow.log.segments]
-        assert bases == follow.partition.bases[-len(bases) :]
-
-    follow.partition.step = step
-    follow.partition.delete_head(3)
-    follow.check()
-
-
-def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) -> None:
-    fill(follow.partition)
-    follow.look()
-    follow.partition.append(b"unseen")
-    follow.partition.roll()
-    follow.partition.delete_head(5)
-    follow.partition.append(b"new")
-    assert follow.look() == ["appended", "rolled", "appended", "removing"]
-    follow.check()
 
 
 class Tail(LogListener[Log]):
@@ -606,29 +572,6 @@ def test_the_active_segment_has_its_name_again(follow: Follow) -> None:
     assert not follower.look()
 
 
-def test_a_log_that_starts_over_further_on(follow: Follow) -> None:
-    fill(follow.partition)
-    follow.look()
-    follow.partition.start_over(1000)
-    follow.partition.append(b"thousand")
-    assert follow.look() == ["rolled", "appended", "removing"]
-    follow.check()
-
-
-def test_compaction(follow: Follow) -> None:
-    fill(follow.partition)
-    follow.look()
-    old = follow.log.segments[:3]
-    data = [SegmentReader(segment).read(0, segment.size) for segment in old]
-    follow.partition.clean(3, lambda offset, value: value.startswith(b"b"))
-    assert follow.look() == ["swapping", "swapped"]
-    follow.check()
-    assert [SegmentReader(segment).read(0, segment.size) for segment in old] == data
-    follow.partition.append(b"more")
-    assert follow.look() == ["appended"]
-    follow.check()
-
-
 def test_appends_are_read_while_a_cleaned_segment_is_unreadable(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
@@ -749,73 +692,6 @@ def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow
     partition.remove_deleted()
     follow.look()
     assert [SegmentReader(segment).read(0, segment.size) for segment in old] == data
-    follow.check()
-
-
-def test_a_log_that_is_loaded_while_a_cleaner_swaps(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    partition = BrokerDirectory(data).partition()
-    fill(partition)
-    loaded: list[LogFollower] = []
-
-    def step() -> None:
-        manager = LogManager.open(str(data), read_only=True)
-        loaded.append(LogFollower(manager.log("t", 0), lambda: NEVER_FRESH))
-
-    partition.step = step
-    partition.clean(3, lambda offset, value: value.startswith(b"b"))
-    assert len(loaded) == 6
-    for follower in loaded:
-        follower.look()
-        assert values(follower.log) == partition.values
-        follower.log.close()
-
-
-def test_a_roll_while_a_cleaner_swaps(follow: Follow) -> None:
-    fill(follow.partition)
-    follow.look()
-    partition = follow.partition
-    steps = 0
-
-    def step() -> None:
-        nonlocal steps
-        steps += 1
-        partition.step = lambda: None
-        value = b"%d" % steps
-        partition.append(value)
-        partition.roll()
-        follow.look()
-        assert values(follow.log)[-1] == value
-        partition.step = step
-
-    partition.step = step
-    partition.clean(3, lambda offset, value: value.startswith(b"b"))
-    assert steps == 6
-    follow.look()
-    follow.check()
-
-
-def test_compaction_that_leaves_nothing(follow: Follow) -> None:
-    fill(follow.partition)
-    follow.look()
-    follow.partition.clean(2, lambda offset, value: False)
-    assert follow.look() == ["swapping", "swapped"]
-    follow.check()
-
-
-def test_several_groups_of_a_cleaner_and_retention_at_once(follow: Follow) -> None:
-    partition = follow.partition
-    fill(partition, 6)
-    follow.look()
-    partition.clean(2, lambda offset, value: value.startswith(b"b"))
-    partition.clean(2, lambda offset, value: value.startswith(b"a"), first=1)
-    partition.append(b"more")
-    partition.roll()
-    assert follow.look() == ["appended", "rolled", "swapping", "swapped"]
-    follow.check()
-    partition.clean(2, lambda offset, value: True)
-    partition.delete_head(1)
-    follow.look()
     follow.check()
 
 
@@ -1078,20 +954,6 @@ def test_an_inode_number_that_is_given_again(new_follow: NewFollow, looks: bool,
 # -- a log that is cut ---------------------------------------------------------------------------
 
 
-def test_a_cut_within_the_active_segment(follow: Follow) -> None:
-    partition = follow.partition
-    for value in (b"one", b"two", b"three"):
-        partition.append(value)
-        follow.look()
-    partition.truncate(2)
-    assert follow.look() == ["truncated"]
-    assert follow.told.truncated_at == 2
-    follow.check()
-    partition.append(b"other")
-    assert follow.look() == ["appended"]
-    follow.check()
-
-
 @pytest.mark.parametrize("values", [[b"ot"], [b"six", b"seven"], [b"other", b"more and more"]])
 def test_a_cut_that_is_written_over_before_it_is_seen(follow: Follow, values: list[bytes]) -> None:
     partition = follow.partition
@@ -1157,24 +1019,6 @@ def test_a_cut_below_the_high_watermark_is_told_after_a_read_error(
     assert follow.log.counters.truncations == 1
 
 
-@pytest.mark.parametrize("offset", [4, 5, 7, 8])
-def test_a_cut_in_an_earlier_segment(follow: Follow, offset: int) -> None:
-    partition = follow.partition
-    fill(partition)
-    partition.append(b"last")
-    follow.look()
-    partition.truncate(offset)
-    assert follow.look() == ["truncated"]
-    # Where a whole segment stays it is known to; of one that was cut the end is not.
-    assert follow.told.truncated_at == {4: 4, 5: 4, 7: 7, 8: 7}[offset]
-    follow.check()
-    partition.append(b"other")
-    partition.roll()
-    partition.append(b"more")
-    follow.look()
-    follow.check()
-
-
 def test_a_cut_after_the_first_segment_was_cleaned_leaves_the_log_start(follow: Follow) -> None:
     partition = follow.partition
     fill(partition)
@@ -1185,15 +1029,6 @@ def test_a_cut_after_the_first_segment_was_cleaned_leaves_the_log_start(follow: 
     partition.clean(1, lambda offset, value: True)
     partition.truncate(partition.next_offset - 1)
     assert follow.look() == ["truncated"]
-    follow.check()
-
-
-def test_a_cut_of_everything(follow: Follow) -> None:
-    fill(follow.partition)
-    follow.look()
-    follow.partition.truncate(0)
-    assert follow.look() == ["truncated"]
-    assert follow.told.truncated_at == 0
     follow.check()
 
 
@@ -1225,17 +1060,6 @@ def test_a_cut_log_whose_files_leave_before_anything_that_a_look_asks_of_the_dis
         follow.check()
 
 
-def test_a_log_that_starts_over_further_back(follow: Follow) -> None:
-    partition = follow.partition
-    fill(partition)
-    partition.delete_head(3)
-    follow.look()
-    partition.start_over(2)
-    partition.append(b"two")
-    assert follow.look() == ["truncated"]
-    follow.check()
-
-
 def test_many_looks_are_remembered_sparsely(follow: Follow) -> None:
     partition = follow.partition
     for number in range(1, 300):
@@ -1249,27 +1073,6 @@ def test_many_looks_are_remembered_sparsely(follow: Follow) -> None:
 
 
 # -- races ---------------------------------------------------------------------------------------
-
-
-def test_files_that_are_renamed_between_two_looks_at_them(new_follow: NewFollow) -> None:
-    files = Counting()
-    follow = new_follow(files)
-    fill(follow.partition)
-    follow.look()
-    stats = 0
-
-    def rename(path: str) -> None:
-        nonlocal stats
-        stats += path.endswith(".log")
-        if stats == 2:
-            files.on_stat = lambda path: None
-            follow.partition.delete_head(3)
-
-    follow.partition.append(b"one")
-    follow.partition.roll()
-    files.on_stat = rename
-    follow.look()
-    follow.check()
 
 
 @pytest.mark.parametrize(("before", "segments"), [(0, 1), (0, 4), (1, 2), (2, 1), (2, 4)])
