@@ -33,7 +33,9 @@ def compacted(
     data: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: object
 ) -> Iterator[tuple[LogManager, Log]]:
     """A directory with the compacted topic ``t``; all of it is checked at the end."""
-    write_settings(data, log_cleanup_policy="compact", **settings)
+    write_settings(
+        data, log_cleanup_policy="compact", **{"log_index_size_max_bytes": 4096, **settings}
+    )
     with opened(data, files=files, clock_ms=clock or Clock()) as manager:
         if "t" not in manager.topics:
             manager.create_topic("t", 1)

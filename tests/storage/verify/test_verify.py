@@ -40,7 +40,7 @@ INTERVAL = 200
 
 def fill(data: Path) -> None:
     """A topic `t` of several segments with many index entries, and one aborted transaction."""
-    write_settings(data, log_index_interval_bytes=INTERVAL)
+    write_settings(data, log_index_interval_bytes=INTERVAL, log_index_size_max_bytes=4096)
     with opened(data) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         manager.change_topic_settings("t", {"internal.segment.bytes": "2000"})
