@@ -37,20 +37,33 @@ class Unsynced(Files):
 
 
 class CountedReads(Files):
-    """Counts the bytes that are read: all of them, and those of logs, which go into buffers."""
+    """Counts looks at files, and the bytes that are read: all of them, and those of logs, which go
+    into buffers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.operations = 0
         self.bytes_read = 0
         self.log_bytes_read = 0
 
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self.operations += 1
+        return super().open(path, flags, mode)
+
+    def file_stat(self, path: str) -> os.stat_result:
+        self.operations += 1
+        return super().file_stat(path)
+
     def pread(self, fd: int, size: int, position: int) -> bytes:
         data = super().pread(fd, size, position)
+        self.operations += 1
         self.bytes_read += len(data)
         return data
 
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         count = super().preadv(fd, buffer, position)
+        self.operations += 1
         self.bytes_read += count
         self.log_bytes_read += count
         return count

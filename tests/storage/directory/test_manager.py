@@ -31,7 +31,16 @@ from storage.state import checkpoint_file
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, opened, remove_head, sweep, values, write_settings
+from tests.storage.logs import (
+    NOW_MS,
+    CountedReads,
+    append,
+    opened,
+    remove_head,
+    sweep,
+    values,
+    write_settings,
+)
 from tests.waits import HANG_S
 
 
@@ -413,38 +422,14 @@ def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "meta.properties").read_text() == "version=1\n"
 
 
-class Counting(Files):
-    """Counts operations and the bytes they read."""
-
-    def __init__(self) -> None:
-        self.operations = 0
-        self.bytes_read = 0
-
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        self.operations += 1
-        return super().open(path, flags, mode)
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        data = super().pread(fd, size, position)
-        self.operations += 1
-        self.bytes_read += len(data)
-        return data
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        count = super().preadv(fd, buffer, position)
-        self.operations += 1
-        self.bytes_read += count
-        return count
-
-
 def test_opening_costs_per_segment_and_not_per_byte(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
 
     def cost() -> tuple[int, int]:
-        files = Counting()
+        files = CountedReads()
         LogManager.open(str(tmp_path), files=files).close()
-        files = Counting()
+        files = CountedReads()
         manager = LogManager.open(str(tmp_path), files=files)
         operations, read = files.operations, files.bytes_read
         manager.close()

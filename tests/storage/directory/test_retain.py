@@ -23,7 +23,16 @@ from storage.segment.reader import SegmentReader
 from storage.state.checkpoint_file import read_epochs, write_epochs
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, batch, opened, sweep, values, write_settings
+from tests.storage.logs import (
+    NOW_MS,
+    CountedReads,
+    append,
+    batch,
+    opened,
+    sweep,
+    values,
+    write_settings,
+)
 from tests.storage.segmented import (
     DAY_MS,
     Turns,
@@ -170,40 +179,18 @@ def test_records_without_timestamps_go_by_the_files_time(tmp_path: Path, clean: 
         assert len(plan_retention(log, NOW_MS + 1003, {}).doomed) == 1
 
 
-class Blind(Files):
-    """Files that nobody may look into while the eyes are closed."""
-
-    closed = False
-
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        assert not self.closed, path
-        return super().open(path, flags, mode)
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        assert not self.closed
-        return super().pread(fd, size, position)
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        assert not self.closed
-        return super().preadv(fd, buffer, position)
-
-    def file_stat(self, path: str) -> os.stat_result:
-        assert not self.closed, path
-        return super().file_stat(path)
-
-
 def test_planning_looks_into_no_file(tmp_path: Path) -> None:
     write_settings(tmp_path, log_retention_ms=2 * DAY_MS, num_partitions=20)
     with opened(tmp_path) as manager:
         for log in manager.create_topic("t").partitions.values():
             fill(log, 3)
-    files = Blind()
+    files = CountedReads()
     with opened(tmp_path, files) as manager:
-        files.closed = True
+        before = files.operations
         plans = [plan_retention(log, NOW_MS + 4 * DAY_MS, {}) for log in manager.logs()]
         assert [plan.offsets for plan in plans] == [4] * 20
         assert retain(manager, manager.logs(), Task(), NOW_MS).segments == 0
-        files.closed = False
+        assert files.operations == before
 
 
 def test_the_log_start_is_written_down_until_the_files_are_gone(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record, encode
 from storage.errors import CorruptRecord, OffsetOutOfRange
-from storage.files import Files
 from storage.log.append import append_batches
 from storage.log.read import plain_batches
 from storage.record.batch import decode, decode_plain
 from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.segment.reader import SegmentReader
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened_log, overwrite
+from tests.storage.logs import NOW_MS, NOW_NS, CountedReads, append, batch, opened_log, overwrite
 from tests.storage.transactions import new_log
 
 
@@ -48,34 +47,22 @@ def test_read_outside_of_the_log(tmp_path: Path) -> None:
 
 
 def test_batches_are_checked_in_the_bytes_that_are_read(tmp_path: Path) -> None:
-    class Counting(Files):
-        read_bytes = 0
-
-        def pread(self, fd: int, size: int, position: int) -> bytes:
-            data = super().pread(fd, size, position)
-            Counting.read_bytes += len(data)
-            return data
-
-        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-            count = super().preadv(fd, buffer, position)
-            Counting.read_bytes += count
-            return count
-
     with opened_log(tmp_path) as log:
         for _ in range(200):
             append(log, b"x" * 10_000)
         log.roll(NOW_MS)
         size = log.size
-    with LogManager.open(str(tmp_path), read_only=True, files=Counting()) as manager:
+    files = CountedReads()
+    with LogManager.open(str(tmp_path), read_only=True, files=files) as manager:
         log = manager.log("t", 0)
-        Counting.read_bytes = 0
+        files.bytes_read = 0
         assert sum(1 for _ in log.reader.batches(100, 101)) == 1
         # A window, and what the look-up has read before.
-        assert Counting.read_bytes < 120_000
-        Counting.read_bytes = 0
+        assert files.bytes_read < 120_000
+        files.bytes_read = 0
         assert sum(1 for _ in log.records()) == 200
         # The start is checked when it is looked up, and a window may end inside a batch.
-        assert size < Counting.read_bytes < 1.3 * size
+        assert size < files.bytes_read < 1.3 * size
 
 
 def test_no_read_crosses_a_segment(tmp_path: Path) -> None:
