@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from storage import Log, LogManager, paths
+from storage.errors import HandoverRefused
 from storage.files import Files
+from storage.handover.handover import HandoverOutcome, hand_over
 from storage.state import checkpoint_file
 from storage.state.gaps_file import Gap
 from tests.storage.logs import NOW_MS, append, write_settings
-from tests.storage.old_logs import write_legacy
+from tests.storage.old_logs import content, write_legacy
 from tests.storage.transactions import Client
 
 TOPICS = {"plain": 2, "started-late": 1, "old": 1, "emptied": 1, "sent": 1}
 OTHER = {("other", 0): 7}
+Places = tuple[Path, Path]
+"""The source and the broker's directory."""
 
 
 def clock_ms() -> int:
@@ -112,3 +118,17 @@ def go_on(broker: Path) -> None:
             client.commit()
         assert log.last_stable_offset == log.log_end_offset
         append(manager.log("plain", 0), b"and so on")
+
+
+def hand(places: Places, *topics: str, **options: object) -> HandoverOutcome:
+    return hand_over(str(places[0]), str(places[1]), topics, **options)  # type: ignore[arg-type]
+
+
+def refused(places: Places, reason: str, *topics: str, **options: object) -> None:
+    """Nothing has changed on either side, and a dry run says why, too."""
+    before = content(places[0]), content(places[1])
+    with pytest.raises(HandoverRefused) as caught:
+        hand(places, *topics, **options)
+    assert reason in str(caught.value)
+    assert (content(places[0]), content(places[1])) == before
+    assert any(reason in each for each in hand(places, *topics, dry_run=True, **options).refusals)

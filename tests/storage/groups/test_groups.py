@@ -460,7 +460,7 @@ def test_records_in_the_place_of_truncated_ones_are_of_other_groups(manager: Log
 # -- expiry ----------------------------------------------------------------------------------------
 
 
-def test_positions_expire_with_their_age(data: Path) -> None:
+def test_positions_expire_with_their_age(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
     now_ms = NOW_MS
     with opened(data, clock_ms=lambda: now_ms) as manager:
@@ -476,6 +476,7 @@ def test_positions_expire_with_their_age(data: Path) -> None:
         assert manager.groups.sweep(Task()) == 1
         # A broker, too, deletes a group with its last position.
         assert keys(offsets_log(manager, "g"), 0) == [[1, 1], [1], [1], [1, 2]]
+        assert caplog.messages == ["group 'g': 1 position expired"] * 2
 
 
 def join(manager: LogManager) -> None:
@@ -500,17 +501,6 @@ def test_a_group_that_is_used_meanwhile_keeps_its_positions(
         assert manager.groups.sweep(Task(Turns(1, lambda: happens(manager)))) == 1
         assert manager.groups.names() == ["g"]
         assert positions(manager, "g") == {("orders", 0): at}
-
-
-def test_what_expires_is_said(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
-    now_ms = NOW_MS
-    with opened(data, clock_ms=lambda: now_ms) as manager:
-        manager.create_topic("orders", 2)
-        manager.groups.commit("g", "orders", {0: Committed(0), 1: Committed(0)})
-        now_ms += 600_000
-        assert manager.groups.sweep(Task()) == 2
-        assert caplog.messages == ["group 'g': 2 positions expired"]
 
 
 # -- where nothing may be written ------------------------------------------------------------------

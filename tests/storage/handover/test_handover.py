@@ -20,7 +20,7 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.groups.offset_records import Committed
-from storage.handover.handover import HandoverOutcome, broker_settings, hand_over
+from storage.handover.handover import broker_settings
 from storage.log.epochs import LeaderEpochs
 from storage.record.header import parse_header
 from storage.settings.settings import Settings
@@ -32,9 +32,12 @@ from tests.metadata_log import MetadataLog
 from tests.storage.handed import (
     OTHER,
     TOPICS,
+    Places,
     clock_ms,
     go_on,
+    hand,
     leave_open,
+    refused,
     shown,
     write_broker,
     write_source,
@@ -50,7 +53,6 @@ from tests.storage.logs import (
 )
 from tests.storage.old_logs import content, write_old
 
-Places = tuple[Path, Path]
 ITEMS = [(topic, number) for topic, count in TOPICS.items() for number in range(count)]
 
 
@@ -60,10 +62,6 @@ def places(tmp_path: Path) -> Places:
     write_source(tmp_path / "data")
     write_broker(tmp_path / "broker")
     return tmp_path / "data", tmp_path / "broker"
-
-
-def hand(places: Places, *topics: str, **options: object) -> HandoverOutcome:
-    return hand_over(str(places[0]), str(places[1]), topics, **options)  # type: ignore[arg-type]
 
 
 def offsets(broker: Path, name: str) -> dict[tuple[str, int], int]:
@@ -163,15 +161,6 @@ def test_appending_to_the_source_leaves_what_was_linked(places: Places) -> None:
 
 
 # -- what is refused -------------------------------------------------------------------------------
-
-
-def refused(places: Places, reason: str, *topics: str, **options: object) -> None:
-    """Nothing has changed on either side, and a dry run says why, too."""
-    before = content(places[0]), content(places[1])
-    with pytest.raises(HandoverRefused, match=reason):
-        hand(places, *topics, **options)
-    assert (content(places[0]), content(places[1])) == before
-    assert any(reason in each for each in hand(places, *topics, dry_run=True, **options).refusals)
 
 
 def test_a_topic_that_is_not_there_or_has_other_partitions(tmp_path: Path) -> None:

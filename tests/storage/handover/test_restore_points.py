@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,20 @@ import pytest
 from storage import LogManager, paths
 from storage.errors import HandoverRefused, MirroredDirectory
 from storage.files import Files
-from storage.handover.handover import HandoverOutcome, hand_over
 from storage.state import mirror_file, point_file
 from storage.state.gaps_file import Gap
 from storage.state.mirror_file import MirrorFile
 from storage.state.point_file import Point, Position, Range
 from storage.verify.verify import verify
-from tests.storage.handed import TOPICS, clock_ms, go_on, shown, write_broker, write_source
+from tests.storage import handed
+from tests.storage.handed import TOPICS, Places, clock_ms, go_on, shown, write_broker, write_source
 from tests.storage.logs import NOW_MS, NOW_NS, append, values
 from tests.storage.old_logs import content
 from tests.storage.transactions import Client, produced, put
 
-Places = tuple[Path, Path]
 NAME = point_file.name_at(NOW_MS)
+hand = partial(handed.hand, at=NAME, clock_ns=lambda: NOW_NS)
+refused = partial(handed.refused, at=NAME, clock_ns=lambda: NOW_NS)
 
 
 def open_mirror(data: Path) -> LogManager:
@@ -68,12 +70,6 @@ def places(tmp_path: Path) -> Places:
     copy_on(data)
     write_broker(broker)
     return data, broker
-
-
-def hand(places: Places, *topics: str, **options: object) -> HandoverOutcome:
-    options.setdefault("at", NAME)
-    options.setdefault("clock_ns", lambda: NOW_NS)
-    return hand_over(str(places[0]), str(places[1]), topics, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -284,15 +280,6 @@ def test_a_topic_that_was_created_again(places: Places) -> None:
 
 
 # -- what is refused -------------------------------------------------------------------------------
-
-
-def refused(places: Places, reason: str, *topics: str, **options: object) -> None:
-    before = content(places[0]), content(places[1])
-    assert any(reason in each for each in hand(places, *topics, dry_run=True, **options).refusals)
-    with pytest.raises(HandoverRefused) as caught:
-        hand(places, *topics, **options)
-    assert reason in str(caught.value)
-    assert (content(places[0]), content(places[1])) == before
 
 
 def rewrite(change: Callable[[Point], object]) -> Callable[[Path], None]:
