@@ -268,13 +268,3 @@ def test_a_log_that_was_cut(tmp_path: Path) -> None:
         with pytest.raises(OffsetOutOfRange, match=f"runs from 0 to {end}"):
             read(split)
         path.write_bytes(stored)
-
-
-def test_a_segment_that_is_rolled_meanwhile(tmp_path: Path) -> None:
-    with a_log(tmp_path) as log:
-        lines(log, 3)
-        (split,) = plan(log)
-        log.roll(NOW_MS)
-        lines(log, 3)
-        assert read(split) == records(log, 0, 30)
-        assert [row.offset for row in read(split._replace(to_offset=60))] == list(range(60))

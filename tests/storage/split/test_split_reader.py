@@ -15,18 +15,16 @@ from storage.segment.reader import SegmentReader
 from storage.split.split_reader import Wanted, read_split
 from tests.oracle import Message, Shown, put_message
 from tests.storage.logs import NOW_MS, CountedReads, append, write_settings
-from tests.storage.old_logs import messages, old_file, wrapper, write_legacy, write_old
+from tests.storage.old_logs import messages, old_file, wrapper, write_old
 from tests.storage.splitting import (
     EVERYTHING,
     a_log,
-    check_splits,
     lines,
     plan,
     read,
     read_all,
     records,
 )
-from tests.storage.transactions import Client
 
 
 def test_only_what_is_wanted_is_decoded(tmp_path: Path) -> None:
@@ -41,17 +39,6 @@ def test_only_what_is_wanted_is_decoded(tmp_path: Path) -> None:
         (columns,) = read_split(Files(), split, Wanted(headers=False))
         assert columns.headers is None
         assert columns.values is not None
-
-
-def test_batches_larger_than_a_chunk(tmp_path: Path) -> None:
-    with a_log(tmp_path) as log:
-        append(log, b"1")
-        append(log, *(b"%d" % n + b"y" * 5000 for n in range(100)))
-        append(log, b"2")
-        (split,) = plan(log, 50, 51)
-        for chunk in (1, 1000, 1 << 20):
-            assert [row.offset for row in read(split, chunk_bytes=chunk)] == [50]
-            assert read_all(plan(log), chunk) == records(log, 0, 102)
 
 
 def test_what_lies_behind_a_split_is_not_looked_at(tmp_path: Path) -> None:
@@ -213,37 +200,7 @@ def test_a_base_offset_hides_no_record(tmp_path: Path, number: int) -> None:
         assert touched, bit
 
 
-def test_batches_of_markers_and_of_nothing(tmp_path: Path) -> None:
-    with a_log(tmp_path) as log:
-        one = Client(log, 1)
-        one.send(b"0")
-        one.commit()
-        one.send(b"2")
-        one.abort()
-        assert read_all(plan(log, 1, 2)) == []
-        assert read_all(plan(log, 1, 4)) == []
-        assert [row.offset for row in read_all(plan(log))] == [0]
-
-
 # -- other formats -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("chunk", [1, 300, 1 << 20])
-def test_older_formats(tmp_path: Path, magic: int, chunk: int) -> None:
-    write_legacy(tmp_path, "t", magic)
-    write_settings(tmp_path, log_index_interval_bytes=1)
-    with LogManager.open(str(tmp_path)) as manager:
-        log = manager.log("t", 0)
-        append(log, b"of today")
-        expected = records(log, 5, log.log_end_offset)
-        for target in (1, 300, EVERYTHING):
-            splits = plan(log, target=target)
-            assert read_all(splits, chunk) == expected
-            check_splits(splits, 5, log.log_end_offset)
-            for first, end in ((30, 31), (47, 110), (100, 206)):
-                some = read_all(plan(log, first, end, target), chunk)
-                assert some == [row for row in expected if first <= row.offset < end]
 
 
 @pytest.mark.parametrize("planned", [True, False])
