@@ -166,7 +166,7 @@ def shown(log: bytes) -> Iterator[tuple[Batch, int, Row]]:
                 yield batch, position, row
 
 
-def value_line(row: Row) -> bytes:
+def value_line(_batch: Batch, row: Row) -> bytes:
     """Return the line of a record in the values view."""
     return (row.value or b"") + b"\n"
 
@@ -326,13 +326,13 @@ def encode_json(records: list[JsonFields], timestamp_ms: int, max_batch_bytes: i
     return out + finished() if batch else out
 
 
-def render(log: bytes, line: Callable[[Row], bytes] = value_line) -> bytes:
+def render(log: bytes, line: Callable[[Batch, Row], bytes] = value_line) -> bytes:
     """Twin of a view's `render`: a segment's whole text."""
-    return b"".join(line(row) for _, _, row in shown(log))
+    return b"".join(line(batch, row) for batch, _, row in shown(log))
 
 
 def measure(
-    log: bytes, granularity: int, line: Callable[[Row], bytes] = value_line
+    log: bytes, granularity: int, line: Callable[[Batch, Row], bytes] = value_line
 ) -> list[tuple[int, int, int, int, int]]:
     """Twin of a view's `measure`: the line index's entries."""
     entries = [(0, 0, 0, 0, 0)]
@@ -341,7 +341,7 @@ def measure(
         if text - last >= granularity:
             entries.append((text, batch.position, position, batch.end, ordinal))
             last = text
-        text += len(line(row))
+        text += len(line(batch, row))
     return entries
 
 

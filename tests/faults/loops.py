@@ -86,7 +86,7 @@ FAULTS = [
         "        other.value_left = self.value_left\n",
         "        other.value_left = -1\n",
         "A read that begins inside a long value takes its bytes for a length.",
-        (f"{VIEWS}/test__render.py", "tests/kafkafs/test_line_index.py"),
+        (f"{VIEWS}/test__whole.py", "tests/kafkafs/test_line_index.py"),
     ),
     Fault(
         "parse-room-of-a-batch-without-its-header",

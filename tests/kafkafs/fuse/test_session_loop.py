@@ -198,11 +198,11 @@ async def test_cancellation_is_seen_while_requests_keep_coming() -> None:
     assert scope.cancelled_caught
 
 
-def test_a_descriptor_above_what_select_can_name() -> None:
+@trio.testing.trio_test
+async def test_a_descriptor_above_what_select_can_name() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-
-    async def main() -> None:
+    try:
         with a_pipe() as (reader, writer):
             high = os.dup2(reader, 1500)
             try:
@@ -210,9 +210,6 @@ def test_a_descriptor_above_what_select_can_name() -> None:
                 await Spinner().wait_readable(high)
             finally:
                 os.close(high)
-
-    try:
-        trio.run(main)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -110,21 +108,6 @@ def test_however_many_are_looked_up_few_are_remembered(recent: RecentLookups, cl
     recent.expire()
     assert len(recent) == 0
     assert recent._last == {}
-
-
-def test_the_process_of_a_thread() -> None:
-    found: list[tuple[int, int]] = []
-
-    def ask() -> None:
-        number = threading.get_native_id()
-        found.append((number, process_of(number)))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    assert found[0][0] != os.getpid()
-    assert found[0][1] == os.getpid()
-    assert process_of(os.getpid()) == os.getpid()
 
 
 def test_a_thread_that_cannot_be_seen() -> None:

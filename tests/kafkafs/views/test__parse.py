@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import threading
 
 import pytest
 from hypothesis import example, given
@@ -18,10 +17,8 @@ from storage.record.batch import Record, encode
 from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from tests import oracle
-from tests.guard_page import before_guard_page
-
-T = 1_700_000_000_000
-UNLIMITED = 2**31 - 1
+from tests.kafkafs.views import calls
+from tests.kafkafs.views.calls import UNLIMITED, T
 
 # Sizes around which a varint, a copying step or the short copy ends.
 sizes = st.integers(0, 140) | st.sampled_from([255, 256, 257, 300, 8180, 8191, 8192, 8193, 20000])
@@ -98,18 +95,10 @@ def text_of(lines: list[bytes]) -> bytes:
 def test_same_bytes_as_the_twin(
     lines: list[bytes], before: bytes, after: bytes, timestamp: int, limit: int
 ) -> None:
-    data = before + text_of(lines) + after
-    start, end = len(before), len(data) - len(after)
-    expected = oracle.encode_lines(lines, timestamp, limit)
-    if isinstance(expected, int):
-        with pytest.raises(RecordTooLarge) as caught:
-            encode_lines(data, start, end, timestamp, limit)
-        assert caught.value.line == expected
-        assert caught.value.size > caught.value.limit == min(limit, UNLIMITED)
-    else:
-        assert encoded(data, start, end, timestamp, limit) == (expected, len(lines))
-        with before_guard_page(data[:end]) as view:
-            assert encoded(view, start, end, timestamp, limit) == (expected, len(lines))
+    calls.check_lines(
+        *(values_view(), lines, before, after, timestamp, limit),
+        *(lambda line: (None, line), oracle.encode_pairs),
+    )
 
 
 def test_one_line() -> None:
@@ -168,17 +157,11 @@ def test_input_that_changes_meanwhile() -> None:
     size = 1 << 20
     with mmap.mmap(-1, size) as shared:
         shared[:] = (b"x" * 99 + b"\n") * (size // 100) + b"\n" * (size % 100)
-        stop = threading.Event()
 
-        def scribble() -> None:
-            at = 99
-            while not stop.is_set():
-                shared[at % (size - 1)] ^= 1
-                at += 100
+        def scribble(at: int) -> None:
+            shared[at] ^= 1
 
-        writer = threading.Thread(target=scribble)
-        writer.start()
-        try:
+        with calls.meanwhile(scribble, range(99, size - 1, 99)):
             for _ in range(10):
                 batches, count = encode_lines(shared, 0, size, T, UNLIMITED)
                 records = 0
@@ -187,6 +170,3 @@ def test_input_that_changes_meanwhile() -> None:
                     records += parse_header(batches, at).records_count
                     at += parse_header(batches, at).size
                 assert (at, records) == (len(batches), count)
-        finally:
-            stop.set()
-            writer.join()

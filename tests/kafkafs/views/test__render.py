@@ -17,7 +17,7 @@ from storage.errors import CorruptRecord, StorageError
 from storage.record.header import Buffer
 from tests import oracle
 from tests.guard_page import before_guard_page
-from tests.made_logs import MadeLog, cuts, damaged, logs
+from tests.made_logs import MadeLog, damaged, logs
 from tests.storage.record.test_batch import (
     ABORT_MARKER,
     EMPTY_BATCH,
@@ -53,33 +53,6 @@ def test_text(log: MadeLog) -> None:
     cursor = Cursor(0)
     assert text_of(log.data, cursor=cursor) == oracle.render(log.data)
     assert place(cursor) == (len(log.data), 0, 0, -1)
-
-
-@given(data=st.data(), log=logs())
-def test_any_windows_and_buffers_give_the_same_text(data: st.DataObject, log: MadeLog) -> None:
-    """The input arrives in pieces, the output leaves in others, and both have strangers around."""
-    text = oracle.render(log.data)
-    skip = data.draw(st.integers(0, len(text)) | st.just(0))
-    given_text = bytearray()
-    cursor = Cursor(0)
-    for end in data.draw(cuts(len(log.data))):
-        start = min(cursor.position, end) - data.draw(st.integers(0, 5))
-        window = log.data[max(start, 0) : end] + b"\xff" * 70
-        while True:
-            room = data.draw(st.sampled_from([1, 2, 30, 100, 400]))
-            out = bytearray(b"\xee" * (room + 10))
-            at, skip = render(
-                window, max(start, 0), len(window) - 70, cursor, out, 5, 5 + room, skip
-            )
-            assert out[:5] == out[5 + room :] == b"\xee" * 5
-            given_text += out[5:at]
-            cursor = cursor.copy()
-            if at < 5 + room:
-                break
-    dropped = len(text) - len(given_text)
-    assert given_text == text[dropped:]
-    assert skip == 0
-    assert cursor.position == len(log.data)
 
 
 @given(log=logs(), skip=st.integers(0, 40000))
@@ -362,14 +335,6 @@ def test_damage_ends_in_an_error_or_in_text(data: bytes) -> None:
             text_of(view)
 
 
-@given(log=logs(), room=st.integers(0, 300))
-def test_nothing_is_written_beyond_the_buffer(log: MadeLog, room: int) -> None:
-    text = oracle.render(log.data)
-    with before_guard_page(bytes(room)) as out:
-        end, _ = render(log.data, 0, len(log.data), Cursor(0), out, 0, room, 0)
-        assert out[:end] == text[:room]
-
-
 @given(data=damaged(), position=st.integers(-5, 200), batch_end=st.integers(-5, 300))
 def test_a_cursor_from_elsewhere(data: bytes, position: int, batch_end: int) -> None:
     out = bytearray(100)
@@ -422,30 +387,6 @@ def measured_far() -> Measure:
 
 
 # -- measure and find_entry ----------------------------------------------------------------------
-
-
-@given(log=logs(max_batches=8), granularity=st.sampled_from([1, 2, 50, 300, 4096]))
-def test_measure(log: MadeLog, granularity: int) -> None:
-    state = Measure(granularity)
-    measure(log.data, 0, len(log.data), state)
-    text = oracle.render(log.data)
-    assert state.text_length == len(text)
-    assert state.records == len(list(oracle.shown(log.data)))
-    assert (state.position, state.batch_end) == (len(log.data), 0)
-    assert state.granularity == granularity
-    assert entries_of(state) == oracle.measure(log.data, granularity)
-
-
-@given(data=st.data(), log=logs())
-def test_any_windows_give_the_same_measure(data: st.DataObject, log: MadeLog) -> None:
-    state = Measure(40)
-    for end in data.draw(cuts(len(log.data))):
-        start = min(state.position, end)
-        window = log.data[start:end] + b"\xff" * 70
-        measure(window, start, len(window) - 70, state)
-    assert entries_of(state) == oracle.measure(log.data, 40)
-    assert state.text_length == len(oracle.render(log.data))
-    assert state.position == len(log.data)
 
 
 @given(first=logs(), log=logs(max_batches=8), granularity=st.sampled_from([1, 20, 300]))

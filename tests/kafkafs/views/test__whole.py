@@ -1,37 +1,48 @@
-"""kafkafs.views._whole: each view of whole records shows the same text in any windows."""
+"""kafkafs.views._whole, and what each view of lines does: the same text in any windows."""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import struct
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.views import TextView, json_lines_view, key_value_view
+from kafkafs.views import TextView, json_lines_view, key_value_view, values_view
 from kafkafs.views._measure import Cursor, Measure
 from storage.errors import CorruptRecord, RecordTooLarge, StorageError
 from storage.record.batch import Record, encode
-from storage.record.header import HEADER_SIZE
+from storage.record.header import HEADER_SIZE, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
-from tests.kafkafs.views.calls import T, length_of, parsed, text_of
-from tests.kafkafs.views.test_json_lines import json_logs, text_by_twin
-from tests.kafkafs.views.test_key_value import key_value_logs, key_value_text
-from tests.made_logs import cuts, damaged
+from tests.kafkafs.views.calls import UNLIMITED, T, length_of, parsed, records_in, text_of
+from tests.kafkafs.views.test_json_lines import json_logs
+from tests.kafkafs.views.test_key_value import key_value_logs
+from tests.made_logs import cuts, damaged, logs
 from tests.storage.record.test_batch import REJECTED
 
 KEY_VALUE, JSON_LINES = key_value_view(), json_lines_view()
 each_view = pytest.mark.parametrize("view", [KEY_VALUE, JSON_LINES], ids=["kv", "jsonl"])
+Line = Callable[[oracle.Batch, oracle.Row], bytes]
+
+
+def key_value_line(_batch: oracle.Batch, row: oracle.Row) -> bytes:
+    return oracle.key_value_line(row)
+
+
 each_log = pytest.mark.parametrize(
-    ("view", "logs_of", "twin"),
+    ("view", "logs_of", "line"),
     [
-        pytest.param(KEY_VALUE, key_value_logs(), key_value_text, id="kv"),
-        pytest.param(JSON_LINES, json_logs(), text_by_twin, id="jsonl"),
+        pytest.param(
+            values_view(), logs().map(lambda log: log.data), oracle.value_line, id="values"
+        ),
+        pytest.param(KEY_VALUE, key_value_logs(), key_value_line, id="kv"),
+        pytest.param(JSON_LINES, json_logs(), oracle.json_line, id="jsonl"),
     ],
 )
-Twin = Callable[[bytes], bytes]
 
 
 @pytest.mark.parametrize(
@@ -44,22 +55,26 @@ def test_the_name_says_the_isolation(view: Callable[[bool], TextView], name: str
 
 
 @each_log
-@given(data=st.data())
+@given(data=st.data(), granularity=st.sampled_from([1, 50, 4096]))
 def test_any_windows_and_buffers_give_the_same_text(
-    view: TextView, logs_of: st.SearchStrategy[bytes], twin: Twin, data: st.DataObject
+    view: TextView,
+    logs_of: st.SearchStrategy[bytes],
+    line: Line,
+    data: st.DataObject,
+    granularity: int,
 ) -> None:
     """Input comes in pieces, output leaves in others, and neither is touched outside."""
     log = data.draw(logs_of)
-    text = twin(log)
+    text = oracle.render(log, line)
     skip = data.draw(st.integers(0, len(text)) | st.just(0))
     given_text = bytearray()
-    cursor, state = Cursor(0), Measure()
+    cursor, state = Cursor(0), Measure(granularity)
     for end in data.draw(cuts(len(log))):
-        with before_guard_page(log[min(cursor.position, end) : end]) as window:
+        start = max(0, min(cursor.position, end) - data.draw(st.integers(0, 5)))
+        with before_guard_page(log[start:end]) as window:
             while True:
                 room = data.draw(st.sampled_from([1, 2, 30, 100, 400, 70000]))
                 out = bytearray(b"\xee" * (room + 10))
-                start = end - len(window)
                 at, skip = view.render(window, start, len(window), cursor, out, 5, 5 + room, skip)
                 assert out[:5] == out[5 + room :] == b"\xee" * 5
                 given_text += out[5:at]
@@ -67,21 +82,25 @@ def test_any_windows_and_buffers_give_the_same_text(
                 if at < 5 + room:
                     break
         start = min(state.position, end)
-        view.measure(log[start:end], start, end - start, state)
+        with before_guard_page(log[start:end]) as window:
+            view.measure(window, start, end - start, state)
     assert given_text == text[len(text) - len(given_text) :]
     assert (skip, cursor.position) == (0, len(log))
-    assert state.text_length == len(text)
+    assert (state.position, state.batch_end) == (len(log), 0)
+    assert (state.text_length, state.records) == (len(text), len(list(oracle.shown(log))))
+    entries = list(struct.iter_unpack("<QIIII", bytes(state.entries)))
+    assert entries == oracle.measure(log, granularity, line)
 
 
 @each_log
 @given(data=st.data(), room=st.integers(0, 300) | st.integers(0, 2000))
 def test_nothing_is_written_beyond_the_buffer(
-    view: TextView, logs_of: st.SearchStrategy[bytes], twin: Twin, data: st.DataObject, room: int
+    view: TextView, logs_of: st.SearchStrategy[bytes], line: Line, data: st.DataObject, room: int
 ) -> None:
     log = data.draw(logs_of)
     with before_guard_page(bytes(room)) as out:
         end, _ = view.render(log, 0, len(log), Cursor(0), out, 0, room, 0)
-        assert out[:end] == twin(log)[:room]
+        assert out[:end] == oracle.render(log, line)[:room]
 
 
 @each_view
@@ -107,6 +126,51 @@ def test_damaged_fields_are_an_error(view: TextView) -> None:
 def test_headers_that_do_not_fill_their_record_are_an_error(view: TextView, reason: str) -> None:
     with pytest.raises(CorruptRecord):
         length_of(view, REJECTED[reason])
+
+
+@pytest.mark.parametrize(
+    ("view", "record"),
+    [
+        (KEY_VALUE, Record(0, T, 0, b"k" * 50, b"\t" * 1000)),
+        (JSON_LINES, Record(0, T, 0, b"k", b"\x01" * 1000)),
+    ],
+)
+def test_the_limit_is_that_of_the_record_not_of_the_line(view: TextView, record: Record) -> None:
+    size = len(encode([record]))
+    line = text_of(view, encode([record]))
+    assert len(line) > size + 900
+    for count in (1, 3):
+        found = records_in(parsed(view, line * count, size)[0])
+        assert [(each.key, each.value) for each in found] == [(record.key, record.value)] * count
+    with pytest.raises(RecordTooLarge) as caught:
+        parsed(view, text_of(view, encode([Record(0, T, 0, None, b"")])) + line, size - 1)
+    assert (caught.value.line, caught.value.size, caught.value.limit) == (2, size, size - 1)
+
+
+@each_view
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((b"k", b"v" * size) for size in (0, 100, 3000, 100_000)),
+        *((None, b""), (b"k", b"\\" * 50_000)),
+    ],
+)
+def test_large_blocks(view: TextView, key: bytes | None, value: bytes) -> None:
+    """The GIL is released from 256 KiB on. The first guess at the output is too small or large."""
+    line = text_of(view, encode([Record(0, T, 0, key, value)]))
+    lines = [line] * (1 + 300_000 // len(line))
+    lines[7::50] = [text_of(view, encode([Record(0, T, 0, b"other", None)]))] * len(lines[7::50])
+    text = b"".join(lines)
+    for limit in (1_000_012, UNLIMITED):
+        batches, count = parsed(view, text, limit)
+        assert count == len(lines)
+        shown = text_of(view, batches)
+        assert re.sub(rb'"offset":\d+', b'"offset":0', shown) == text
+        assert length_of(view, batches) == len(shown)
+        at = 0
+        while at < len(batches):
+            assert parse_header(batches, at).size <= limit
+            at += parse_header(batches, at).size
 
 
 @pytest.mark.parametrize(("view", "line"), [(KEY_VALUE, b"\n"), (JSON_LINES, b"{}\n")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafkafs.views import json_lines_view
-from kafkafs.views._measure import Cursor, Measure
-from storage.errors import InvalidRecord, RecordTooLarge
+from kafkafs.views._measure import Cursor
+from storage.errors import InvalidRecord
 from storage.record.batch import Record, encode
 from storage.record.header import parse_header
 from tests import oracle
@@ -29,6 +28,7 @@ VIEW = json_lines_view()
 text_of = partial(calls.text_of, VIEW)
 length_of = partial(calls.length_of, VIEW)
 parsed = partial(calls.parsed, VIEW)
+text_by_twin = partial(oracle.render, line=oracle.json_line)
 
 # Characters that are escaped, characters at the ends of the ranges of UTF-8, and bytes that are
 # not UTF-8. They are listed because the first draw from all of Unicode takes seconds.
@@ -90,10 +90,6 @@ def json_logs(draw: st.DrawFn) -> bytes:
     return data
 
 
-def text_by_twin(log: bytes) -> bytes:
-    return b"".join(oracle.json_line(batch, row) for batch, _, row in oracle.shown(log))
-
-
 def line_of(fields: oracle.JsonFields) -> bytes:
     """A line as the view writes it."""
     base = T if fields.timestamp is None else fields.timestamp
@@ -151,24 +147,6 @@ def test_log_append_time_is_the_batchs() -> None:
         (0, T, "LogAppendTime"),
         (5, T, "LogAppendTime"),
     ]
-
-
-@given(log=json_logs(), granularity=st.sampled_from([1, 50, 4096]))
-def test_text_and_size(log: bytes, granularity: int) -> None:
-    text = text_by_twin(log)
-    state = Measure(granularity)
-    with before_guard_page(log) as view:
-        assert text_of(view) == text
-        VIEW.measure(view, 0, len(view), state)
-    assert (state.text_length, state.position) == (len(text), len(log))
-    assert state.records == text.count(b"\n")
-    expected = [(0, 0, 0, 0, 0)]
-    at = 0
-    for ordinal, (batch, position, row) in enumerate(oracle.shown(log)):
-        if at - expected[-1][0] >= granularity:
-            expected.append((at, batch.position, position, batch.end, ordinal))
-        at += len(oracle.json_line(batch, row))
-    assert list(struct.iter_unpack("<QIIII", bytes(state.entries))) == expected
 
 
 @given(
@@ -352,29 +330,7 @@ lines_of = st.lists(
 def test_lines_become_what_the_twin_makes_of_them(
     lines: list[bytes], before: bytes, after: bytes, limit: int
 ) -> None:
-    data = before + b"".join(line + b"\n" for line in lines) + after
-    start, end = len(before), len(data) - len(after)
-    records: list[oracle.JsonFields] = []
-    wrong = None
-    for line in lines:
-        try:
-            records.append(oracle.json_fields(line))
-        except ValueError:
-            wrong = len(records) + 1
-            break
-    with before_guard_page(data[:end]) as view:
-        expected = oracle.encode_json(records, T, limit)
-        if isinstance(expected, int):
-            with pytest.raises(RecordTooLarge) as too_large:
-                VIEW.parse(view, start, end, T, limit)
-            assert too_large.value.line == expected
-            assert too_large.value.size > too_large.value.limit == min(limit, UNLIMITED)
-        elif wrong is not None:
-            with pytest.raises(InvalidRecord, match=rf"^line {wrong}: "):
-                VIEW.parse(view, start, end, T, limit)
-        else:
-            batches, count = VIEW.parse(view, start, end, T, limit)
-            assert (bytes(batches), count) == (expected, len(lines))
+    calls.check_lines(VIEW, lines, before, after, T, limit, oracle.json_fields, oracle.encode_json)
 
 
 REFUSED = [
@@ -484,39 +440,6 @@ def test_batches_have_their_own_times() -> None:
         (T, T),
     ]
     assert [record.timestamp for record in records_in(batches)] == stamps
-
-
-def test_the_limit_is_that_of_the_record_not_of_the_line() -> None:
-    record = Record(0, T, 0, b"k", b"\x01" * 1000)
-    size = len(encode([record]))
-    line = text_of(encode([record]))
-    assert len(line) > 6000 > size
-    for count in (1, 3):
-        assert [each.value for each in records_in(parsed(line * count, size)[0])] == [
-            record.value
-        ] * count
-    with pytest.raises(RecordTooLarge) as caught:
-        parsed(b"{}\n" + line, size - 1)
-    assert (caught.value.line, caught.value.size, caught.value.limit) == (2, size, size - 1)
-
-
-@pytest.mark.parametrize("size", [0, 100, 3000, 100_000])
-def test_large_blocks(size: int) -> None:
-    # The GIL is released from 256 KiB on. The first guess at the output is too small or much too
-    # large.
-    lines = [line_of(oracle.JsonFields(T, b"k", b"v" * size, []))] * (1 + 300_000 // (size + 99))
-    lines[7::50] = [b'{"value":"\\u0001\xc3\xa9","headers":[["n",{"base64":"/w=="}]]}\n'] * len(
-        lines[7::50]
-    )
-    text = b"".join(lines)
-    for limit in (1_000_012, UNLIMITED):
-        batches, count = parsed(text, limit)
-        assert count == len(lines)
-        assert length_of(batches) == len(text_of(batches))
-        assert text_of(batches) == text_by_twin(batches)
-        assert [record.value for record in records_in(batches)] == [
-            oracle.json_fields(line).value for line in lines
-        ]
 
 
 def test_the_parser_is_imported_when_it_is_wanted() -> None:

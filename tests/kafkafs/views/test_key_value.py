@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import struct
-import threading
 from functools import partial
 
 import pytest
@@ -13,12 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafkafs.views import key_value_view
-from kafkafs.views._measure import Measure
-from storage.errors import InvalidRecord, RecordTooLarge
+from storage.errors import InvalidRecord
 from storage.record.batch import Record, decode, encode
-from storage.record.header import parse_header
 from tests import oracle
-from tests.guard_page import before_guard_page
 from tests.kafkafs.views import calls
 from tests.kafkafs.views.calls import UNLIMITED, T
 from tests.made_logs import headers, logs
@@ -66,10 +61,6 @@ def key_value_logs(draw: st.DrawFn) -> bytes:
     return data + draw(logs(max_batches=1)).data
 
 
-def key_value_text(log: bytes) -> bytes:
-    return oracle.render(log, oracle.key_value_line)
-
-
 def pairs_in(batches: bytes) -> list[Pair]:
     return [(record.key, record.value) for record in calls.records_in(batches)]
 
@@ -107,18 +98,6 @@ def test_a_record_is_this_line_and_the_line_that_record(
     assert oracle.key_value_fields(line[:-1]) == (key, value)
 
 
-@given(log=key_value_logs(), granularity=st.sampled_from([1, 50, 4096]))
-def test_text_and_size(log: bytes, granularity: int) -> None:
-    text = oracle.render(log, oracle.key_value_line)
-    state = Measure(granularity)
-    with before_guard_page(log) as view:
-        assert text_of(view) == text
-        VIEW.measure(view, 0, len(view), state)
-    assert (state.text_length, state.position) == (len(text), len(log))
-    entries = list(struct.iter_unpack("<QIIII", bytes(state.entries)))
-    assert entries == oracle.measure(log, granularity, oracle.key_value_line)
-
-
 @given(key=st.none() | fields, value=st.none() | fields, behind=st.binary(max_size=80))
 def test_what_lies_behind_a_field_is_not_its(
     key: bytes | None, value: bytes | None, behind: bytes
@@ -151,29 +130,10 @@ lines_of = st.lists(
 def test_lines_become_what_the_twin_makes_of_them(
     lines: list[bytes], before: bytes, after: bytes, limit: int
 ) -> None:
-    data = before + b"".join(line + b"\n" for line in lines) + after
-    start, end = len(before), len(data) - len(after)
-    wrong = None
-    pairs: list[Pair] = []
-    for line in lines:
-        try:
-            pairs.append(oracle.key_value_fields(line))
-        except ValueError:
-            wrong = len(pairs) + 1
-            break
-    expected = oracle.encode_pairs(pairs, T, limit)
-    with before_guard_page(data[:end]) as view:
-        if isinstance(expected, int):
-            with pytest.raises(RecordTooLarge) as too_large:
-                VIEW.parse(view, start, end, T, limit)
-            assert too_large.value.line == expected
-            assert too_large.value.size > too_large.value.limit == min(limit, UNLIMITED)
-        elif wrong is not None:
-            with pytest.raises(InvalidRecord, match=rf"^line {wrong}: byte \d+: "):
-                VIEW.parse(view, start, end, T, limit)
-        else:
-            batches, count = VIEW.parse(view, start, end, T, limit)
-            assert (bytes(batches), count) == (expected, len(lines))
+    calls.check_lines(
+        *(VIEW, lines, before, after, T, limit),
+        *(oracle.key_value_fields, oracle.encode_pairs, r"byte \d+: "),
+    )
 
 
 @given(pairs=pairs_of)
@@ -241,38 +201,6 @@ def test_wrong_escapes(line: bytes, byte: int) -> None:
             parsed(text, 500)
 
 
-def test_the_limit_is_that_of_the_record_not_of_the_line() -> None:
-    pair = b"k" * 50, b"\t" * 1000
-    size = len(encode([Record(0, T, 0, *pair)]))
-    text = b"k" * 50 + b"\t" + b"\\t" * 1000 + b"\n"
-    assert len(text) > 2000 > size
-    for count in (1, 3):
-        assert pairs_in(parsed(text * count, size)[0]) == [pair] * count
-    with pytest.raises(RecordTooLarge) as caught:
-        parsed(b"ok\n" + text, size - 1)
-    assert (caught.value.line, caught.value.size, caught.value.limit) == (2, size, size - 1)
-
-
-@pytest.mark.parametrize(
-    "line", [b"", b"\t", b"key\tvalue", b"k\t" + b"x" * 3000, b"k\t" + b"\\\\" * 50_000]
-)
-def test_large_blocks(line: bytes) -> None:
-    # The GIL is released from 256 KiB on. The first guess at the output is too small or much too
-    # large.
-    lines = [line] * (1 + 300_000 // (len(line) + 1))
-    lines[7::50] = [b"another\t\\N"] * len(lines[7::50])
-    text = b"".join(each + b"\n" for each in lines)
-    for limit in (1_000_012, UNLIMITED):
-        batches, count = parsed(text, limit)
-        assert count == len(lines)
-        assert text_of(batches) == text
-        assert length_of(batches) == len(text)
-        at = 0
-        while at < len(batches):
-            assert parse_header(batches, at).size <= limit
-            at += parse_header(batches, at).size
-
-
 def test_input_that_changes_meanwhile() -> None:
     # The content of the output is undefined. But the output is valid batches, or the input is
     # refused, and no byte outside of the input is read or outside of the output is written.
@@ -280,24 +208,15 @@ def test_input_that_changes_meanwhile() -> None:
     with mmap.mmap(-1, size) as shared:
         line = b"key\t" + b"\\\\" * 20 + b"x" * 55 + b"\n"
         shared[:] = line * (size // 100) + b"\n" * (size % 100)
-        stop = threading.Event()
 
-        def scribble() -> None:
+        def scribble(at: int) -> None:
             # Newlines come and go, and pairs of backslashes do.
-            at = 99
-            while not stop.is_set():
-                shared[at] ^= 1
-                shared[at - 80 : at - 78] = b"aa"
-                shared[at - 80 : at - 78] = b"\\\\"
-                at = at + 100 if at + 100 < size else 99
+            shared[at] ^= 1
+            shared[at - 80 : at - 78] = b"aa"
+            shared[at - 80 : at - 78] = b"\\\\"
 
-        writer = threading.Thread(target=scribble)
-        writer.start()
-        try:
+        with calls.meanwhile(scribble, range(99, size, 100)):
             for _ in range(4):
                 with contextlib.suppress(InvalidRecord):
                     batches, count = VIEW.parse(shared, 0, size, T, UNLIMITED)
                     assert len(pairs_in(bytes(batches))) == count
-        finally:
-            stop.set()
-            writer.join()

@@ -48,23 +48,6 @@ def rows(mount: Mount) -> dict[str, dict[str, str]]:
 # -- what there is ---------------------------------------------------------------------------------
 
 
-def test_the_files_of_the_directory(mount: Mount) -> None:
-    """`.kafkafs/`: the daemon: version, config, metrics (Prometheus text), log (recent events),
-    topics, help
-    """
-    about = mount / ".kafkafs"
-    names = ["config", "help", "log", "metrics", "version"]
-    # Other tests write to `adopt` and `topics`.
-    assert os.listdir(about) == ["adopt", *sorted([*names, "topics"])]
-    for path in (about / name for name in names):
-        assert path.stat().st_mode & 0o222 == 0
-        fails(errno.EACCES, os.open, path, os.O_WRONLY)
-        fails(errno.EACCES, os.open, path, os.O_RDWR | os.O_APPEND)
-        fails(errno.EACCES, os.open, path, os.O_RDONLY | os.O_TRUNC)
-        fails(errno.EPERM, os.unlink, path)
-        assert path.read_text().endswith("\n") or path.name == "log"
-
-
 def test_sizes_in_a_listing(own: Mount) -> None:
     """`ls -l` tells sizes, of what is made for it."""
     own.topic()
@@ -182,33 +165,6 @@ def test_topics(tmp_path: Path) -> None:
 
 
 # -- metrics ---------------------------------------------------------------------------------------
-
-
-def test_metrics_of_partitions(own: Mount) -> None:
-    """Log start, log end, last stable offset, bytes and segments of each partition."""
-    own.topic("orders", 2)
-    own.run("seq 5 >> orders/1")
-    found = metrics(own)
-    size = sum(path.stat().st_size for path in own.data.glob("orders-1/*.log"))
-    values = {
-        name: found[f"kafkafs_partition_{name}"][of_partition("orders", 1)]
-        for name in (
-            *("log_start_offset", "log_end_offset", "last_stable_offset"),
-            *("size_bytes", "segments"),
-        )
-    }
-    assert values == {
-        "log_start_offset": 0,
-        "log_end_offset": 5,
-        "last_stable_offset": 5,
-        "size_bytes": size,
-        "segments": 1,
-    }
-    assert found["kafkafs_partition_log_end_offset"][of_partition("orders", 0)] == 0
-    assert found["kafkafs_partitions"] == {(): 2}
-    assert found["kafkafs_topics"] == {(): 1}
-    own.run("rmdir orders")
-    assert "kafkafs_partition_log_end_offset" not in metrics(own)
 
 
 def test_metrics_count_what_happens(own: Mount) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.contract.writing import append, opened, write_all
+from tests.mount.contract.writing import append, opened
 from tests.mount.control import control, do, facts, keyed, rows, segments
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount, steered
@@ -88,19 +88,6 @@ def test_a_wrong_command_is_einval_and_changes_nothing(
     assert orders.read_bytes() == b"one\ntwo\n"
     assert segments(orders) == 1
     assert f"{orders.parent.name}/.control/{name}: " in mount.events().splitlines()[-1]
-
-
-def test_a_line_in_pieces_acts_with_its_newline_or_at_the_end(orders: Path) -> None:
-    append(orders, b"one\n")
-    with opened(control(orders, "roll")) as fd:
-        write_all(fd, b"ru")
-        write_all(fd, b"n")
-        assert facts(orders, "roll")["last_outcome"] == "none"
-        write_all(fd, b"\n")
-        assert facts(orders, "roll")["last_outcome"] == "done"
-        append(orders, b"two\n")
-        write_all(fd, b"run")
-    until(lambda: segments(orders) == 3)
 
 
 def test_roll_of_one_partition_of_some_and_of_all(mount: Mount) -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
-from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.task import Task
 from storage.waiting import at_once
+from tests.kafkafs.tree.append.test_batches_handle import FullFiles
 from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, in_thread, read, sync
 from tests.storage.logs import batch, values
 
@@ -199,15 +199,6 @@ def test_who_tries_a_refused_write_for_ever_costs_no_memory(tree: Tree, handle: 
         depths.add(len(list(traceback.walk_tb(caught.value.__traceback__))))
     # The first try goes down to where the line is checked.
     assert len(depths) <= 2
-
-
-class FullFiles(Files):
-    full = False
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().pwrite(fd, data, position)
 
 
 def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path) -> None:

@@ -307,9 +307,10 @@ def test_a_refused_write_that_begins_a_batch_is_looked_at_anew(tree: Tree, handl
 
 
 class FullFiles(Files):
+    """A disk that is `full`, or fills up with the write that begins with some bytes."""
+
     full = False
     no_room_for: bytes | None = None
-    """A disk that fills up with the write that begins with these bytes."""
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
         beginning = self.no_room_for

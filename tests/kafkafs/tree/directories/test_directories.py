@@ -56,40 +56,6 @@ def test_topics_and_partitions_are_listed_and_nothing_else(tree: Tree) -> None:
     assert tree.directory("a").names() == [str(number) for number in range(12)]
 
 
-def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", MountOptions(show_dot=True)) as tree:
-        tree.mkdir("t")
-        root = tree.fs.root
-        assert root.names() == [".groups", ".kafkafs", "t"]
-        names = [
-            ".append",
-            ".batches",
-            ".config",
-            ".control",
-            ".follow",
-            ".jsonl",
-            ".kv",
-            ".meta",
-            ".raw",
-            ".ship",
-            ".snapshot",
-            "0",
-        ]
-        assert sorted(tree.directory("t").names()) == sorted(names)
-    with a_tree(tmp_path / "data") as tree:
-        assert tree.directory(".kafkafs").names() == ABOUT_NAMES
-        assert tree.directory("t/.meta").names() == ["0"]
-        assert tree.directory("t/.meta/0").names() == [
-            *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
-        ]
-        assert tree.directory("t/.batches").names() == ["0"]
-        assert set(tree.directory("t/.control").names()) == {
-            *("abort-transaction", "compaction", "delete-records", "flush", "retention", "roll"),
-            "verify",
-        }
-        assert "00000000000000000000.log" in tree.directory("t/.raw/0").names()
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -154,16 +120,6 @@ def test_a_known_node_is_handed_out_again(tree: Tree) -> None:
         ".kafkafs",
     ):
         assert tree.node(path) is tree.node(path)
-
-
-def test_inode_numbers_are_those_of_before(tmp_path: Path) -> None:
-    names = ["t", "t/0", "t/.raw", "t/.raw/0/partition.metadata", "t/.meta/0/index", ".kafkafs"]
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        before = [tree.node(name).inode for name in names]
-    assert len(set(before)) == len(names)
-    with a_tree(tmp_path / "data") as tree:
-        assert [tree.node(name).inode for name in names] == before
 
 
 def test_a_topic_and_its_copy_share_no_inode(tmp_path: Path) -> None:

@@ -15,14 +15,16 @@ from kafkafs.tree.directories.metrics_table import BY_NAME
 from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
 from storage import paths
 from storage.compaction.repack import repack_all
+from storage.directory.retain import delete_records
 from storage.files import Files
 from storage.state import mirror_file
 from storage.state.gaps_file import Gap
 from storage.state.mirror_file import MirroredPartition, MirrorFile
 from storage.task import Task
-from tests.kafkafs.trees import Tree, a_tree, in_thread
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread
 from tests.storage.handed import write_broker
 from tests.storage.logs import append
+from tests.storage.transactions import Client
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
@@ -76,6 +78,24 @@ def test_numbers_are_what_they_are(tmp_path: Path) -> None:
     assert found["kafkafs_requests_total", "write"] == 0
     measured = found["kafkafs_view_index_measured_bytes", "values"]
     assert measured + found["kafkafs_view_index_unmeasured_bytes", "values"] == size > 0
+
+
+def test_offsets_and_sizes_of_a_partition(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t").create("1", 0o644, APPEND, CALLER)
+        log = tree.log()
+        append(log, b"one", b"two")
+        tree.roll()
+        Client(log, 7).send(b"undecided")
+        in_thread(lambda: delete_records(tree.manager, log, 1, Task()))
+        found, size = shown(tree), log.size
+        tree.fs.root.rmdir("t", CALLER)
+        after = shown(tree)
+    names = ["log_start_offset", "last_stable_offset", "log_end_offset", "segments", "size_bytes"]
+    assert [found[f"kafkafs_partition_{name}", "0", "t"] for name in names] == [1, 2, 3, 2, size]
+    assert found["kafkafs_partition_log_end_offset", "1", "t"] == 0
+    assert (found["kafkafs_topics",], found["kafkafs_partitions",]) == (1, 2)
+    assert not [name for name, *_ in after if name == "kafkafs_partition_log_end_offset"]
 
 
 def test_cleaners_and_checker(tmp_path: Path) -> None:

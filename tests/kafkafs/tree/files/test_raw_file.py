@@ -14,6 +14,7 @@ from kafkafs.tree.inodes import KEEP_S
 from storage import paths
 from storage.files import Files
 from storage.waiting import at_once
+from tests.kafkafs.tree.files.test_view_file import ColdFiles
 from tests.kafkafs.trees import (
     APPEND,
     Tree,
@@ -228,15 +229,12 @@ def test_fsync_of_it_flushes_the_partition(tree: Tree) -> None:
     assert tree.log().durability.recovery_point == 1
 
 
-class ColdFiles(Files):
-    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
-        return None
-
-
 def test_cold_reads_wait_in_a_worker_thread(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", files=ColdFiles()) as tree:
+    files = ColdFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
         tree.mkdir("t")
         tree.append("t/0", b"a\n")
+        files.cold = True
         handle = tree.open(LOG)
         with pytest.raises(BlockingIOError):
             at_once(handle.read, 0, 10)

@@ -13,12 +13,12 @@ import pytest
 from kafkafs.line_index import SegmentLines
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.notices import Waiter
 from storage import LogManager, Record, encode
 from storage.compaction.repack import repack as repack_one
 from storage.compaction.repack import repack_all
 from storage.directory.retain import delete_records, retain
 from storage.errors import CorruptRecord, SegmentGone
+from storage.files import Files
 from storage.log.append import append_batches
 from storage.log.listener import LogListener
 from storage.log.log import Log
@@ -27,6 +27,7 @@ from storage.segment.segment import Segment
 from storage.task import Task
 from storage.waiting import at_once
 from tests.broker_files import BadFile
+from tests.kafkafs.tree.partition.test_truncation import Woken
 from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
 from tests.storage.follow.test_follow import FailingRead
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -140,20 +141,6 @@ def test_a_tail_of_stored_batches_goes_on_at_the_end(tree: Tree) -> None:
     tree.delete_files()
     assert len(read(handle, len(old))) == end
     handle.release()
-
-
-def test_what_was_read_before_is_never_read_as_newlines(tree: Tree) -> None:
-    """A shipper that was stopped for three seals reads each line once."""
-    fill(tree, 1)
-    tree.log().flush()
-    text = tree.read("t/.follow/0")
-    position = len(text) // 2
-    for _ in range(3):
-        fill(tree, 1)
-        repack(tree, 2 if tree.log().segments[0].size > 1000 else 1)
-        tree.delete_files()
-    text = tree.read("t/0")
-    assert tree.read("t/.follow/0", position) == text[position:]
 
 
 def test_a_change_of_the_past_comes_before_or_after_it(tree: Tree) -> None:
@@ -354,9 +341,9 @@ class Beside:
         self.inodes = self.found()
         self.tree.read("t/.follow/0")
 
-    def mount(self) -> Tree:
+    def mount(self, files: Files | None = None) -> Tree:
         self.handles: dict[str, Handle] = {}
-        return Tree(self.data, FOLLOWING)
+        return Tree(self.data, FOLLOWING, files)
 
     def found(self) -> list[int]:
         return [self.tree.file(name).inode for name in ("t/0", "t/.jsonl/0", "t/.follow/0")]
@@ -405,8 +392,7 @@ class Beside:
         for handle in self.handles.values():
             handle.release()
         self.handles.clear()
-        for _ in range(2):
-            self.tree.log().age_descriptors()
+        self.close_files()
         for step in self.append, self.roll, self.append, self.roll, self.repack, self.delete_files:
             step()
 
@@ -414,9 +400,14 @@ class Beside:
         self.tree.fs.partitions.tick()
         self.tree.fs.partitions.housekeeping()
 
-    def remount(self) -> None:
+    def remount(self, files: Files | None = None) -> None:
         self.tree.stop()
-        self.tree = self.mount()
+        self.tree = self.mount(files)
+
+    def close_files(self) -> None:
+        """Nothing has used them for a while."""
+        for _ in range(2):
+            self.tree.log().age_descriptors()
 
     def kill_own(self) -> None:
         self.tree.manager.abandon()
@@ -507,16 +498,14 @@ def test_a_mount_beside_takes_all_segments_of_an_open_transaction(
     """
     log, producer = beside.writer.log(), Producer(7, transactional=True)
     files = FailingRead()
-    beside.tree.stop()
-    beside.tree = Tree(beside.data, FOLLOWING, files)
+    beside.remount(files)
     beside.inodes = beside.found()
     beside.roll()
     beside.append()
     handle = beside.tree.open("t/.follow/0")
     shown = b"".join(beside.lines)
     assert read(handle) == shown
-    for _ in range(2):
-        beside.tree.log().age_descriptors()
+    beside.close_files()
     beside.append()
     append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
     if is_committed:
@@ -539,8 +528,7 @@ def test_a_mount_beside_follows_a_log_although_a_repacked_segment_cannot_be_read
     beside: Beside, bad: int
 ) -> None:
     files = BadFile()
-    beside.tree.stop()
-    beside.tree = Tree(beside.data, FOLLOWING, files)
+    beside.remount(files)
     for _ in range(2):
         beside.roll()
         beside.append()
@@ -571,12 +559,10 @@ def test_a_mount_beside_gives_up_a_change_that_a_read_error_prevents(
     """A cleaned segment has the begin of a transaction, which nobody has read."""
     log, producer = beside.writer.log(), Producer(7, transactional=True)
     files = FailingRead()
-    beside.tree.stop()
-    beside.tree = Tree(beside.data, FOLLOWING, files)
+    beside.remount(files)
     handle = beside.tree.open("t/.follow/0")
     assert read(handle) == b"".join(beside.lines)
-    for _ in range(2):
-        beside.tree.log().age_descriptors()
+    beside.close_files()
     append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
     beside.roll()
     append_batches(log, producer.commit(), now_ns=NOW_NS)
@@ -614,8 +600,7 @@ def test_a_mount_beside_reads_a_segment_again_of_which_records_are_missing(
     handle = beside.tree.open("t/.follow/0")
     assert read(handle) == b"".join(beside.lines)
     handle.release()
-    for _ in range(2):
-        beside.tree.log().age_descriptors()
+    beside.close_files()
     if change == "cut":
         # The power fails on the writer's machine.
         path, size = beside.writer.log().active.log_path, beside.writer.log().active.size
@@ -685,26 +670,16 @@ def test_damage_of_a_repacked_segment_hides_nothing_else(beside: Beside, damaged
     handle.release()
 
 
-class Woken(Waiter):
-    """A process that waits in poll(2)."""
-
-    is_woken = False
-
-    def notify(self) -> None:
-        self.is_woken = True
-
-
 def test_a_mount_beside_wakes_who_waits_for_the_rest_of_a_segment(beside: Beside) -> None:
     """Nothing else follows it."""
     handle, waiter = beside.tree.open("t/.follow/0"), Woken()
     shown = read(handle)
     handle.poll(waiter)
-    for _ in range(2):
-        beside.tree.log().age_descriptors()
+    beside.close_files()
     for step in beside.append, beside.roll, beside.repack, beside.delete_files:
         step()
     beside.tree.fs.partitions.of(beside.tree.log()).look()
-    assert waiter.is_woken
+    assert waiter.count
     assert read(handle, len(shown)) == b"".join(beside.lines)[len(shown) :]
     handle.release()
 
@@ -770,9 +745,8 @@ def test_a_range_ends_at_its_offset_although_the_text_is_not_measured_yet(beside
     """The mount takes a second repacked segment before it has measured the rest of the first."""
     handle = beside.tree.open("t/0@2..7")
     assert read(handle) == beside.lines[2]
-    log, partition = beside.tree.log(), beside.tree.fs.partitions.of(beside.tree.log())
-    for _ in range(2):
-        log.age_descriptors()
+    partition = beside.tree.fs.partitions.of(beside.tree.log())
+    beside.close_files()
     for step in beside.append, beside.roll, beside.repack, beside.delete_files:
         step()
     partition.look()
@@ -819,15 +793,13 @@ def test_a_mount_beside_looks_at_a_truncation_again_after_a_read_error(
     """A transaction is open."""
     log, producer = beside.writer.log(), Producer(7, transactional=True)
     files = FailingRead()
-    beside.tree.stop()
-    beside.tree = Tree(beside.data, FOLLOWING, files)
+    beside.remount(files)
     append_batches(log, producer.batch(b"of a transaction"), now_ns=NOW_NS)
     beside.append()
     beside.roll()
     beside.append()
     assert beside.tree.read("t/.follow/0") == b"".join(beside.lines[:3])
-    for _ in range(2):
-        beside.tree.log().age_descriptors()
+    beside.close_files()
     in_thread(lambda: beside.writer.manager.truncate(log, 5))
     files.left = failing
     beside.tree.fs.partitions.of(beside.tree.log()).look()
