@@ -30,6 +30,7 @@ from storage.byte_source import FileSource
 from storage.errors import CorruptRecord, LogWouldEnd
 from storage.files import Files
 from storage.index import txn_index
+from storage.index.index import OFFSET
 from storage.record._batch import Rebuild, walk_batches
 from storage.record.control import ABORT
 from storage.record.header import (
@@ -654,6 +655,7 @@ class SegmentLoader:
         if first_untrusted >= 0:  # Reading a missing index would make it.
             index = segment.offset_index
             kept = index.data(index.count_to(first_untrusted - 1))
+        later = b"" if is_whole else self._entries_after_damage()
         segment.close()
         self.files.replace_atomically(segment.file_path(paths.INDEX), BEGUN)
         times = segment.time_index
@@ -662,7 +664,27 @@ class SegmentLoader:
             times.extend(rebuild.time_entries)
             times.append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
         times.trim()
-        return kept + bytes(rebuild.offset_entries)
+        return kept + bytes(rebuild.offset_entries) + later
+
+    def _entries_after_damage(self) -> bytes:
+        """Return the present entries of sound batches after the place at which the walk ended: they
+        lead readers past the damage.
+        """
+        entries = bytearray()
+        if not self._has_file(paths.INDEX):
+            return b""
+        next_offset, end = self.rebuild.next_offset, self.rebuild.position
+        source = FileSource(self.files, self.fd, self.segment.log_path)
+        data = self.segment.offset_index.data()
+        for at in range(0, len(data), OFFSET.entry.size):
+            relative, position = OFFSET.entry.unpack_from(data, at)
+            offset = self.segment.base_offset + relative
+            if offset >= next_offset and position > end:
+                header = sound_batch(source, position, self.size)
+                if header is not None and header.base_offset <= offset <= header.last_offset:
+                    entries += OFFSET.entry.pack(relative, position)
+                    next_offset, end = offset + 1, position
+        return bytes(entries)
 
 
 def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:

@@ -14,7 +14,16 @@ from storage import LogManager
 from storage.files import Files
 from storage.log.salvage import salvage
 from tests.crash.disk import Crashed, SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, append, log_file, opened, values, write_settings
+from tests.storage.logs import (
+    NOW_MS,
+    NOW_NS,
+    append,
+    log_file,
+    opened,
+    overwrite,
+    values,
+    write_settings,
+)
 
 
 def build(data: Path) -> list[bytes]:
@@ -29,10 +38,7 @@ def build(data: Path) -> list[bytes]:
                 log.roll(NOW_MS)
             append(log, line)
     path = log_file(data, 0)
-    content = bytearray(path.read_bytes())
-    end = len(content) // 7 * 2
-    content[end - 10 : end + 30] = bytes(40)
-    path.write_bytes(content)
+    overwrite(path, path.stat().st_size // 7 * 2 - 10, bytes(40))
     return lines
 
 

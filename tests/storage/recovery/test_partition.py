@@ -34,6 +34,7 @@ from tests.storage.logs import (
     opened,
     opened_log,
     overwrite,
+    readable,
     values,
     write_topic_settings,
 )
@@ -323,6 +324,23 @@ def test_times_are_found_after_a_good_copy_replaces_a_damaged_log(tmp_path: Path
         log = manager.log("t", 0)
         found = [log.reader.offset_for_timestamp(NOW_MS + n) for n in range(12)]
         assert found == [(NOW_MS + n, n) for n in range(12)]
+
+
+def test_an_index_leads_past_damage_after_a_start_that_has_written_it(tmp_path: Path) -> None:
+    """The damage hides the end of a batch and the header of the next one."""
+    lines = fill(tmp_path, count=24, per_segment=8)
+    with opened(tmp_path):
+        pass
+    path = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    overwrite(path, 140, bytes(40))
+    path.with_suffix(".timeindex").unlink()
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        expected = readable(manager.log("t", 0))
+    assert expected.count(None) < 5
+    assert [line for line in lines if line not in expected] == lines[9 : 9 + expected.count(None)]
+    for _ in range(2):
+        with LogManager.open(str(tmp_path)) as manager:
+            assert readable(manager.log("t", 0)) == expected
 
 
 def test_times_below_0_in_an_index_that_is_only_read(tmp_path: Path) -> None:
