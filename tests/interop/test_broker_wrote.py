@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from itertools import takewhile
@@ -17,7 +16,7 @@ from storage import LogManager, Record
 from tests.interop import workload
 from tests.interop.brokers import Broker
 from tests.interop.clients import NULL, console_line, consume_all, offsets
-from tests.interop.kafka_tools import dump_log_segments, run_tool
+from tests.interop.kafka_tools import run_tool
 from tests.interop.workload import CODECS
 from tests.log_check import check
 from tests.mount.mounting import Mount
@@ -224,44 +223,6 @@ def test_producers_are_what_kafka_transactions_says(
         assert sorted(found, key=lambda row: row["producer_id"]) == sorted(
             said, key=lambda row: row["producer_id"]
         )
-
-
-@pytest.mark.parametrize("topic", ["transactions", "compacted"])
-def test_aborted_transactions_are_what_dump_log_segments_says(
-    topic: str, broker: Broker, mounts: dict[Isolation, Mount]
-) -> None:
-    printed, _ = dump_log_segments(sorted(broker.partition(topic).glob("*.txnindex")))
-    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
-    said = [
-        dict(zip(names, map(int, numbers), strict=True))
-        for numbers in re.findall(
-            r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)",
-            printed,
-        )
-    ]
-    assert said
-    assert table(mounts["read_committed"] / topic / ".meta" / "0" / "txnindex") == said
-
-
-@pytest.mark.parametrize(
-    ("kind", "columns"), [("index", ("offset", "position")), ("timeindex", ("timestamp", "offset"))]
-)
-def test_index_entries_are_what_dump_log_segments_says(
-    kind: str, columns: tuple[str, str], broker: Broker, mounts: dict[Isolation, Mount]
-) -> None:
-    indexes = {topic: sorted(broker.partition(topic).glob(f"*.{kind}")) for topic in TOPICS}
-    printed, _ = dump_log_segments([file for files in indexes.values() for file in files])
-    entries = re.compile(rf"^{columns[0]}: (\d+) {columns[1]}: (\d+)$", re.MULTILINE)
-    said: dict[str, list[dict[str, int]]] = {topic: [] for topic in TOPICS}
-    for part in printed.split("Dumping ")[1:]:
-        topic = Path(part.splitlines()[0]).parent.name.removesuffix("-0")
-        rows = [dict(zip(columns, map(int, two), strict=True)) for two in entries.findall(part)]
-        # An index that is allocated ahead and empty is printed as one entry of zeros.
-        said[topic] += [row for row in rows if row.get("position", row.get("timestamp"))]
-    assert sum(map(len, said.values())) > 10
-    for topic in TOPICS:
-        shown = table(mounts["read_committed"] / topic / ".meta" / "0" / kind)
-        assert shown == said[topic], topic
 
 
 def test_after_a_kill_nothing_is_missing(

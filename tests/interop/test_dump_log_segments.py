@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import time
@@ -220,23 +219,6 @@ def test_producers_and_transactions(tmp_path: Path, killed: bool) -> None:
                 f"coordinatorEpoch: {known.coordinator_epoch} currentTxnFirstOffset: {opened_at}"
             ) in printed
     assert printed.count("OptionalLong[") == 4
-
-
-@pytest.mark.parametrize("zeros", [0, 5000], ids=["short", "zero-filled"])
-def test_recovered_after_a_lost_tail(tmp_path: Path, zeros: int) -> None:
-    written = kill(tmp_path, 5)
-    last = files(tmp_path / "t-0", ".log")[-1]
-    size = last.stat().st_size
-    os.truncate(last, size - 1500)
-    os.truncate(last, size - 1500 + zeros)
-    with opened(tmp_path) as manager:
-        assert manager.cuts
-        end = manager.log("t", 0).log_end_offset
-        assert end < len(written)
-        written = written[:end] + append(
-            manager.log("t", 0), [Record(0, NOW_MS + 10_000, 0, b"k", b"after")]
-        )
-    assert judge(tmp_path / "t-0") == written
 
 
 def test_the_judge_sees_a_wrong_entry(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ from tests.interop.clients import (
     console_producer,
     consume_all,
     create_topic,
-    offset_for_time,
     offsets,
 )
 from tests.interop.kafka_tools import CONFIGS, java_command, run_tool
@@ -48,8 +46,6 @@ TOPICS = (*OURS, *OLD, "late", "transactions", "compacted", "epochs", "emptied",
 # Each topic in LONG has records from this offset on.
 LATER = 60
 LONG = tuple(topic for topic in TOPICS if topic not in ("emptied", "never"))
-# By time: a v0 log has none, and those of v1 are of another decade.
-TIMES = (*(T + ms for ms in (0, 7, 40, 95, 1013, 2050)), 1_700_000_000_021)
 
 
 def fill(log: Log, codec: int = 0) -> None:
@@ -145,22 +141,15 @@ def as_record(line: bytes) -> Record:
 
 
 class Shown:
-    """Records in the mount: all, those from LATER on, and the first offset from each time on."""
+    """Records in the mount: all, and those from LATER on."""
 
     def __init__(self, mount: Mount) -> None:
         self.records: dict[str, list[Record]] = {}
         self.later: dict[str, list[Record]] = {}
-        self.first_at: dict[tuple[str, int], int | None] = {}
         for topic in TOPICS:
             views = mount / topic / ".jsonl"
             self.records[topic] = read(views / "0")
             self.later[topic] = read(views / f"0@{LATER}")
-            for time_ms in TIMES:
-                name = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(
-                    timespec="milliseconds"
-                )
-                found = read(views / f"0@{name}")
-                self.first_at[topic, time_ms] = found[0].offset if found else None
 
 
 def read(path: Path) -> list[Record]:
@@ -229,11 +218,6 @@ class Handed:
         self.theirs = {topic: described(broker, topic) for topic in TOPICS}
         self.records = consume_all(broker, TOPICS, committed=True)
         self.later = consume_all(broker, LONG, committed=True, first=LATER)
-        self.first_at = {
-            (topic, time_ms): offset_for_time(broker, topic, time_ms)
-            for topic in TOPICS
-            for time_ms in TIMES
-        }
         self.starts = {topic: offsets(broker, topic)[0] for topic in TOPICS}
         lines = (console_line(Record(0, 0, 0, b"java", b"%d" % n)) for n in range(20))
         said, _ = java.communicate("".join(lines))
@@ -308,16 +292,6 @@ def test_consumers_get_what_the_mount_showed(topic: str, handed: Handed) -> None
     if topic in LONG:
         assert handed.records[topic]
         assert handed.later[topic] == handed.shown.later[topic]
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_times_lead_where_the_mount_showed_it(topic: str, handed: Handed) -> None:
-    for time_ms in TIMES:
-        found = handed.first_at[topic, time_ms]
-        # A consumer that begins there is not given what was aborted.
-        committed = (each.offset for each in handed.records[topic])
-        first = None if found is None else next((at for at in committed if at >= found), None)
-        assert first == handed.shown.first_at[topic, time_ms], time_ms
 
 
 def test_log_starts(handed: Handed) -> None:

@@ -23,7 +23,6 @@ from tests.interop.clients import (
 from tests.mount.mounting import Mount, kafkafs
 from tests.mount.programs import Running
 from tests.view_text import TEXTS, Text
-from tests.view_text import values as text
 from tests.waits import until
 
 T = 1_700_000_000_000
@@ -166,14 +165,6 @@ def test_transactions(live: Broker, mount: Mount) -> None:
             tails.show(expected[len(shown) :])
             shown = expected
     assert segments(path) > 1
-
-
-def test_until_the_high_watermark(live: Broker, mount: Mount) -> None:
-    mount.restart("until=high-watermark")
-    create_topic(live, "watermark")
-    Sender(live).send("watermark", lines(0, 10))
-    path = mount / "watermark" / "0"
-    until(lambda: path.exists() and path.read_bytes() == text(lines(0, 10)))
 
 
 def test_nothing_is_written_into_the_brokers_directory(live: Broker, mount: Mount) -> None:

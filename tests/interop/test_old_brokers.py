@@ -134,15 +134,6 @@ def test_it_has_written_what_it_is_here_for(old: Old) -> None:
         assert {record.timestamp < 0 for record in old.consumed["mixed"]} == {False, True}
 
 
-def test_records_while_it_runs(old: Old) -> None:
-    with LogManager.open(str(old.broker.data), read_only=True) as manager:
-        assert held(manager, old) == old.consumed
-        for topic in old.topics:
-            log = manager.log(topic, 0)
-            for record in old.consumed[topic][::17]:
-                assert next(log.records(record.offset)) == record
-
-
 def test_it_is_mounted_while_it_runs(old: Old, tmp_path: Path) -> None:
     more = {codec: f"followed-{codec}" for codec in CODECS}
     for codec, topic in more.items():

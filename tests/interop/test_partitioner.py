@@ -14,7 +14,7 @@ import pytest
 
 from storage import LogManager, Record
 from tests.interop.brokers import Broker
-from tests.interop.clients import Sender, console_line, create_topic, produce_lines
+from tests.interop.clients import console_line, create_topic, produce_lines
 from tests.mount.mounting import Mount, mounted
 
 PARTITIONS = 7
@@ -74,19 +74,3 @@ def test_as_the_java_producer(broker: Broker, ours: Mount) -> None:
     expected = rows(broker.data, "java")
     assert rows(ours.data, "java") == expected
     assert all(len(part) > 300 for part in expected)
-
-
-def test_as_librdkafka_with_java_s_rule(broker: Broker, ours: Mount) -> None:
-    """Keys of any bytes, by `partitioner=murmur2_random`."""
-    source = random.Random(SEED)
-    pairs = [
-        (source.randbytes(source.choice([1, 2, 3, 4, 5, 7, 8, 16, 33])), b"%d" % number)
-        for number in range(5000)
-    ]
-    create_topic(broker, "librdkafka", PARTITIONS)
-    sender = Sender(broker, partitioner="murmur2_random")
-    for key, value in pairs:
-        sender.producer.produce("librdkafka", key=key, value=value, on_delivery=sender.delivered)
-    sender.flush()
-    appended(ours, "librdkafka", pairs)
-    assert rows(ours.data, "librdkafka") == rows(broker.data, "librdkafka")

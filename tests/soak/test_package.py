@@ -408,27 +408,6 @@ def journal(root: Root, unit: str = UNIT) -> str:
     return root.run(f"journalctl --output=cat --no-pager --unit={unit}")
 
 
-def test_five_commands(root: Root, packages: Packages, figures: Figures) -> None:
-    root.boot()
-    shutil.copy(packages.old, root.path / "root")
-    for command in COMMANDS:
-        began = time.monotonic()
-        root.run(command)
-        figures(f"s for {command.splitlines()[0]}", round(time.monotonic() - began, 1))
-    root.run("mkdir /mnt/log/orders; echo 1 >> /mnt/log/orders/0")
-    assert root.run("cat /mnt/log/orders/0") == "1\n"
-    assert "mounted /srv/log on /mnt/log, 0 topics, read-write" in root.run(
-        f"systemctl status --no-pager {UNIT}"
-    )
-    root.run(f"systemd-analyze verify --man=no {UNIT}.service")
-    (level,) = re.findall(
-        rf"for {UNIT}\.service: ([\d.]+) ",
-        root.run(f"systemd-analyze security --no-pager {UNIT}"),
-    )
-    assert float(level) <= 4.5
-    assert " 0 wrong, " in root.run("kafkafs doctor /mnt/log")
-
-
 def test_the_blocks_for_a_package_can_be_pasted(root: Root, packages: Packages) -> None:
     """From the installation to the removal, in the order in which the documents have them."""
     root.boot()

@@ -150,14 +150,6 @@ def test_the_command_is_not_touched_by_the_working_directory(
 
 
 @pytest.mark.soak
-def test_a_job_is_not_either(installed: Path, user: Path, data: Path) -> None:
-    hide(user, "file")
-    found = run(installed, user, installed / "bin/kafkafs", "spark", "stats", data, "--json")
-    assert found.returncode == 0, found.stderr
-    assert '"records": 1' in found.stdout
-
-
-@pytest.mark.soak
 def test_spark_says_what_hides_the_source(installed: Path, user: Path, data: Path) -> None:
     hiding = hide(user, "file")
     (user.parent / "job.py").write_text(JOB)

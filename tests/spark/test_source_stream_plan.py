@@ -381,20 +381,6 @@ def test_a_topic_recreated_after_a_query_knows_where_it_stops(tmp_path: Path) ->
             assert values(stream.rest()) == [b"1"]
 
 
-def test_a_batch_planned_before_a_topic_was_recreated_reads_nothing_of_the_new_one(
-    tmp_path: Path,
-) -> None:
-    with opened(tmp_path) as manager:
-        append(topic(manager)[0], b"a", b"b")
-        with Stream(tmp_path, startingOffsets="earliest") as stream:
-            stream.next()
-        remade(manager, b"1", b"2", b"3")
-        options = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
-        with Stream(tmp_path, stream.log, **options) as again:
-            assert again.run(0) == []
-            assert values(again.rest()) == [b"1", b"2", b"3"]
-
-
 def test_ids_that_are_not_known_say_nothing(tmp_path: Path) -> None:
     """A checkpoint without ids is taken, and gets them; a topic that has lost its id is the same,
     wherever the directory is by now.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 
 import click
 import pytest
@@ -62,17 +60,3 @@ def test_as_json() -> None:
         "tables": {"times": [{"topic": "a\nb", "oldest": local_time(AT)}]},
         "notes": ["a note"],
     }
-
-
-def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    print_report(REPORT, Output())
-    text = terminal.getvalue()
-    assert "1,234,567" in text
-    assert "1.5KiB" in text
-    assert local_time(AT, "seconds") in text
