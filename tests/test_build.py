@@ -438,24 +438,6 @@ def test_the_times_that_are_printed_are_those_of_the_documents() -> None:
 # -- packages and releases -------------------------------------------------------------------------
 
 
-@needs_root
-def test_packages_are_made_by_root(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts/package", tmp_path / "scripts")
-    let_others_in(tmp_path / "scripts")
-    done = subprocess.run(
-        ["setpriv", f"--reuid={NOBODY}", "--clear-groups", "scripts/package", "deb"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (
-        1,
-        "package: making a root needs root: sudo scripts/package deb\n",
-    )
-
-
 class Releaser:
     """A repository with what `scripts/release` looks at before it makes anything."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from storage.state import checkpoint_file, mirror_file
 from tests.interop import clients
 from tests.interop.brokers import Broker, OldBroker, stored
 from tests.interop.clients import Sender
-from tests.interop.kafka_tools import dump_log_segments
 from tests.interop.workload import OPEN_MS
 from tests.waits import until
 
@@ -256,26 +254,17 @@ def clean(broker: Broker, topic: str, **settings: object) -> None:
     assert parse_header(stored(broker.partition(topic))).base_offset > 0
 
 
-def dumped(data: Path, topics: Iterable[str]) -> list[str]:
-    """Return the output of Kafka's tool about logs and aborted transactions, without positions."""
-    logs = [log for topic in topics for log in sorted((data / f"{topic}-0").glob("*.log"))]
-    # The index of what is cleaned may name transactions without records.
-    aborted = sorted((data / "tx-0").glob("*.txnindex"))
-    printed, _ = dump_log_segments([*logs, *aborted], "--print-data-log")
-    lines = [re.sub(r" position: \d+", "", line) for line in printed.splitlines()]
-    return [line for line in lines if not line.startswith(("Dumping", "Log starting"))]
-
-
-def test_kafkas_tool_prints_the_same_of_both(broker: Broker, tmp_path: Path) -> None:
-    """Topics of all kinds. The broker has cleaned one of them, which is copied without a gap."""
+def test_a_cleaned_topic_is_copied_without_a_gap(broker: Broker, tmp_path: Path) -> None:
+    """The index of what is aborted is the broker's, too."""
     clean(broker, "cleaned")
-    topics = ("orders", "tx", "started", "cleaned")
-    run = Run(broker, tmp_path, *topics)
+    run = Run(broker, tmp_path, "tx", "cleaned")
     assert (run().gaps, run.lines) == (0, [])
-    for topic in topics:
-        assert stored(tmp_path / f"{topic}-0") == stored(broker.partition(topic)), topic
-    ours = dumped(tmp_path, topics)
-    assert ours == dumped(broker.data, topics)
-    assert sum("firstOffset" in line for line in ours) == 1
+    assert stored(tmp_path / "cleaned-0") == stored(broker.partition("cleaned"))
+    ours, theirs = (
+        [path.read_bytes() for path in sorted(directory.glob("*.txnindex"))]
+        for directory in (tmp_path / "tx-0", broker.partition("tx"))
+    )
+    assert ours == theirs
+    assert any(ours)
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert manager.log("cleaned", 0).log_start_offset == 0

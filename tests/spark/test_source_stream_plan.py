@@ -354,33 +354,6 @@ def test_a_topic_recreated_between_two_runs(
         assert len(caplog.records) == 1
 
 
-def test_a_recreated_topic_is_read_by_limits_and_up_to_where_a_query_stops(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        append(topic(manager)[0], b"a", b"b")
-        options = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": 2}
-        with Stream(tmp_path, startingOffsets="earliest", **options) as stream:
-            stream.rest()
-        remade(manager, b"1", b"2", b"3")
-        with Stream(tmp_path, stream.log, **options) as stream:
-            stream.plan.stop_at_latest()
-            append(manager.log("t", 0), b"4")
-            assert values(stream.next() or []) == [b"1", b"2"]
-            assert [stream.end(), stream.plan.latest[T0]] == [2, 4]
-            append(manager.log("t", 0), b"5")
-            assert values(stream.rest()) == [b"3", b"4"]
-
-
-def test_a_topic_recreated_after_a_query_knows_where_it_stops(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        append(topic(manager)[0], b"a", b"b", b"c")
-        options = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": 2}
-        with Stream(tmp_path, startingOffsets="earliest", **options) as stream:
-            stream.plan.stop_at_latest()
-            assert values(stream.next() or []) == [b"a", b"b"]
-            remade(manager, b"1")
-            assert values(stream.rest()) == [b"1"]
-
-
 def test_ids_that_are_not_known_say_nothing(tmp_path: Path) -> None:
     """A checkpoint without ids is taken, and gets them; a topic that has lost its id is the same,
     wherever the directory is by now.

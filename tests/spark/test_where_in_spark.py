@@ -169,31 +169,3 @@ def test_jobs_take_the_same(spark: SparkSession, tmp_path: Path) -> None:
     assert export.run(spark, str(data), out, options).figures["records"] == 0
     with pytest.raises(InvalidConfig, match="of other data"):
         export.run(spark, str(data), out, export.ExportOptions(source={"where": "key = 'a'"}))
-
-
-def test_times_of_jobs_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    with opened(data) as manager:
-        append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    out = str(tmp_path / "out")
-    try:
-        for name, hour, count in (("America/New_York", 17, 1), ("PST", 14, 1), ("PST", 15, 0)):
-            spark.conf.set("spark.sql.session.timeZone", name)
-            where = f"timestamp >= '2023-11-14T{hour}:13:20'"
-            options = stats.StatsOptions(where=parse_condition(where), gap_ms=1)
-            assert stats.run(spark, str(data), options).figures["records"] == count
-            snapshot = export.ExportOptions(source={"where": where}, is_snapshot=True)
-            report = export.run(spark, str(data), f"{out}-{name[:3]}-{hour}", snapshot)
-            assert report.figures["records"] == count
-        # Another zone is no other export.
-        source = {"where": "timestamp >= '2000-01-01'"}
-        for name, count in (("America/New_York", 1), ("UTC", 0)):
-            spark.conf.set("spark.sql.session.timeZone", name)
-            report = export.run(spark, str(data), out, export.ExportOptions(source=source))
-            assert report.figures["records"] == count
-        own = export.ExportOptions(source={**source, "timezone": "UTC"}, is_snapshot=True)
-        assert export.run(spark, str(data), f"{out}-own", own).figures["records"] == 1
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", str(zone))

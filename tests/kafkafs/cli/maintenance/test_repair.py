@@ -234,16 +234,6 @@ def test_garbage_behind_a_sealed_segment_goes_and_nothing_else(
         assert values(log) == [*LINES, b"next"]
 
 
-def test_the_plan_for_garbage(tmp_path: Path) -> None:
-    fill_flushed(tmp_path)
-    path = log_file(tmp_path, 3)
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes() + b"rubbish")
-    done = run("repair", tmp_path)
-    assert done.exit_code == 1
-    assert done.stdout == f"{path}: would truncate 7 bytes at position {size}\n{HINT}\n"
-
-
 @pytest.mark.parametrize("garbage", [bytes(8), b"rubbish"])
 def test_garbage_hides_no_missing_segment(tmp_path: Path, garbage: bytes) -> None:
     fill_flushed(tmp_path)

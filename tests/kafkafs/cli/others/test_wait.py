@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -113,30 +112,6 @@ def test_the_next_job_is_not_waited_for(served: Served) -> None:
     assert (process.returncode, out, err) == (0, "outcome done\n", "")
 
 
-def test_a_job_that_is_cancelled(served: Served) -> None:
-    with waiting(served.path) as process:
-        served.show(RUNNING.format(900))
-        served.show(IDLE.format("cancelled"))
-        assert process.wait(HANG_S) == 3
-
-
-def test_a_bar_on_a_terminal(served: Served) -> None:
-    terminal, end = pty.openpty()
-    with waiting(served.path, "progress.PATIENCE_S = 0", stderr=end) as process:
-        os.close(end)
-        served.show(RUNNING.format(400))
-        served.show(RUNNING.format(500))
-        served.show(IDLE.format("done"))
-        shown = b""
-        with contextlib.suppress(OSError):
-            while chunk := os.read(terminal, 4096):
-                shown += chunk
-        assert process.wait(HANG_S) == 0
-    os.close(terminal)
-    assert b"cleaning" in shown
-    assert b"/1,000 bytes" in shown
-
-
 def test_ctrl_c_ends_the_waiting_only(served: Served) -> None:
     with waiting(served.path) as process:
         served.show(RUNNING.format(400))
@@ -145,19 +120,6 @@ def test_ctrl_c_ends_the_waiting_only(served: Served) -> None:
         out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out) == (130, "")
     assert err == f"kafkafs: {served.path}: the job is still running\n"
-
-
-def test_what_is_no_such_file(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_text("one\n")
-    done = kafkafs("wait", other)
-    assert done.returncode == 3
-    assert done.stderr.startswith(f"kafkafs: {other}: not the control file of a job")
-    done = kafkafs("wait", tmp_path / "nothing")
-    assert (done.returncode, done.stderr) == (
-        3,
-        f"kafkafs: {tmp_path}/nothing: No such file or directory\n",
-    )
 
 
 def test_a_real_one(place: Place) -> None:
