@@ -46,22 +46,6 @@ def test_a_line_without_a_key(mount: Path) -> None:
             )
 
 
-def test_a_line_among_others_in_a_view(mount: Path) -> None:
-    lines = '{"value": "a"}\n' * 5 + "{\n" + '{"value": "b"}\n' * 3
-    for name in ("orders", "orders/0"):
-        said = refusal("append", mount / name, "--view", "jsonl", stdin=lines)
-        assert said == (
-            "line 6 of standard input: not JSON: it is incomplete; "
-            "all lines before it were appended"
-        )
-
-
-def test_what_is_no_batch(mount: Path) -> None:
-    said = refusal("append", mount / "orders/0", "--view", "batches", stdin="x" * 100)
-    assert said.startswith("batch 1 of standard input: ")
-    assert said.endswith("no valid batch starts here; nothing was appended")
-
-
 def test_the_reason_is_not_that_of_another_request(mount: Path) -> None:
     """… which came before, or is about something else."""
     why = "found: the files of a deleted topic are removed after file.delete.delay.ms"
