@@ -244,6 +244,22 @@ def test_what_is_copied_later_appears(data: Path, bucket: Bucket) -> None:
         assert everything(opened.manager) == of_disk(data)
 
 
+def test_a_partition_whose_metadata_is_copied_again_is_followed(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    name, log = "many-0/partition.metadata", f"many-0/{6:020d}.log"
+    with FollowedDirectory(bucket.location) as opened:
+        opened.refresh(at_once=True)
+        before = bucket.filesystem.get_file_info(f"{bucket.root}/{name}").mtime_ns
+        # Times in a store are in seconds.
+        while bucket.filesystem.get_file_info(f"{bucket.root}/{name}").mtime_ns == before:
+            bucket.put(name, (data / name).read_bytes())
+        with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+            append(manager.log("many", 0), b"more")
+        bucket.put(log, (data / log).read_bytes())
+        opened.refresh(at_once=True)
+        assert everything(opened.manager) == of_disk(data)
+
+
 def test_records_wait_for_those_before_them(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
     before = of_disk(data)

@@ -57,6 +57,8 @@ class ArrowFiles(Files):
         self._numbers = itertools.count(1)
         self._listings: dict[str, _Listing | None] = {}
         self._kept: dict[tuple[str, Version], bytes] = {}
+        # Of a partition's directory, the version of `partition.metadata` and the inode.
+        self._inodes: dict[str, tuple[Version, int]] = {}
         # The names read since `forget`, by directory.
         self._read: dict[str, set[str]] = {}
         self._guard = threading.Lock()
@@ -267,12 +269,23 @@ class ArrowFiles(Files):
             mtime_ns = _number(repr(sorted(listing.items()))) >> 3
             made = listing.get(paths.PARTITION_METADATA)
             if made is not None:
-                number = _number(f"{path} {made}")  # a recreated topic has another
+                number = self._inode(path, made)
         seconds = mtime_ns // 1_000_000_000
         return os.stat_result(
             (mode, number, _DEVICE, 1, 0, 0, size, seconds, seconds, seconds),
             {"st_mtime_ns": mtime_ns},
         )
+
+    def _inode(self, path: str, made: Version) -> int:
+        """Return the inode of a partition's directory: a recreated topic has another one.
+
+        `made`: the version of `partition.metadata`. The same file may be copied again.
+        """
+        known = self._inodes.get(path)
+        if known is None or known[0] != made:
+            data = self.read_whole(os.path.join(path, paths.PARTITION_METADATA))
+            known = self._inodes[path] = made, _number(f"{path} {data!r}")
+        return known[1]
 
     def _missing(self, path: str) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._store.name(path))
