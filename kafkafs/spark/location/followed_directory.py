@@ -3,7 +3,8 @@
 On a disk, these are a broker or the daemon of a mount. An object store has a copy of a data
 directory with all its files, and the copy may grow. A program that copies a segment copies the
 `.log` last: without the `.txnindex`, readers would show aborted records. Segments may come in any
-order: records are shown only after the records before them.
+order: records are shown only after the records before them. In a compacted topic offsets may be
+missing, so its segments have to come in order.
 
 It writes nothing and takes no lock, so permission to read is enough.
 """
