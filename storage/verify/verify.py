@@ -361,9 +361,19 @@ class _Directory:
                 continue
             transactions.pass_over(verified.transactions)
             for fault in verified.faults:
-                is_index = fault.path.removesuffix(paths.SWAP).endswith(paths.INDEX_SUFFIXES)
-                is_rebuilt = following >= recovery_point or self._is_rebuilt(place)
-                self._add(fault, is_rebuilt=is_index and is_rebuilt)
+                name = fault.path.removesuffix(paths.SWAP)
+                # The next start keeps our flushed entries; a broker's recovery drops its own first.
+                is_kept = (
+                    name.endswith(paths.TXNINDEX)
+                    and not self.settings.is_brokers
+                    and fault.offset is not None
+                    and fault.offset < recovery_point
+                )
+                is_rebuilt = following >= recovery_point and not is_kept
+                is_rebuilt = name.endswith(paths.INDEX_SUFFIXES) and (
+                    is_rebuilt or self._is_rebuilt(place)
+                )
+                self._add(fault, is_rebuilt=is_rebuilt)
             end = max(end, verified.next_offset)
             listed.sound_sizes[place.base_offset] = verified.sound_size
             listed.epochs += verified.epochs

@@ -347,6 +347,17 @@ def test_a_fault_beside_the_log_is_named(tmp_path: Path, damage: Damage) -> None
     assert {fault[0] for fault in found} == {name}
 
 
+def test_a_flushed_abort_without_an_entry_is_a_fault_before_and_after_a_start(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path)
+    (tmp_path / paths.CLEAN_SHUTDOWN).unlink()
+    segments(tmp_path, ".txnindex")[0].unlink()
+    (before,) = faults(tmp_path)
+    LogManager.open(str(tmp_path)).close()
+    assert faults(tmp_path) == [before]
+
+
 def test_topic_ids_that_differ(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.create_topic("t", 2)
