@@ -48,7 +48,7 @@ MALFORMED = {
     "a huge count": oracle.put_batch(row(), 2**31 - 1),
     "the least length": oracle.put_batch(oracle.put_varint(-(2**31)) + row()[1:], 1),
     "a timestamp without an end": oracle.put_batch(record(b"\0" + b"\xff" * 29), 1),
-    "an offset behind the last": oracle.put_batch(row(number=5), 1, last_offset_delta=4),
+    "an offset after the last": oracle.put_batch(row(number=5), 1, last_offset_delta=4),
     "an offset before the first": oracle.put_batch(row(number=-1), 1),
     "a last offset before the first": oracle.put_batch(b"", 0, last_offset_delta=-1),
     "a negative offset": oracle.put_batch(row(), 1, base_offset=-1),
