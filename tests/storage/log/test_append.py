@@ -228,32 +228,6 @@ def test_compression_type(tmp_path: Path) -> None:
         assert len(watcher.events) == 2
 
 
-@pytest.mark.parametrize("ready", [False, True])
-def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(
-            manager,
-            message_timestamp_before_max_ms=1000,
-            message_timestamp_after_max_ms=2000,
-        )
-
-        def add(*timestamps: int) -> None:
-            block = bytearray(b"".join(batch([b"x"], time) for time in timestamps))
-            if ready:
-                append_batches(log, block, now_ns=NOW_NS)
-            else:
-                log.append(block, now_ns=NOW_NS)
-
-        add(NOW_MS - 1000, NOW_MS + 2000, -1)
-        for wrong in (NOW_MS - 1001, NOW_MS + 2001):
-            with pytest.raises(InvalidTimestamp, match=str(wrong)):
-                add(NOW_MS, wrong)
-        assert log.log_end_offset == 3
-        manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
-        add(0, NOW_MS * 2)
-        assert [record.timestamp for record in log.records(3)] == [NOW_MS] * 2
-
-
 def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
     """Its own clock may be days late. Its retry is a duplicate."""
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
