@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import pytest
+
 from storage.compaction.sources import SegmentSize, group
 from storage.segment.segment import MAX_OFFSET_SPAN
 
-MIB = 1 << 20
+
+def counts(*segments: tuple[int, int, int, int]) -> list[int]:
+    sizes = [SegmentSize(*each) for each in segments]
+    return group(sizes, most=1000, most_index=100, first_uncleanable=segments[-1][0] + 10)
 
 
-def counts(*segments: tuple[int, int, int, int], end: int = 10**12, **most: int) -> list[int]:
-    limits = {"most": 1000, "most_index": 100, **most}
-    return group(
-        [SegmentSize(*each) for each in segments],
-        most=limits["most"],
-        most_index=limits["most_index"],
-        first_uncleanable=min(end, segments[-1][0] + 10 if segments else 0),
-    )
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([1000], [1]),
+        ([5000], [1]),
+        ([500, 500], [2]),
+        ([500, 501], [1, 1]),
+        ([999, 1, 0, 0], [4]),
+        ([999, 2, 998, 1], [1, 2, 1]),
+        ([0, 0, 0], [3]),
+        ([5000, 0, 1], [1, 2]),
+    ],
+)
+def test_by_size_of_the_log(sizes: list[int], groups: list[int]) -> None:
+    assert counts(*((n * 10, size, 0, 0) for n, size in enumerate(sizes))) == groups
 
 
 def test_by_size_of_each_index() -> None:
