@@ -14,7 +14,7 @@ from kafkafs.spark.source import task
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.task import SplitPartition
 from storage import LogManager
-from storage.errors import UnknownTopicOrPartition
+from storage.errors import FaultyPartition, UnknownTopicOrPartition
 from tests.spark.reading import SCHEMA, Seen, Stream, batch, batch_parts, batch_reader, read, values
 from tests.storage.logs import NOW_MS, append, opened, remove_head, write_settings
 from tests.storage.segmented import segmented
@@ -324,3 +324,22 @@ def test_a_reader_can_be_sent_elsewhere(tmp_path: Path) -> None:
     (part,) = again.partitions()
     (found,) = task.read(part, SCHEMA)
     assert found.num_rows == 1
+
+
+def test_a_partition_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        for log in manager.create_topic("t", 2).partitions.values():
+            append(log, b"a", b"b", b"c")
+            log.roll(NOW_MS)
+            append(log, b"d")
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n2\nt 0 3\nt 1 3\n")
+    snapshot = tmp_path / "t-0" / f"{3:020d}.snapshot"
+    snapshot.unlink()
+    snapshot.symlink_to("elsewhere")
+    given = {"untilHighWatermark": "true", "failOnDataLoss": "false"}
+    with pytest.raises(FaultyPartition, match="snapshot"):
+        batch(tmp_path, **given)
+    stream = Stream(tmp_path, startingOffsets="earliest", **given)
+    with stream, pytest.raises(FaultyPartition, match="snapshot"):
+        stream.next()
+    assert len(batch(tmp_path, assign='{"t":[1]}', **given)) == 3

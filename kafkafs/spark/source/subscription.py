@@ -62,14 +62,21 @@ class SubscribedLogs:
         return None if self._opened is None else self._opened.manager
 
     def logs(self) -> dict[TopicPartition, Log]:
-        """Return the logs of the wanted partitions that exist."""
+        """Return the logs of the wanted partitions that exist.
+
+        FaultyPartition if one of them cannot be opened: it is not missing.
+        """
         if self._opened is None:
             self.refresh()
             assert self._opened is not None
         wants = self._options.subscription.wants_partition
+        topics = self._opened.manager.topics
+        for topic, partition in topics.faulty:
+            if wants(TopicPartition(topic, partition)):
+                topics[topic].check(partition)
         return {
             name: log
-            for log in self._opened.manager.logs()
+            for log in topics.logs()
             if wants(name := TopicPartition(log.topic, log.partition))
         }
 
