@@ -71,6 +71,7 @@ def own_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
 
 
 @pytest.mark.usefixtures("own_signals")
