@@ -179,6 +179,36 @@ def test_it_ends_with_its_topics(mount: Mount) -> None:
         assert tail.errors().endswith(f"kafkafs: {two}: deleted\n")
 
 
+@pytest.mark.parametrize(("option", "status"), [("-f", 3), ("-F", None)])
+def test_lines_are_deleted_before_it_reads_them(
+    mount: Mount, orders: Path, option: str, status: int | None
+) -> None:
+    """Its output waits meanwhile."""
+    mount.run("printf 'segment.bytes=1MiB\nfile.delete.delay.ms=0\n' >> orders/.config")
+    append(orders, b"".join(b"%d %0200d\n" % (number, 0) for number in range(30_000)))
+    command = [*TAIL, option, "-n+1", str(orders)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        shown = [tail.stdout.readline()]
+        for control, words in (("delete-records", "0 27000"), ("retention", "run")):
+            path = orders.parent / ".control" / control
+            path.write_text(f"{words}\n")
+            subprocess.run([*KAFKAFS, "wait", path], check=True)
+        until(lambda: not list((mount.data / "orders-0").glob("*.deleted")))
+        while not shown[-1].startswith(b"29999 ") and (line := tail.stdout.readline()):
+            shown.append(line)
+        if status is None:
+            tail.terminate()
+        assert b": the next lines are deleted" in tail.stderr.read()
+    assert tail.returncode == (-signal.SIGTERM if status is None else status)
+    numbers = [int(line.split()[0]) for line in shown]
+    left = range(27_000, 30_000) if status is None else ()
+    read = len(numbers) - len(left)
+    assert numbers == [*range(read), *left]
+    assert read < 27_000
+
+
 def test_it_ends_where_a_range_does(orders: Path) -> None:
     append(orders, b"1\n")
     with Following(orders.parent / "0@0..3") as tail:

@@ -85,6 +85,8 @@ class _File:
         self._follow = follow
         self._inode = 0
         self._position = 0
+        self.is_cut = False
+        """Whether the last read has ended within a line."""
         self.told = ""
         """The last message about the file; empty after new bytes."""
 
@@ -120,8 +122,12 @@ class _File:
             raise OSError(errno.ENODATA, reason) from None
 
     def read(self) -> bytes:
-        """Return the next bytes; empty at the end. Errors: OSError."""
+        """Return the next bytes, whole lines if possible; empty at the end. Errors: OSError."""
         data = patiently(partial(os.pread, self.fd, _READ_BYTES, self._position))
+        self.is_cut = len(data) == _READ_BYTES and not data.endswith(b"\n")
+        if self.is_cut:
+            # If the rest of the last line is deleted, nothing of the line is printed.
+            data = data[: data.rfind(b"\n") + 1] or data
         self._position += len(data)
         return data
 
@@ -204,6 +210,10 @@ def command(
     because each append wakes the command. tail(1) looks for new lines only once a second. If old
     records are deleted or compacted, kafkafs tail neither skips nor repeats a remaining line. For
     files outside of a mount, use tail(1).
+
+    If lines are deleted before they are read, for example because the output waits, `tail -f` exits
+    with status 3. `tail -F` begins again at the first line of the file: after a compaction, it
+    repeats lines.
 
     Some files have an end: snapshots, and names such as 0@10..20. If all files have an end, `tail
     -f` exits with status 0 when it has reached all ends. If a topic is deleted or the file system
@@ -338,7 +348,7 @@ class _Tail:
                 file.told = ""
                 self._name(file)
                 _write(data)
-            if not (data and to_end):
+            if not data or not (to_end or file.is_cut):
                 return True
 
     def _name(self, file: _File) -> None:
@@ -355,6 +365,8 @@ class _Tail:
         what = error.strerror or str(error)
         if has_gone(error):
             what = why_gone(resolve(file.path))
+        elif error.errno == errno.ESTALE:
+            what = "the next lines are deleted"
         elif what == os.strerror(errno.ENOENT):
             what = "does not exist"
         what += "; waiting for it" if waits else ""
