@@ -7,22 +7,34 @@ meanwhile. A newly opened file shows the records that a consumer reads from the 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kafkafs.cli import main
+from kafkafs.cli.common.matching import scan
+from kafkafs.cli.common.mount_files import opened_tree
+from kafkafs.tree.filesystem import FileSystem
 from storage import Record
+from storage.condition.condition import Condition, Contains
+from storage.record.batch import decode_plain
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
     consume,
     create_topic,
+    delete_records,
+    offsets,
 )
 from tests.mount.mounting import Mount, kafkafs
 from tests.mount.programs import Running
 from tests.view_text import TEXTS, Text
+from tests.view_text import values as text
 from tests.waits import until
 
 T = 1_700_000_000_000
@@ -144,6 +156,70 @@ def test_appends_are_seen_at_once(live: Broker, mount: Mount) -> None:
     assert consume(live, "appended") == written
 
 
+def test_retention(live: Broker, mount: Mount) -> None:
+    path = created(
+        mount,
+        live,
+        "retained",
+        internal_segment_bytes=4000,
+        retention_bytes=6000,
+        file_delete_delay_ms=1000,
+        cleanup_policy="delete",
+    )
+    sender, starts, inodes = Sender(live), [0], set()
+    with Followed(path) as tails:
+        for number in range(40):
+            sent = lines(number * 20, 20)
+            sender.send("retained", sent)
+            tails.show(sent)
+            if number % 10 == 9:
+                until(lambda: log_start(path) > starts[-1])
+                starts.append(log_start(path))
+                inodes |= {file.stat().st_ino for file in tails.files}
+        assert tails.errors() == ""
+    assert len(inodes) == 4 * len(TEXTS)
+    # Until it has deleted as much as it will.
+    until(lambda: are(path, consume(live, "retained")))
+    assert log_start(path) == offsets(live, "retained")[0]
+
+
+def test_compaction(live: Broker, mount: Mount) -> None:
+    path = created(
+        mount,
+        live,
+        "compacted",
+        internal_segment_bytes=4000,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.01,
+        file_delete_delay_ms=1000,
+        delete_retention_ms=0,
+    )
+    sender = Sender(live)
+    with Followed(path) as tails:
+        for number in range(20):
+            sent = lines(number * 20, 20, keys=7)
+            sender.send("compacted", sent)
+            tails.show(sent)
+            if number % 5 == 4:
+                # Seven lines and an active segment are left.
+                written = len(text(lines(0, number * 20 + 20)))
+                until(lambda: path.stat().st_size < min(written - 1000, 7000))  # noqa: B023
+        assert tails.errors() == ""
+    # Until it has cleaned as much as it will.
+    until(lambda: are(path, consume(live, "compacted")))
+    assert path.read_bytes().endswith(text(lines(393, 7, keys=7)))
+
+
+def test_delete_records(live: Broker, mount: Mount) -> None:
+    path = created(mount, live, "deleted-records")
+    Sender(live).send("deleted-records", lines(0, 100))
+    assert are(path, lines(0, 100))
+    delete_records(live, "deleted-records", 37)
+    until(lambda: log_start(path) == 37)
+    assert are(path, lines(37, 63))
+    assert consume(live, "deleted-records") == lines(37, 63)
+
+
 def test_transactions(live: Broker, mount: Mount) -> None:
     path = created(mount, live, "transactions", internal_segment_bytes=4000)
     first, second = Sender(live, transactional_id="a"), Sender(live, transactional_id="b")
@@ -165,6 +241,96 @@ def test_transactions(live: Broker, mount: Mount) -> None:
             tails.show(expected[len(shown) :])
             shown = expected
     assert segments(path) > 1
+
+
+def test_until_the_high_watermark(live: Broker, mount: Mount) -> None:
+    mount.restart("until=high-watermark")
+    create_topic(live, "watermark")
+    Sender(live).send("watermark", lines(0, 10))
+    path = mount / "watermark" / "0"
+    until(lambda: path.exists() and path.read_bytes() == text(lines(0, 10)))
+
+
+def whole_word(number: int) -> Condition:
+    """Return the condition of `kafkafs grep -w NUMBER`."""
+    return Condition(Contains("value", (b"%d" % number,), whole=True), "")
+
+
+def search(tree: FileSystem, topic: str, number: int) -> Iterator[list[bytes | None]]:
+    """The values of the records with this number, batch by batch of the log."""
+    for _, batch in scan(tree, topic, 0, "values", "start..end", whole_word(number)).batches:
+        yield [record.value for record in decode_plain(batch)] if batch is not None else []
+
+
+@pytest.mark.soak
+def test_searches_while_the_broker_cleans(
+    live: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record that stays is found once, with the words of segments that it replaces, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    create_topic(
+        live,
+        "searched",
+        internal_segment_bytes=4000,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.01,
+        file_delete_delay_ms=100,
+        delete_retention_ms=0,
+    )
+    directory = live.data / "searched-0"
+    until(directory.exists)
+
+    def files() -> set[int]:
+        return {each.inode() for each in os.scandir(directory) if each.name.endswith(".log")}
+
+    sender, built = Sender(live), 0
+    for first in range(0, 500, 50):
+        # Each second one has the same key.
+        keyed = [
+            each._replace(key=b"%d" % (n % 2 and n))
+            for n, each in enumerate(lines(first, 50), first)
+        ]
+        sender.send("searched", keyed)
+        values = {n: [each.value] for n, each in enumerate(lines(0, first + 50)) if n % 2}
+        done = CliRunner().invoke(main, ["words", str(live.data), "searched", "--json"])
+        assert done.exit_code == 0, done.output
+        built += json.loads(done.stdout)["result"]["partitions"][0]["files"]
+        with opened_tree(str(live.data)) as tree:
+            begun = {n: search(tree, "searched", n) for n in list(values)[::5]}
+            found = {n: next(some) for n, some in begun.items()}
+            old = files()
+            sender.send("searched", [Record(0, T, 0, b"0", b"no number")] * 50)
+            if len(old) > 5:
+                until(lambda: not old <= files())  # noqa: B023
+            for n, some in begun.items():
+                assert [*found[n], *chain.from_iterable(some)] == values[n]
+        with opened_tree(str(live.data)) as tree:
+            for n, expected in values.items():
+                assert [*chain.from_iterable(search(tree, "searched", n))] == expected
+            whole = scan(tree, "searched", 0, "values", "start..end", whole_word(1))
+            assert sum(batch is not None for _, batch in whole.batches) == 1
+            needed = whole.bytes_for(whole_word(1))
+            size = tree.mount.manager.log("searched", 0).size
+    assert built > 10
+    assert needed < size / 2
+
+
+@pytest.mark.soak
+def test_a_broker_that_is_killed_and_started_again(live: Broker, mount: Mount) -> None:
+    path = created(mount, live, "killed", internal_segment_bytes=4000)
+    written = b""
+    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+        for number, end in enumerate((live.kill, live.stop)):
+            for part in range(5):
+                sent = lines(number * 100 + part * 20, 20)
+                Sender(live).send("killed", sent)
+                written += text(sent)
+            assert tail.read_until(written[-70:]) == written
+            end()
+            assert path.read_bytes() == written
+            live.start()
+        assert tail.errors() == ""
+    assert path.read_bytes() == written == text(consume(live, "killed"))
 
 
 def test_nothing_is_written_into_the_brokers_directory(live: Broker, mount: Mount) -> None:
