@@ -431,7 +431,7 @@ class Files:
     def version(self, path: str) -> tuple[int, int] | None:
         """Return what changes when the file of this path is replaced; None: there is no file."""
         try:
-            found = self._look(path)
+            found = self.file_stat(path)
         except FileNotFoundError:
             return None
         return found.st_ino, found.st_mtime_ns

@@ -20,7 +20,7 @@ from storage import LogManager, Record, encode, paths
 from storage.files import Files
 from storage.log.flush import run_all
 from storage.log.log import Log
-from storage.plain_forms import plain_forms
+from storage.plain_forms import BUDGET, plain_forms
 from storage.record.batch import decode
 from storage.recovery import swap
 from storage.segment.reader import SegmentReader
@@ -210,6 +210,7 @@ class Tree:
     def stop(self) -> None:
         self.fs.stop()
         self.manager.close()
+        plain_forms.budget = BUDGET
 
 
 def read(handle: Handle, position: int = 0, size: int = 1 << 20) -> bytes:
