@@ -26,7 +26,7 @@ from storage.segment.segment import Segment
 from storage.task import Task
 from storage.words.words import Words
 from tests.crash.failing_disk import FailingDisk
-from tests.storage.logs import NOW_MS, NOW_NS, flip, opened, remove_head
+from tests.storage.logs import NOW_MS, NOW_NS, flip, opened, remove_head, sweep
 
 COUNT = 3
 
@@ -518,6 +518,17 @@ def test_a_start_removes_what_has_no_segment(tmp_path: Path) -> None:
     (directory / "0123456789abcdef-00000000000000000004.words.tmp").touch()
     with opened(tmp_path):
         assert left_in(directory) == kept
+
+
+def test_a_deleted_segment_takes_its_file_along(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        built(log)
+        remove_head(log, 1, NOW_MS)
+        [first] = names_of(0)
+        assert left_in(log.directory) == [first + paths.DELETED, *names_of(4, 8)]
+        sweep(manager, 1 << 62)
+        assert left_in(log.directory) == names_of(4, 8)
 
 
 def test_a_segment_that_becomes_active_again_loses_its_file(tmp_path: Path) -> None:
