@@ -145,22 +145,21 @@ def _reset_through(
     directory = os.path.join(GROUPS, file_name(group))
     is_new = not os.path.exists(os.path.join(mount, directory))
 
-    def facts(partition: _Partition) -> dict[str, str]:
-        topic, number = partition[0], str(partition[1])
-        if is_new:
-            text = "position none\n" + files.read(topic, ".meta", number, "offsets")
-        else:
-            text = files.read(directory, topic, number)
-        return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+    def facts(*names: str) -> dict[str, str]:
+        lines = files.read(*names).splitlines()
+        return dict(line.split(" ", 1) for line in lines if " " in line)
 
     holders = {} if is_new else _holders(files, directory)
     for topic, number in given:
         if (topic, number) in holders:
             raise fail(f"{topic}:{number}: claimed by {holders[topic, number]}; nothing was set")
-        _check_range(f"{topic}:{number}", facts((topic, number)), wanted)
+        if is_new:
+            known = {"position": "none", **facts(topic, ".meta", str(number), "offsets")}
+        else:
+            known = facts(directory, topic, str(number))
+        _check_range(f"{topic}:{number}", known, wanted)
     with suppress(FileExistsError):
         os.mkdir(os.path.join(mount, directory))
-    is_new = False
     places = logs.places or [(topic, None) for topic, _ in given]
     whole = {topic for topic, number in places if number is None}
     names = dict.fromkeys(
@@ -173,7 +172,7 @@ def _reset_through(
             open(os.path.join(mount, name), "w") as file,
         ):
             file.write(f"{start}\n")
-    return {each: int(facts(each)["position"]) for each in given}
+    return {each: int(facts(directory, each[0], str(each[1]))["position"]) for each in given}
 
 
 def _check_range(name: str, facts: Mapping[str, str], wanted: Wanted) -> None:
