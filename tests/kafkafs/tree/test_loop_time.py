@@ -2,7 +2,7 @@
 
 The tests count the steps of Python that the thread takes for the largest input that is allowed:
 lines, calls and returns. A million of them takes about 50 ms, and their number is the same on a
-busy machine. What compiled code does with the bytes of a request isn't counted. A log may have any
+busy machine. The work of compiled code on the bytes of a request isn't counted. A log may have any
 number of segments, and a directory any number of partitions. Here there are 500 of each, so that
 the tests stay cheap: such a request may take a twentieth of the steps that it may take for 10,000.
 """

@@ -405,7 +405,7 @@ def test_what_chmod_and_chown_leave_is_not_what_mount_options_show(tmp_path: Pat
 
 
 def test_a_read_only_mount_shows_what_another_process_changes(tmp_path: Path) -> None:
-    """What becomes private is private there, too, from the next stat or open on."""
+    """A path that becomes private is private there, too, from the next stat or open on."""
     data = tmp_path / "data"
     paths = ("t", "t/0", "t/1", "t/.kv", "t/.kv/0", "t/.raw/0", "t/.meta/0", ".groups/g")
     with a_tree(data) as tree, a_tree(data, Following(read_only=True)) as beside:
