@@ -33,11 +33,11 @@ def bytes_of(field: bytes | msgspec.Raw) -> bytes | None:
 
 
 def headers_of(line: Line) -> dict[bytes | None, bytes | None]:
-    """Return the first header of each name."""
+    """Return the last header of each name: serializers append theirs."""
     raw = bytes(line.headers)
     if raw == b"[]":
         return {}
-    return {bytes_of(name): bytes_of(value) for name, value in reversed(_parse_headers(raw))}
+    return {bytes_of(name): bytes_of(value) for name, value in _parse_headers(raw)}
 
 
 class LineBuffer:

@@ -165,6 +165,14 @@ def test_a_header_has_the_guid_of_the_schema(topic: Topic) -> None:
     assert found["keySchema"] == "id:9"
 
 
+def test_the_last_of_several_headers_names_the_schema(topic: Topic) -> None:
+    """A serializer appends its header, also to a record that has another one from its source."""
+    first, last = (("__value_schema_id", b"\0" + bytes(3) + each) for each in (b"\x09", b"\7"))
+    assert shown(topic, ANN, headers=(first, last)) == {
+        "value": {"name": "Ann"}, "valueSchema": "id:7",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("header", "error"),
     [
