@@ -150,7 +150,7 @@ def _offsets(tree: FileSystem, file: ViewFile, points: str) -> tuple[int, int]:
     assert first is not None
     start = start_offset(partition, shown, first, strict=False)
     end = end_of(partition, shown, last).offset
-    return start, shown.bound if end is None else end
+    return start, shown.bound if end is None else min(end, shown.bound)
 
 
 def first_records(batch: Buffer, count: int) -> Buffer:

@@ -135,6 +135,7 @@ def test_a_part_of_a_partition(tmp_path: Path) -> None:
     assert cat(tmp_path, "t:0@10..40", *some) == b"15\n25\n35\n"
     assert cat(tmp_path, "t:1@-20", *some) == b"85\n95\n"
     assert cat(tmp_path, "t@90", *some) == b"95\n95\n"
+    assert cat(tmp_path, f"t@90..{1 << 63}", *some) == b"95\n95\n"
     assert cat(tmp_path, "t@90", "--where", "partition = 1 and value like '%5'") == b"95\n"
     assert cat(tmp_path, "t:1@group=g", *some) == b"95\n"
     assert cat(tmp_path, "t:1@75..group=g", *some) == b"75\n85\n"
