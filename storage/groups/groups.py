@@ -114,7 +114,7 @@ class Groups(LogListener[Log]):
 
     def _why_partial(self, topic: Topic) -> str | None:
         """Return why other directories must have more partitions of the topic, or None."""
-        count, numbers = self._directory.settings.offsets_partitions, topic.numbers
+        count, numbers = self._directory.settings.partition_count(_TOPIC), topic.numbers
         if count > len(numbers):
             return f"the broker's metadata log lists {count}"
         if numbers != list(range(len(numbers))):

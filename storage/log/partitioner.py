@@ -2,7 +2,8 @@
 
 A record with a key, also an empty one, goes by the key's hash (`KafkaProducer.partition`,
 `BuiltInPartitioner.partitionForKey`: `toPositive(murmur2(key)) % partitions`). The count of
-partitions is that of the topic, so a new partition gets some of the old ones' keys from then on.
+partitions is that of the topic (in a broker's directory: of its cluster, as far as known), so a new
+partition gets some of the old ones' keys from then on.
 
 A record without a key (null) goes to the partition of the previous one, until `STAY_BYTES` of such
 records are there, then to another partition, chosen at random (KIP-480, KIP-794).
@@ -51,10 +52,17 @@ class Routed(NamedTuple):
 
 
 class Partitioner:
-    """Chooses the partitions of one topic. `choose` picks one of several numbers."""
+    """Chooses the partitions of one topic. `choose` picks one of several numbers.
 
-    def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
+    `least`: the number of the topic's partitions in its cluster, if it is known. Otherwise the last
+    one that is here counts as the topic's last.
+    """
+
+    def __init__(
+        self, least: int = 0, choose: Callable[[Sequence[int]], int] = random.choice
+    ) -> None:
         self._choose = choose
+        self._least = least
         self.sticky = Sticky()
         # The number of partitions at the last call, and the count for keys.
         self._known = 0
@@ -79,7 +87,8 @@ class Partitioner:
 
         if len(partitions) != self._known:
             # A topic gets partitions at its end and loses none.
-            self._known, self._count = len(partitions), max(partitions) + 1
+            self._known = len(partitions)
+            self._count = max(self._least, max(partitions) + 1)
         count = self._count
         parts, partition, left = route(
             batches, count, *sticky, following, STAY_BYTES, max_batch_bytes

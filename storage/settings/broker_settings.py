@@ -37,13 +37,15 @@ PROTECTING = ("log.cleaner.enable", "delete.topic.enable")
 
 
 class BrokerTopic(NamedTuple):
-    """A topic in the broker's records: its id, and its settings by Kafka's topic names.
+    """A topic in the broker's records: its id, its settings by Kafka's topic names, and the number
+    of its partitions in the cluster (0: not known).
 
     In a detached directory also its partitions at that time, and why its settings are not known.
     """
 
     id: str
     settings: Mapping[str, str] = MappingProxyType({})
+    partition_count: int = 0
     partitions: Sequence[int] = ()
     fault: str | None = None
 
@@ -61,8 +63,6 @@ class BrokerSettings:
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     defaults: dict[str, Given] = field(default_factory=dict)
-    offsets_partitions: int = 0
-    """The number of partitions of its `__consumer_offsets`; 0: not known."""
     topics_fault: str | None = None
     """Why no topic's settings are known."""
     defaults_fault: str | None = None
@@ -124,9 +124,8 @@ def read(
             f"the node id of the broker is unknown: there is no usable {paths.META_PROPERTIES}"
         )
     for name, topic_id in metadata.topics.items():
-        found.topics[name] = BrokerTopic(topic_id, metadata.configs.get((TOPIC, name), {}))
-    offsets = metadata.topics.get(paths.CONSUMER_OFFSETS, "")
-    found.offsets_partitions = metadata.offsets_partitions.get(offsets, 0)
+        count = metadata.partitions.get(topic_id, 0)
+        found.topics[name] = BrokerTopic(topic_id, metadata.configs.get((TOPIC, name), {}), count)
     return found
 
 
@@ -167,7 +166,7 @@ def read_detached(files: Files, data_dir: str) -> BrokerSettings | None:
         numbers = [int(each) for each in facts.pop("partitions", "").split(",") if each.isdecimal()]
         topic_id, fault = facts.pop("id", ""), facts.pop("fault", None)
         settings = {name.removeprefix("set/"): value for name, value in facts.items()}
-        found.topics[topic] = BrokerTopic(topic_id, settings, numbers, fault)
+        found.topics[topic] = BrokerTopic(topic_id, settings, 0, numbers, fault)
     return found
 
 

@@ -39,7 +39,7 @@ from storage.record.header import (
     parse_header,
     size_at,
 )
-from storage.settings.messages import LaterRecordError, MessageError, MetadataReader, MetadataRecord
+from storage.settings.messages import LaterRecordError, MessageError, MetadataReader, Struct
 
 TOPIC = 2
 BROKER = 4
@@ -55,20 +55,23 @@ _WANTED = frozenset(
         *("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"),
     }
 )
-_OFFSETS = paths.CONSUMER_OFFSETS.encode()
 _VERSION = b"metadata.version"
+# A PartitionRecord begins with the version of its frame, its type, its version, and these fields:
+# partitionId and topicId. The rest is not needed, and there may be very many of them.
+_PARTITION = bytes([1, 3])
+_PARTITION_FIELDS = struct.Struct(">i16s")
 
 
 @dataclass(slots=True)
 class Metadata:
-    """Topic ids, as text, by name; the partition count of `__consumer_offsets`, by its id; settings
-    by (kind, name) of their object.
+    """Topic ids, as text, by name; partition counts by topic id; settings by (kind, name) of their
+    object.
 
     The name of a broker is its id in decimal; an empty name has the defaults of all brokers.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
-    offsets_partitions: dict[str, int] = field(default_factory=dict)
+    partitions: dict[str, int] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     version: int = 0
     """The feature level of `metadata.version`; 0: not known."""
@@ -190,12 +193,9 @@ class _Replay:
     def __init__(self) -> None:
         self.metadata = Metadata()
         self._reader = MetadataReader(_WANTED)
-        self._partition_reader = MetadataReader(frozenset({"PartitionRecord"}))
-        # The id of the topic whose partitions are counted: other topics may have very many.
-        self._counted = b""
         self._names: dict[str, str] = {}
         # Undecided records.
-        self._transaction: list[MetadataRecord] | None = None
+        self._transaction: list[tuple[str, Struct]] | None = None
 
     def take(self, header: BatchHeader, records: list[Record], path: str) -> None:
         """Apply the records of a batch. Errors: CorruptRecord."""
@@ -204,22 +204,19 @@ class _Replay:
         for record in records:
             try:
                 value = record.value or b""
-                found = self._reader.read(value)
-                if found is None and self._counted and self._counted in value:
-                    # Only this code needs it: one of a later version may stay unread.
-                    with suppress(MessageError):
-                        found = self._partition_reader.read(value)
-                if found is not None:
-                    self._take(found)
+                if value.startswith(_PARTITION) and len(value) >= 3 + _PARTITION_FIELDS.size:
+                    number, topic_id = _PARTITION_FIELDS.unpack_from(value, 3)
+                    fields = {"partitionId": number, "topicId": topic_id}
+                    self._take("PartitionRecord", fields)
+                elif (found := self._reader.read(value)) is not None:
+                    self._take(found.message.name, found.data)
             except LaterRecordError as error:
                 self.metadata.later = self.metadata.later or str(error)
             except (MessageError, UnicodeDecodeError) as error:
                 raise CorruptRecord(str(error), path=path, offset=record.offset) from None
 
-    def _take(self, record: MetadataRecord) -> None:
-        if record.message.name == "TopicRecord" and record.data["name"] == _OFFSETS:
-            self._counted = record.data["topicId"]
-        match record.message.name:
+    def _take(self, kind: str, data: Struct) -> None:
+        match kind:
             case "BeginTransactionRecord":
                 self._transaction = []
             case "AbortTransactionRecord":
@@ -227,25 +224,26 @@ class _Replay:
             case "EndTransactionRecord":
                 decided, self._transaction = self._transaction or [], None
                 for each in decided:
-                    self._apply(each)
+                    self._apply(*each)
             case _ if self._transaction is not None:
-                self._transaction.append(record)
+                self._transaction.append((kind, data))
             case _:
-                self._apply(record)
+                self._apply(kind, data)
 
-    def _apply(self, record: MetadataRecord) -> None:
-        data, metadata = record.data, self.metadata
-        match record.message.name:
+    def _apply(self, kind: str, data: Struct) -> None:
+        metadata = self.metadata
+        match kind:
             case "TopicRecord":
                 name, topic_id = data["name"].decode(), _id_text(data["topicId"])
                 metadata.topics[name] = topic_id
                 self._names[topic_id] = name
             case "PartitionRecord":
                 topic_id, count = _id_text(data["topicId"]), data["partitionId"] + 1
-                known = metadata.offsets_partitions.get(topic_id, 0)
-                metadata.offsets_partitions[topic_id] = max(known, count)
+                metadata.partitions[topic_id] = max(metadata.partitions.get(topic_id, 0), count)
             case "RemoveTopicRecord":
-                name = self._names.pop(_id_text(data["topicId"]), None)
+                topic_id = _id_text(data["topicId"])
+                metadata.partitions.pop(topic_id, None)
+                name = self._names.pop(topic_id, None)
                 if name is not None:
                     metadata.topics.pop(name, None)
                     metadata.configs.pop((TOPIC, name), None)

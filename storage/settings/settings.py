@@ -308,11 +308,6 @@ class Settings:
         return self._broker is not None
 
     @property
-    def offsets_partitions(self) -> int:
-        """The number of partitions of the broker's `__consumer_offsets`; 0: not known."""
-        return 0 if self._broker is None else self._broker.offsets_partitions
-
-    @property
     def offsets_retention_minutes(self) -> int | None:
         """The retention of committed offsets; None: without a limit. By offsets.retention.minutes,
         else in a broker's directory by its broker.
@@ -342,6 +337,11 @@ class Settings:
         """Return a topic's id in the broker's metadata log, or an empty string."""
         known = None if self._broker is None else self._broker.topics.get(topic)
         return "" if known is None else known.id
+
+    def partition_count(self, topic: str) -> int:
+        """Return the number of a topic's partitions in the broker's cluster; 0: not known."""
+        known = None if self._broker is None else self._broker.topics.get(topic)
+        return 0 if known is None else known.partition_count
 
     def is_brokers_topic(self, topic: str) -> bool:
         """Return whether a broker has made a topic, or may have."""

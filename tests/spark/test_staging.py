@@ -33,6 +33,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.record.header import parse_header
 from storage.task import Task
+from tests import metadata_log as made
 from tests import tiered
 from tests.murmur2 import partition_of
 
@@ -204,6 +205,21 @@ def test_rows_without_keys_go_to_all_partitions(data: Path) -> None:
     sizes = [len(each) for each in records(data, "orders")]
     assert sum(sizes) == 1000
     assert all(sizes)
+
+
+def test_other_directories_have_the_last_partitions(data: Path) -> None:
+    """The broker's metadata log lists five of "orders"; three are here."""
+    with LogManager.open(str(data)) as manager:
+        topic_id = manager.topic("orders").id
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    partitions = (made.partition(topic_id, number) for number in range(5))
+    made.MetadataLog(data).append(made.topic("orders", topic_id), *partitions)
+    keys = {partition_of(key, 5): key for key in (b"%d" % number for number in range(50))}
+    one = begin(data, topic="orders")
+    one.add(batch([{"key": keys[number], "value": b"v"} for number in range(3)]))
+    with pytest.raises(UnknownTopicOrPartition, match=r"row 4.*no partition 4"):
+        one.add(batch([{"key": keys[4], "value": b"v"}]))
+    one.discard()
 
 
 def test_no_rows_no_files(data: Path) -> None:

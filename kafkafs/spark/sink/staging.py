@@ -146,7 +146,8 @@ class Staging:
             self._tiered.check_may_write(topic)
             partitions = self._partitions_of(topic)
             config = self._settings.log_config(topic)
-            rows = _TopicRows(topic, sorted(partitions), config, self._write, self._clock_ms)
+            count = self._settings.partition_count(topic)
+            rows = _TopicRows(topic, sorted(partitions), count, config, self._write, self._clock_ms)
             self._topics[topic] = rows
         return rows
 
@@ -205,6 +206,7 @@ class _TopicRows:
         self,
         topic: str,
         partitions: list[int],
+        least_count: int,
         config: LogConfig,
         write: Callable[[str, int, memoryview | bytearray], str],
         clock_ms: Callable[[], int],
@@ -233,6 +235,7 @@ class _TopicRows:
             batch_bytes=min(BATCH_BYTES, limit - limit // 16) if is_rewritten else BATCH_BYTES,
             max_batch_bytes=limit,
             stay_bytes=STAY_BYTES,
+            least_count=least_count,
             keys_required=config.is_compacted,
             before_ms=config.message_timestamp_before_max_ms,
             after_ms=config.message_timestamp_after_max_ms,

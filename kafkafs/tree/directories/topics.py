@@ -213,7 +213,7 @@ def append_file(place: TopicPlace, name: str) -> Node:
     view, topic, mount = place.view, place.topic, place.mount
     inode, path = place.number(name), f"{place.path}/{name}"
     assert view.is_text
-    partitioner = Partitioner()
+    partitioner = Partitioner(mount.manager.settings.partition_count(topic.name))
 
     def take(flags: int, reader: Handle | None) -> Handle:
         mount.manager.tiered.check_may_write(topic.name)

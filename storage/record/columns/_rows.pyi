@@ -52,6 +52,7 @@ class RowEncoder:
         batch_bytes: int,
         max_batch_bytes: int,
         stay_bytes: int,
+        least_count: int = 0,
         keys_required: bool = False,
         before_ms: int = ...,
         after_ms: int = ...,

@@ -200,7 +200,7 @@ cdef struct Input:
 
 
 cdef struct Rules:
-    uint32_t count  # of partitions: one more than the highest
+    uint32_t count  # of partitions
     int64_t batch_bytes
     int64_t max_batch_bytes
     int64_t before_ms
@@ -390,7 +390,8 @@ cdef class RowEncoder:
     It calls `write(partition, batches)` with complete batches back to back, in a memoryview that is
     valid until `write` returns. It calls `another(before)` for the partition that gets the next
     `stay_bytes` of records without a key. A batch of several records takes at most `batch_bytes`, a
-    batch of one record at most `max_batch_bytes`.
+    batch of one record at most `max_batch_bytes`. Keys are spread over at least `least_count`
+    partitions: of some of them another directory may have the files.
 
     row    the row at which `add` raised
     held   bytes of memory for batches that are not handed over yet
@@ -405,11 +406,12 @@ cdef class RowEncoder:
 
     def __init__(
         self, partitions not None, write not None, another not None, *, long long batch_bytes,
-        long long max_batch_bytes, long long stay_bytes, bint keys_required=False,
-        long long before_ms=0x7FFFFFFFFFFFFFFF, long long after_ms=0x7FFFFFFFFFFFFFFF,
+        long long max_batch_bytes, long long stay_bytes, uint32_t least_count=0,
+        bint keys_required=False, long long before_ms=0x7FFFFFFFFFFFFFFF,
+        long long after_ms=0x7FFFFFFFFFFFFFFF,
     ):
         cdef int number
-        cdef uint32_t count = max(partitions) + 1
+        cdef uint32_t count = max(least_count, max(partitions) + 1)
         self.write = write
         self.another = another
         self.stay_bytes = stay_bytes

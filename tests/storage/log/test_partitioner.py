@@ -41,7 +41,7 @@ def test_a_key_decides() -> None:
 
 def test_without_a_key_it_sticks_until_its_bytes_are_there() -> None:
     choose = Chosen()
-    partitioner = Partitioner(choose)
+    partitioner = Partitioner(choose=choose)
     seen = []
     for _ in range(100):
         routed = partitioner.route(keyed(None, size=400), range(3), LIMIT)
@@ -72,7 +72,7 @@ def test_every_partition_gets_its_share() -> None:
 
 
 def test_a_new_partition_counts_from_its_first_record_on() -> None:
-    partitioner = Partitioner(Chosen())
+    partitioner = Partitioner(choose=Chosen())
     partitioner.sticky = Sticky(0, 1)
     routed = partitioner.route(keyed(None, None, b"foobar"), range(2), LIMIT)
     assert sorted(routed.batches) == [0, 1]
@@ -89,6 +89,10 @@ def test_a_directory_that_holds_some_partitions_only() -> None:
     assert list(partitioner.route(keyed(by_partition[3]), [1, 3], LIMIT).batches) == [3]
     with pytest.raises(UnknownTopicOrPartition, match="partition 2 of 4"):
         partitioner.route(keyed(by_partition[1], by_partition[2]), [1, 3], LIMIT)
+    six = {partition_of(key, 6): key for key in (b"%d" % n for n in range(50))}
+    assert list(Partitioner(6).route(keyed(six[3]), [1, 3], LIMIT).batches) == [3]
+    with pytest.raises(UnknownTopicOrPartition, match="partition 5 of 6"):
+        Partitioner(6).route(keyed(six[5]), [1, 3], LIMIT)
 
 
 def test_a_partition_that_is_gone_is_not_stuck_to() -> None:

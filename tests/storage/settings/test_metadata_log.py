@@ -32,8 +32,10 @@ def test_topics_and_settings(tmp_path: Path) -> None:
     log.append(made.config(BROKER, "1", "log.retention.ms", "8"))
     log.append(made.config(TOPIC, "orders", "segment.ms", "9"))
     log.append(made.config(TOPIC, "orders", "segment.ms", None))
+    log.append(*(made.partition(ORDERS, number) for number in range(3)), made.partition(USERS, 0))
     found = read(log)
     assert found.topics == {"orders": ORDERS, "users": USERS}
+    assert found.partitions == {ORDERS: 3, USERS: 1}
     assert found.configs == {
         (TOPIC, "orders"): {"retention.ms": "-1"},
         (TOPIC, "users"): {"retention.ms": "5"},
@@ -43,6 +45,7 @@ def test_topics_and_settings(tmp_path: Path) -> None:
     log.append(made.removed(USERS))
     found = read(log)
     assert found.topics == {"orders": ORDERS}
+    assert found.partitions == {ORDERS: 3}
     assert (TOPIC, "users") not in found.configs
 
 
@@ -83,14 +86,15 @@ def test_what_the_snapshot_holds_is_not_replayed(tmp_path: Path) -> None:
 
 def test_transactions_count_when_they_have_ended(tmp_path: Path) -> None:
     log = MetadataLog(tmp_path)
-    log.append(made.begin(), made.topic("orders", ORDERS), ORDERS_KEPT)
+    log.append(made.begin(), made.topic("orders", ORDERS), made.partition(ORDERS, 0), ORDERS_KEPT)
     assert read(log) == Metadata()
     log.append(made.end())
     assert read(log).topics == {"orders": ORDERS}
-    log.append(made.begin(), made.removed(ORDERS))
+    log.append(made.begin(), made.partition(ORDERS, 1), made.removed(ORDERS))
     log.append(made.abort())
     log.append(made.topic("users", USERS))
     assert read(log).topics == {"orders": ORDERS, "users": USERS}
+    assert read(log).partitions == {ORDERS: 1}
 
 
 def filled(tmp_path: Path) -> MetadataLog:
@@ -195,15 +199,15 @@ def test_known_records_that_are_not_needed_are_skipped(tmp_path: Path) -> None:
     ],
 )
 def test_records_of_a_later_kafka(tmp_path: Path, record: bytes, what: str) -> None:
-    """The others count, before and after it."""
+    """The others count, before and after it, and a PartitionRecord of any version."""
     log = MetadataLog(tmp_path)
     log.append(made.metadata_version(30), made.topic("orders", ORDERS))
     log.append(record)
-    log.append(made.topic("__consumer_offsets", USERS), made.partition(USERS, 4))
+    log.append(made.topic("users", USERS), bytes([1, 3, 99]) + made.partition(USERS, 4)[3:])
     log.append(made.metadata_version(31), made.later(112, 0))
     found = read(log)
-    assert found.topics == {"orders": ORDERS, "__consumer_offsets": USERS}
-    assert found.offsets_partitions == {USERS: 5}
+    assert found.topics == {"orders": ORDERS, "users": USERS}
+    assert found.partitions == {USERS: 5}
     assert found.version == 31
     assert found.later is not None
     assert what in found.later

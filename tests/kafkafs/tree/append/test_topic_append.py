@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.handles import Handle
-from storage import Record
-from storage.errors import InvalidRecord, LogClosed, RecordTooLarge
+from storage import LogManager, Record
+from storage.errors import InvalidRecord, LogClosed, RecordTooLarge, UnknownTopicOrPartition
 from storage.files import Files
 from storage.log.partitioner import STAY_BYTES
 from storage.segment.reader import SegmentReader
+from tests import metadata_log as made
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, sync
 from tests.murmur2 import partition_of
 from tests.storage.logs import values
@@ -171,6 +172,24 @@ def test_a_partition_that_is_made_while_it_is_open(tree: Tree, keyed: Handle) ->
     keyed.write(0, b"after\n")
     assert values(tree.log(partition=1)) == [b"before"]
     assert values(tree.log(partition=4)) == [b"after"]
+
+
+def test_other_directories_have_the_last_partitions(tmp_path: Path) -> None:
+    """The broker's metadata log lists them: a key belongs to the same partition as for Kafka."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        topic_id = manager.create_topic("t", 2).id
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    topic = made.topic("t", topic_id), *(made.partition(topic_id, n) for n in range(PARTITIONS))
+    made.MetadataLog(data).append(*topic)
+    with a_tree(data) as tree:
+        keyed = tree.open("t/.kv/append", APPEND)
+        for number in range(2):
+            keyed.write(0, keys_of(number, 1)[0] + b"\there\n")
+        with pytest.raises(UnknownTopicOrPartition, match="partition 3 of 4"):
+            keyed.write(0, keys_of(0, 1)[0] + b"\there\n" + keys_of(3, 1)[0] + b"\tnot here\n")
+        assert shown(tree) == [[b"here"], [b"here"]]
 
 
 # -- all or nothing ------------------------------------------------------------------------------
