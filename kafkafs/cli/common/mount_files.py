@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -110,14 +110,30 @@ class MountFiles:
 
 
 @contextmanager
-def opened_files(address: Address, needed: str = "") -> Iterator[MountFiles]:
-    """The files of the mount, or of the tree. `needed`: see `mount_to_read`."""
+def opened_files(
+    address: Address, needed: str = "", isolation: str | None = None
+) -> Iterator[MountFiles]:
+    """The files of the mount, or of the tree. `needed`: see `mount_to_read`. `isolation`: use the
+    mount only if it has this one; None: any.
+    """
     mount = mount_to_read(address, needed)
     if mount is not None:
-        yield MountFiles(mount)
-        return
-    with opened_tree(address.data_dir) as tree:
+        files = MountFiles(mount)
+        if isolation in (None, _isolation_of(files)):
+            yield files
+            return
+    with opened_tree(address.data_dir, isolation or READ_COMMITTED) as tree:
         yield MountFiles(tree)
+
+
+def _isolation_of(files: MountFiles) -> str:
+    """The isolation of a mount; the default one if only other users may read its options."""
+    with suppress(PermissionError):
+        for line in files.read(".kafkafs", "config").splitlines():
+            name, _, value = line.partition("=")
+            if name == "isolation":
+                return value
+    return READ_COMMITTED
 
 
 _AGAIN_S = 0.1

@@ -130,7 +130,7 @@ def command(
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
     _check_view(view, where)
-    if where is not None or isolation != READ_COMMITTED:
+    if where is not None:
         from kafkafs.views import TEXT_VIEWS
 
         with (
@@ -138,14 +138,14 @@ def command(
             _writer(decoding, MountFiles(tree).opened) as write,
         ):
             for topic, number, point in found:
-                if where is None:
-                    _print_file(MountFiles(tree).opened, topic, number, view, point, write)
-                    continue
                 for _, batch in scan(tree, topic, number, view, point, where).batches:
                     if batch is not None:
                         write(topic, text_of(TEXT_VIEWS[view](), batch))
         return
-    with opened_files(address) as files, _writer(decoding, files.opened) as write:
+    with (
+        opened_files(address, isolation=isolation) as files,
+        _writer(decoding, files.opened) as write,
+    ):
         for topic, number, point in found:
             _print_file(files.opened, topic, number, view, point, write)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -20,6 +20,7 @@ from storage.groups.offset_records import Committed
 from storage.log.append import append_batches
 from storage.record.batch import decode_plain
 from storage.record.plain import recompress
+from tests.kafkafs.cli.conftest import Place
 from tests.storage import old_logs
 from tests.storage.compaction import cleaned
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, write_settings
@@ -27,6 +28,7 @@ from tests.storage.split.test_narrow import build_words
 from tests.storage.transactions import Client
 
 VIEWS = ("values", "kv", "jsonl")
+ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
 def cat(data: Path, place: str, *more: str) -> bytes:
@@ -150,6 +152,20 @@ def test_uncommitted_records(tmp_path: Path) -> None:
         assert b"lost" in whole
         assert b"open" in whole
         assert cat(tmp_path, "t", *more, "--where", "offset >= 0") == whole
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("option", [(), ("-o", "isolation=read_uncommitted")])
+def test_a_mount_that_has_another_isolation(place: Place, option: Sequence[str]) -> None:
+    """It changes nothing, whether the mount or its directory is given."""
+    transactional(place.data)
+    found = {each: cat(place.data, "t", "--isolation", each) for each in ISOLATIONS}
+    assert b"lost" in found["read_uncommitted"]
+    place.mount(*option)
+    for where in (place.data, place.path):
+        assert cat(where, "t") == found["read_committed"]
+        for isolation, text in found.items():
+            assert cat(where, "t", "--isolation", isolation) == text
 
 
 @pytest.mark.parametrize("condition", ["offset >= 0", "value in ('kept', '1', '3', '4', '5')"])
