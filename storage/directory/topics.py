@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
@@ -237,3 +237,9 @@ class Topics(dict[str, Topic]):
     def faulty(self) -> list[TopicPartition]:
         """The partitions that exist and could not be opened."""
         return [(topic.name, number) for topic in list(self.values()) for number in topic.faults]
+
+    def check_open(self, wants: Callable[[str, int], bool]) -> None:
+        """Check that all wanted partitions are open. Errors: FaultyPartition."""
+        for topic, partition in self.faulty:
+            if wants(topic, partition):
+                self[topic].check(partition)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from kafkafs.spark.jobs import chart, export, export_state
 from kafkafs.spark.jobs.range_stats import WIDTHS_MS, RangeStats
-from kafkafs.spark.jobs.selection import Selection
+from kafkafs.spark.jobs.selection import EVERYTHING, Selection
 from kafkafs.spark.jobs.session import reason
 from kafkafs.spark.jobs.stats_report import TopicStats
 from storage import LogManager
-from storage.errors import InvalidConfig
+from storage.errors import FaultyPartition, InvalidConfig
 from storage.record.batch import Record, encode
 from storage.record.columns._columns import decode_columns
-from tests.storage.logs import NOW_MS
+from tests.storage.logs import NOW_MS, opened
 
 GAP_MS = 5000
 Item = tuple[int, int, bytes | None, bytes | None]
@@ -142,6 +142,19 @@ def test_an_export_knows_its_data_directory_from_anywhere(
     for name in (out, f"file://{out}"):
         with pytest.raises(InvalidConfig, match="of other data"):
             export.plan("data", name)
+
+
+def test_a_job_does_not_leave_out_a_partition_that_cannot_be_opened(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 2)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    path.unlink()
+    path.symlink_to("elsewhere")
+    with LogManager.open(str(tmp_path), read_only=True, keeps_faulty=True) as manager:
+        with pytest.raises(FaultyPartition, match="symbolic link"):
+            EVERYTHING.logs(manager)
+        (log,) = Selection((("t", 1),)).logs(manager)
+        assert log is manager.log("t", 1)
 
 
 def test_an_export_of_topics_and_partitions(tmp_path: Path) -> None:

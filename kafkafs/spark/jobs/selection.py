@@ -68,7 +68,8 @@ class Selection(NamedTuple):
         return self.check(data_location(path))
 
     def logs(self, manager: LogManager) -> list[Log]:
-        """Return the chosen logs, by topic and partition."""
+        """Return the chosen logs, by topic and partition. FaultyPartition."""
+        manager.topics.check_open(self.wants)
         logs = (log for log in manager.logs() if self.wants(log.topic, log.partition))
         return sorted(logs, key=lambda log: (log.topic, log.partition))
 

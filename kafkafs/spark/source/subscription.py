@@ -71,9 +71,7 @@ class SubscribedLogs:
             assert self._opened is not None
         wants = self._options.subscription.wants_partition
         topics = self._opened.manager.topics
-        for topic, partition in topics.faulty:
-            if wants(TopicPartition(topic, partition)):
-                topics[topic].check(partition)
+        topics.check_open(lambda *name: wants(TopicPartition(*name)))
         return {
             name: log
             for log in topics.logs()
