@@ -60,6 +60,9 @@ class DirectoryFollower:
         self._followers: dict[Log, LogFollower] = {}
         self._names_seen: int | None = None
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
+        path = os.path.join(manager.path, paths.HIGH_WATERMARKS)
+        if until_high_watermark and not self._files.exists(path):
+            _log.warning("%s does not exist: no records are read until a broker writes it", path)
         self._log_starts = _Offsets(manager, paths.LOG_STARTS)
         # The partitions whose log start may have to move.
         self._starting: set[TopicPartition] = set()

@@ -295,7 +295,7 @@ def test_a_log_that_ends_inside_a_batch(tmp_path: Path) -> None:
     assert values(read([skipping])) == [b"a", b"b"]
 
 
-def test_what_replicas_may_not_have_yet(tmp_path: Path) -> None:
+def test_what_replicas_may_not_have_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(tmp_path) as manager:
         (log,) = manager.create_topic("t", 1).partitions.values()
         append(log, b"a")
@@ -303,6 +303,13 @@ def test_what_replicas_may_not_have_yet(tmp_path: Path) -> None:
         append(log, b"b")
         assert values(batch(tmp_path, untilHighWatermark="true")) == [b"a"]
         assert values(batch(tmp_path)) == [b"a", b"b"]
+        assert not caplog.messages
+        path = tmp_path / "replication-offset-checkpoint"
+        path.unlink()
+        assert values(batch(tmp_path, untilHighWatermark="true")) == []
+        assert caplog.messages == [
+            f"{path} does not exist: no records are read until a broker writes it"
+        ]
 
 
 def test_remarks_are_made_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
