@@ -45,7 +45,7 @@ from storage.record.header import (
 from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.recovery.promises import PartitionFiles
-from storage.segment.batch_check import Check, Part, sound_batch
+from storage.segment.batch_check import Check, Part, check_part, sound_batch
 from storage.segment.cut import Cut, cut_end, cut_tail
 from storage.segment.damage import Damage
 from storage.segment.reader import SegmentReader
@@ -55,6 +55,7 @@ from storage.segment.walk import buffered, feed
 from storage.segment.writer import SegmentWriter
 from storage.state.manifest_file import ManifestEntry
 from storage.state.producer_state import ProducerBatch
+from storage.task import Task
 
 #: The content of an offset index that is being rebuilt: no sound one has this length.
 BEGUN = b"\0"
@@ -434,6 +435,9 @@ class SegmentLoader:
                 position=rebuild.position,
                 offset=rebuild.next_offset,
             )
+        latest = rebuild.max_timestamp, rebuild.max_timestamp_offset
+        if reason is not None and not may_cut and size > rebuild.position:
+            latest = max(latest, self._latest_after_damage(), key=lambda found: found[0])
         # First: while they are there, a start takes a cut segment for one that has lost its end.
         later = self.take_out_later() if result.damaged else []
         if writable and not may_cut:
@@ -456,12 +460,35 @@ class SegmentLoader:
         result.scan = self.scan
         result.faults += [str(place.error(path)) for place in self.places]
         found = SegmentSummary.of(rebuild, size, self.mtime_ns)
+        found = found._replace(max_timestamp=latest[0], max_timestamp_offset=latest[1])
         if self.start.position and self.first is not None:
             found = found._replace(first_timestamp=self.first.max_timestamp)
         segment.restore(found)
         segment.damages = segment.reported_damages = tuple(self.places)
         for place in self.places:
             segment.checked_ranges.add(place.start, place.end, place.next_offset)
+
+    def _latest_after_damage(self) -> tuple[int, int]:
+        """Return the largest timestamp of the sound batches of a flushed segment after the damage
+        at which the walk ended, and the last offset of its first batch; (-1, -1) without any.
+        """
+        segment, rebuild, following = self.segment, self.rebuild, self.following
+        assert following is not None
+        part = Part(
+            *(segment.base_offset, rebuild.position, rebuild.next_offset, self.size),
+            self.partition.config.max_message_bytes,
+            limit=following,
+        )
+        if self._has_file(paths.INDEX) and segment.offset_index.is_sound:
+            part = part._replace(named=segment.offset_index.position_after)
+        damages = check_part(buffered(self.files, self.fd), part, Task()).damages
+        ends = [*(place.start for place in damages[1:]), self.size]
+        batches = (
+            (header.max_timestamp, header.last_offset)
+            for place, end in zip(damages, ends, strict=True)
+            for _, header in segment.headers(place.end, end)
+        )
+        return max(batches, key=lambda found: found[0], default=(-1, -1))
 
     def _is_out_of_reach(self, following: int) -> bool:
         """Return whether no segment that begins at this one's end could have the first batch of the

@@ -113,6 +113,26 @@ def test_a_cut_time_index_that_is_only_read_hides_no_timestamp(
         assert path.read_bytes() == good[:size]
 
 
+@pytest.mark.parametrize("writable", [True, False])
+@pytest.mark.parametrize("index", [paths.INDEX, paths.TIMEINDEX])
+def test_timestamps_after_damage_count(
+    segment: Segment, tmp_path: Path, index: str, *, writable: bool
+) -> None:
+    """Otherwise retention deletes the segment early, and searches by time leave it out."""
+    at = starts(segment)[3]
+    path = Path(segment.log_path)
+    data = bytearray(path.read_bytes())
+    data[at + 70] ^= 1
+    path.write_bytes(data)
+    (tmp_path / f"{BASE:020}{index}").unlink()
+    found = loaded(tmp_path, recovery_point=FOLLOWING, writable=writable)
+    (fault,) = found.faults
+    assert "CRC" in fault
+    assert (found.segment.size, found.segment.next_offset) == (segment.size, FOLLOWING)
+    assert found.segment.max_timestamp == segment.max_timestamp
+    assert found.segment.max_timestamp_offset == segment.max_timestamp_offset
+
+
 def test_a_torn_last_batch_is_told_from_damage(segment: Segment, tmp_path: Path) -> None:
     last = starts(segment)[-1]
     os.truncate(segment.log_path, last + 70)
