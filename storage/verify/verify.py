@@ -5,8 +5,8 @@ checkpoints must be readable and not exceed the logs. Files that an interrupted 
 deletion, a cleaner or recovery left beside them are reported as leftovers, and are no fault.
 
 If the writer was killed, the next start recovers unflushed bytes. Indexes and snapshots that it
-rebuilds from the log are leftovers, too. It also finishes a decided swap, and rebuilds the indexes
-of its segments: the logs are read as that start leaves them.
+rebuilds from the log are leftovers, too. Any start finishes a decided swap, and rebuilds the
+indexes of its segments: the logs are read as that start leaves them.
 
 The directory may be a running broker's, or mounted. Then the present work of its writer is no
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again; a
@@ -260,13 +260,12 @@ class _Directory:
     def _fault(
         self, path: str, reason: str, offset: int | None = None, *, is_rebuilt: bool = False
     ) -> None:
-        self._add(Fault(path, reason, offset=offset), is_rebuilt=is_rebuilt)
+        fault = Fault(path, reason, offset=offset)
+        self._add(fault, is_rebuilt=is_rebuilt and self.was_killed)
 
     def _add(self, fault: Fault, *, is_rebuilt: bool) -> None:
-        """Report a fault; if the next start repairs it (`is_rebuilt`), it is a leftover of a
-        kill.
-        """
-        if is_rebuilt and self.was_killed:
+        """Report a fault; if the next start repairs it (`is_rebuilt`), it is a leftover."""
+        if is_rebuilt:
             self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
         else:
             self.report.faults.append(fault)
@@ -312,7 +311,7 @@ class _Directory:
             self.name_left_over(directory, file)
         swapping = {paths.base_offset_of(file) for file in names if file.endswith(paths.SWAP)}
         swapped: frozenset[int] = frozenset()
-        if self.was_killed and swapping:
+        if not self.is_live and swapping:
             try:
                 names, swapped = as_if_finished(self.files, directory, names)
             except StorageError as error:
@@ -340,7 +339,7 @@ class _Directory:
                 self.is_live,
                 renamed=paths.SWAP if base in swapped else "",
                 was_killed=self.was_killed,
-                is_swapping=self.was_killed and base in swapping,
+                is_swapping=not self.is_live and base in swapping,
             )
             for base in bases
         ]
@@ -370,9 +369,9 @@ class _Directory:
                     and fault.offset < recovery_point
                 )
                 is_rebuilt = following >= recovery_point and not is_kept
-                is_rebuilt = name.endswith(paths.INDEX_SUFFIXES) and (
-                    is_rebuilt or self._is_rebuilt(place)
-                )
+                is_rebuilt = self.was_killed and (is_rebuilt or self._is_rebuilt(place))
+                is_rebuilt |= place.is_swapping
+                is_rebuilt &= name.endswith(paths.INDEX_SUFFIXES)
                 self._add(fault, is_rebuilt=is_rebuilt)
             end = max(end, verified.next_offset)
             listed.sound_sizes[place.base_offset] = verified.sound_size
@@ -382,10 +381,8 @@ class _Directory:
 
     def _is_rebuilt(self, place: SegmentPlace) -> bool:
         """Return whether the next start rebuilds a flushed segment's indexes, because a kill has
-        interrupted a swap of it, or a rebuild (`recovery.segment`).
+        interrupted a rebuild (`recovery.segment`).
         """
-        if place.is_swapping:
-            return True
         try:
             return self.files.file_stat(place.path(paths.INDEX)).st_size == len(BEGUN)
         except FileNotFoundError:

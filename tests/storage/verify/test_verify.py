@@ -391,7 +391,6 @@ def test_what_is_left_over_is_named_and_is_no_fault(tmp_path: Path) -> None:
         "t-0/00000000000000000000.log.200.cut",
         "t-0/00000000000000000000.log.deleted",
         "t-0/00000000000000000000.index.cleaned",
-        "t-0/00000000000000000000.log.swap",
         "t-0/00000000000000099999.index",
         "t-0/00000000000000099999.words",
         "recovery-point-offset-checkpoint.tmp",
@@ -413,6 +412,35 @@ def test_what_is_left_over_is_named_and_is_no_fault(tmp_path: Path) -> None:
     assert [os.path.basename(item.path) for item in asked.left_over] == [
         "x-0.0123456789abcdef0123456789abcdef-delete"
     ]
+
+
+def test_a_swap_that_a_clean_stop_has_left_is_read_as_the_next_start_leaves_it(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path)
+    log = segments(tmp_path, ".log")[1]
+    swapped = [log, log.with_suffix(".index"), log.with_suffix(".timeindex")]
+    for path in swapped:
+        path.rename(f"{path}.swap")
+    found = checked(tmp_path)
+    assert found.faults == []
+    assert [Path(item.path) for item in found.left_over] == sorted(
+        Path(f"{path}.swap") for path in swapped
+    )
+    # A kill has renamed only the offset index. The start removes it, and builds it from the log.
+    Path(f"{swapped[1]}.swap").rename(swapped[1])
+    found = checked(tmp_path)
+    assert found.faults == []
+    left = {item.reason for item in found.left_over}
+    assert left == {
+        "part of a decided swap; the next start completes it",
+        "the file is missing: the next start rebuilds it",
+    }
+    records = found.records
+    with opened(tmp_path):
+        pass
+    found = checked(tmp_path)
+    assert (found.faults, found.left_over, found.records) == ([], [], records)
 
 
 def test_gaps_of_a_mirror_are_no_faults(tmp_path: Path) -> None:
