@@ -28,6 +28,7 @@ from typing import TypeVar
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.control.topic_commands import create_line
 from kafkafs.tree.files.group_names import file_name, is_shown
+from kafkafs.tree.owner.adopt_file import LONGEST_LINE
 from kafkafs.tree.partition.partitions import keeping_history
 from storage import paths
 from storage.adopt.adoptions import NeededTopics
@@ -296,7 +297,13 @@ class _Client:
                     owner.pid,
                     path=self.directory,
                 ) from None
-            if error.errno in (errno.EINVAL, errno.EMSGSIZE):
+            if error.errno == errno.EMSGSIZE:
+                raise InvalidRecord(
+                    f"the request is too long for the daemon ({LONGEST_LINE >> 20} MiB at most): "
+                    "it names too many staged files. Write with fewer tasks, or smaller batches",
+                    path=self.directory,
+                ) from None
+            if error.errno == errno.EINVAL:
                 log = os.path.join(owner.mount, ".kafkafs", "log")
                 raise InvalidRecord(
                     f"the daemon does not understand the request; see {log!r}",

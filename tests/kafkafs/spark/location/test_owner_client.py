@@ -26,6 +26,7 @@ from kafkafs.spark.location.owner_client import (
     create_topic,
     partitions_of,
 )
+from kafkafs.tree.owner.adopt_file import LONGEST_LINE
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest
 from storage.directory.lock import alone
@@ -478,6 +479,9 @@ def test_a_daemon_that_does_not_understand(data: str, tmp_path: Path) -> None:
         with pytest.raises(InvalidRecord, match="does not understand the request"):
             ask_owner(data, unknown, request(data, 0, b"a"))
         assert "an object with one of adopt" in mount.events()
+        long = dataclasses.replace(ADOPT, encode=lambda _: " " * LONGEST_LINE)
+        with pytest.raises(InvalidRecord, match=r"\(64 MiB at most\): it names too many staged"):
+            ask_owner(data, long, request(data, 0, b"a"))
 
 
 @pytest.mark.programs
