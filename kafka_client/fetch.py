@@ -219,7 +219,9 @@ class Fetcher:
             raise BrokerError(code, f"broker {self.connection.address}")
         self._session_id = answer["sessionId"]
         self._session_epoch = self._session_epoch % _LAST_EPOCH + 1 if self._session_id else 0
-        self.is_quiet = not answer["responses"] and not self._changed
+        # A broker that throttles answers without partitions, though they may have news.
+        is_empty = not answer["responses"] and not answer["throttleTimeMs"]
+        self.is_quiet = is_empty and not self._changed
         try:
             return [
                 self._take(TopicPartition(name, each["partitionIndex"]), each)

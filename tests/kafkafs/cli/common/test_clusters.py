@@ -384,6 +384,20 @@ def test_a_new_leader_is_waited_for(
     )
 
 
+def test_a_broker_that_throttles_is_asked_again_over_the_same_connection(broker: OneBroker) -> None:
+    """So the pause is kept. Its answers have no partitions, though it has records."""
+    fetch, left = broker.fetch, 3
+
+    def throttled(version: int, data: Struct) -> Struct:
+        nonlocal left
+        left -= 1
+        return {"throttleTimeMs": 50} if left >= 0 else fetch(version, data)
+
+    broker.answers["Fetch"] = throttled
+    assert call(broker, "cat").stdout == lines()
+    assert broker.connections == 2
+
+
 def test_another_history_is_reported(broker: OneBroker) -> None:
     fetch = broker.fetch
 
