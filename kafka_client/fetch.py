@@ -118,6 +118,9 @@ class Fetcher:
 
     def add(self, partition: TopicPartition, position: Position) -> None:
         """Fetch a partition from a position on."""
+        if not self._positions:
+            # A connection that was not used may have been closed.
+            self.answered_at = time.monotonic()
         self._move(partition, position)
         if position.last_epoch != NO_EPOCH:
             self._uncompared[partition] = position

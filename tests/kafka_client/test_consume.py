@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -203,6 +204,25 @@ def test_a_silent_broker_has_a_time_limit_of_its_own(
     brokers[1].answers["Fetch"] = lead(1)
     consumer.add(ONE, Position(3))
     get(consumer, ONE)
+
+
+def test_a_connection_that_was_closed_while_no_partition_needed_it(
+    monkeypatch: pytest.MonkeyPatch, brokers: list[FakeBroker], consumer: Consumer
+) -> None:
+    """Its last answer is older than the time limit."""
+    limit_s = 0.5
+    monkeypatch.setattr(consume_module, "TIMEOUT_S", limit_s)
+    get(consumer, ONE)
+    consumer.drop(ONE)
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        get(consumer, ZERO, 1)
+    brokers[1].hang_up()
+    consumer.add(ONE, Position(3))
+    found: list[Fetched] = []
+    while not found:
+        found = [each for each in consumer.poll() if each.partition == ONE]
+    assert [each.error for each in found] == [None]
 
 
 def test_a_partition_is_fetched_from_another_position(
