@@ -90,8 +90,9 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
         places = [(str(each["topic"]), str(each["partition"])) for each in found]
         gaps = [(*place, gap) for place in places for gap in gaps_of(files, *place)]
         topics = dict.fromkeys(topic for topic, _ in places)
-        settings = {topic: settings_of(files, topic)[1] for topic in topics}
         notes = notes_of(logs, files.table(".kafkafs", "topics")[1], mirror)
+        known = {topic: settings_of(files, topic, notes) for topic in topics}
+        settings = {topic: each[1] for topic, each in known.items() if each is not None}
     of_source = {} if mirror is None else mirror.settings
     of_source = {topic: given for topic, given in of_source.items() if topic in topics}
     columns = _COLUMNS if mirror is None else (*_COLUMNS, *MIRROR_COLUMNS)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.cli.common.addresses import Address, partitions_at
+from kafkafs.cli.common.ending import failure
 from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.quantities import Size, TimeMs, Value
 
@@ -130,10 +131,23 @@ def gaps_of(files: MountFiles, topic: str, number: str) -> list[Gap]:
     return found
 
 
-def settings_of(files: MountFiles, topic: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings in force, and those set on the topic. Errors: OSError, StorageError."""
+def settings_of(
+    files: MountFiles, topic: str, notes: list[str]
+) -> tuple[dict[str, str], dict[str, str]] | None:
+    """Return the settings in force, and those set on the topic; None if they cannot be read. Then
+    `notes` gets the reason.
+    """
+    from storage.errors import StorageError
+
+    try:
+        lines = files.read(topic, ".config").splitlines()
+    except (OSError, StorageError) as error:
+        failed = failure(error)
+        assert failed is not None
+        notes.append(f"{topic}: the settings cannot be read: {failed.message}")
+        return None
     in_force, given = {}, {}
-    for match in filter(None, map(_SETTING.match, files.read(topic, ".config").splitlines())):
+    for match in filter(None, map(_SETTING.match, lines)):
         in_force[match[2]] = match[3]
         if not match[1]:
             given[match[2]] = match[3]

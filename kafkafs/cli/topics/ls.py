@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import click
@@ -104,7 +103,7 @@ def command(
             hidden = frozenset() if internal else INTERNAL_TOPICS
             lags = None if mirror is None else lags_of(mirror)
             rows = [
-                _row(files, topic, now, before, out)
+                _row(files, topic, now, before, notes, out)
                 | ({} if lags is None else {"lag": lags.get(topic)})
                 for topic in now.facts
                 if topic not in hidden
@@ -155,14 +154,17 @@ def _listing(files: MountFiles) -> _Listing:
 
 
 def _row(
-    files: MountFiles, topic: str, now: _Listing, before: _Listing | None, out: Output
+    files: MountFiles,
+    topic: str,
+    now: _Listing,
+    before: _Listing | None,
+    notes: list[str],
+    out: Output,
 ) -> dict[str, Value]:
     facts = now.facts[topic]
     last = int(facts["last_append"])
-    in_force = None
-    with suppress(OSError):
-        in_force = settings_of(files, topic)[0]
-    kept, limits = _retention(in_force, out)
+    settings = settings_of(files, topic, notes)
+    kept, limits = _retention(None if settings is None else settings[0], out)
     return {
         "topic": topic,
         "partitions": int(facts["partitions"]),

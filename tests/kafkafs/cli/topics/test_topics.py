@@ -20,7 +20,7 @@ from storage.files import Files
 from storage.state import mirror_file
 from storage.state.mirror_file import MirroredPartition, MirrorFile
 from tests.fork_server import KAFKAFS
-from tests.kafkafs.cli.conftest import ROOT, Place
+from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.log_check import check
 from tests.storage.logs import values, write_settings
 from tests.waits import HANG_S, until
@@ -530,3 +530,30 @@ def test_faults_are_listed(place: Place) -> None:
         bad, good = json.loads(done.stdout)["result"]["partitions"]
         assert (bad["bytes"], good["bytes"]) == (None, 0)
     assert run_here("create", place.data, "other").returncode == 0
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_settings_that_cannot_be_read_are_listed(place: Place, is_mounted: bool) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("bad", 1)
+        manager.create_topic("good", 1, settings={"retention.ms": "60000"})
+    path = place.data / "bad-0" / "kafkafs-topic.properties"
+    path.write_text("nonsense\n")
+    if is_mounted:
+        kafkafs("mount", place.data, place.path)
+    reason = f"{place.path}/bad/.config: Input/output error"
+    if not is_mounted:
+        reason = f"line 1: 'nonsense' is not name=value (file {path})"
+    note = f"bad: the settings cannot be read: {reason}"
+    for command in ("ls", "describe"):
+        done = run_here(command, place.data)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"# {note}\n" in done.stdout
+    found = json.loads(run_here("ls", "--json", place.data).stdout)["result"]
+    assert [(row["topic"], row["retention_ms"]) for row in found["topics"]] == [
+        *(("bad", None), ("good", 60_000)),
+    ]
+    found = json.loads(run_here("describe", "--json", place.data).stdout)["result"]
+    assert [row["topic"] for row in found["partitions"]] == ["bad", "good"]
+    assert found["settings"] == {"good": {"retention.ms": "60000"}}
