@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from storage import paths
-from storage.errors import CorruptCheckpoint, StorageError
+from storage.errors import CorruptCheckpoint, StorageError, UnusableFile
 from storage.files import ABANDONED_S, Files
 from storage.kafka07.segment import entry_files
 from storage.recovery.segment import BEGUN
@@ -83,6 +83,7 @@ _ASIDE = {
     "future": "a broker was moving the partition to this directory",
 }
 
+_NO_DIRECTORY = (UnusableFile, NotADirectoryError)
 _ANEW = "the next start rebuilds it"
 _NOT_USED = "searches read the log instead. To build it again: kafkafs words"
 
@@ -112,7 +113,8 @@ def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = Non
         path, files = os.path.realpath(path), Files()
     total = 0
     for directory in _partitions(path, files, wanted):
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+        # It was deleted meanwhile, or is no directory.
+        with contextlib.suppress(FileNotFoundError, *_NO_DIRECTORY):
             for file, _ in files.scan(directory):
                 if paths.is_log(file):
                     total += files.file_stat(os.path.join(directory, file)).st_size
@@ -120,14 +122,17 @@ def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = Non
 
 
 def _partitions(path: str, files: Files, wanted: Wanted | None) -> list[str]:
-    """Return the directories of the wanted partitions in a data directory, or this partition."""
-    entries = files.scan(path)
-    if any(paths.is_log(name) and not is_directory for name, is_directory in entries):
+    """Return the directories of the wanted partitions in a data directory, or this partition.
+
+    A link, or the like, with the name of a partition is among them: opening it is refused, too.
+    """
+    entries = files.listing(path)
+    if any(paths.is_log(name) and kind != "directory" for name, kind in entries):
         return [path]
     return [
         os.path.join(path, name)
-        for name, is_directory in sorted(entries)
-        if is_directory
+        for name, kind in sorted(entries)
+        if kind != "file"
         and paths.is_partition_directory(name)
         and (wanted is None or wanted(*(paths.parse_partition_directory(name) or ("", -1))))
     ]
@@ -306,6 +311,9 @@ class _Directory:
             if self.is_live:
                 return None
             raise
+        except _NO_DIRECTORY as error:
+            self._fault(directory, str(error.strerror))
+            return None
         self.report.partitions += 1
         for file in names:
             self.name_left_over(directory, file)

@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 from storage import paths
 from storage.byte_source import FileSource
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, UnusableFile
 from storage.files import Files
 from storage.index import txn_index
 from storage.kafka07.segment import load_entries
@@ -157,6 +157,8 @@ def verify_piece(
             if not piece.is_live:
                 raise
             return None
+        except UnusableFile as error:
+            return Verified(faults=[Fault(str(error.filename), str(error.strerror))])
         found = None
         if before is not None:
             verified.faults += transaction_faults(piece, before, verified.transactions)

@@ -347,6 +347,26 @@ def test_a_fault_beside_the_log_is_named(tmp_path: Path, damage: Damage) -> None
     assert {fault[0] for fault in found} == {name}
 
 
+@pytest.mark.parametrize("name", ["t-1", "u-0", f"t-0/{0:020}.log", f"t-0/{0:020}.index"])
+def test_a_link_is_a_fault_of_its_partition(tmp_path: Path, name: str) -> None:
+    fill(tmp_path)
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("v", 1).partitions[0], b"one")
+    path, aside = tmp_path / name, tmp_path / "aside"
+    if path.exists():
+        path.rename(aside)
+    else:
+        aside.mkdir()
+    path.symlink_to(aside)
+    reason = "the path contains a symbolic link; links are not followed"
+    found = faults(tmp_path)
+    assert found[0] == (path.name, None, None, reason)
+    assert {fault[0] for fault in found} == {path.name}
+    assert verify(str(tmp_path), wanted=lambda topic, _: topic == "v").faults == []
+    assert verify(str(tmp_path)).records > 0
+    assert log_bytes(str(tmp_path)) > 0
+
+
 def test_a_flushed_abort_without_an_entry_is_a_fault_before_and_after_a_start(
     tmp_path: Path,
 ) -> None:
