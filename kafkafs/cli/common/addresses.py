@@ -461,7 +461,9 @@ def check_places(
     from storage.errors import UnknownTopicOrPartition
     from storage.files import Files
 
-    there = paths.partitions_in(Files().scan(data_dir))
+    # Includes a link, or the like: opening it reports the problem.
+    entries = [(name, kind != "file") for name, kind in Files().listing(data_dir)]
+    there = paths.partitions_in(entries)
     for topic, partition in places:
         if topic not in there:
             partitions = {f"{name}:{number}" for name in there for number in there[name]}

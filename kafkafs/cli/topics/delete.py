@@ -14,6 +14,7 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
     Address,
     check_address,
+    check_places,
     logs_argument,
     mount_to_change,
     settings_at,
@@ -97,12 +98,9 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
 
 def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> None:
-    from storage import paths
-    from storage.files import Files
-
     settings = settings_at(logs.data_dir)
     _check_enabled(settings, logs)
-    partitions = paths.partitions_in(Files().scan(logs.data_dir))
+    partitions = check_places(logs.data_dir, logs.places)
     tiered = tiered_topics(logs)
     found: list[dict[str, Value]] = []
     for topic in topics:

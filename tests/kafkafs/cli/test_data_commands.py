@@ -248,6 +248,27 @@ def test_verify_names_faults_and_changes_nothing(data: Path) -> None:
     assert kafkafs("verify", data / "nothing").returncode == 3
 
 
+def test_a_partition_that_is_a_link_is_not_left_out(data: Path) -> None:
+    (data / "orders-1").rename(data / "aside")
+    (data / "orders-1").symlink_to("aside")
+    (data / "links-0").symlink_to("aside")
+    for topic, partition in (("orders", "orders-1"), ("links", "links-0")):
+        reason = f"kafkafs: {partition}: cannot open: "
+        done = kafkafs("grep", "", data, topic)
+        assert (done.returncode, done.stderr.count(reason)) == (2, 1)
+        done = kafkafs("cat", data, topic)
+        assert (done.returncode, done.stderr.count(reason)) == (3, 1)
+        done = kafkafs("verify", data, topic)
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"{data / partition}: the path contains a symbolic link; ")
+        rows = kafkafs("describe", data, topic).stdout.splitlines()
+        assert [row.split()[:3] for row in rows if row.startswith(topic)][-1] == [
+            *(topic, partition[-1], "-"),
+        ]
+    done = kafkafs("delete", "--dry-run", data, "links")
+    assert done.stdout.startswith("would delete links, 1 partition; ")
+
+
 # -- convert -------------------------------------------------------------------------------------
 
 
