@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kafkafs.cli.common.ending import NOT_DONE, did_you_mean, ended_in_order, open_standard_streams
+from kafkafs.cli.common.ending import did_you_mean, ended_in_order, open_standard_streams
+from kafkafs.cli.common.output import printing_json
 from kafkafs.printable import one_line
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ _CHANGE_DATA = frozenset(
     }
 )
 _CLOSE = 0.75
-_RUN = "kafkafs.run"
 
 
 class LazyGroup(click.Group):
@@ -195,8 +195,6 @@ class LazyGroup(click.Group):
         if given[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, given) is None:
             raise click.UsageError(f"there is no command {given!r}{self._meant(ctx, args)}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            ctx.meta[_RUN] = f"{ctx.command_path} {command.name}", tuple(rest)
         return command.name if command is not None else name, command, rest
 
     def _meant(self, ctx: click.Context, args: Sequence[str]) -> str:
@@ -225,16 +223,8 @@ class LazyGroup(click.Group):
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with ended_in_order():
-                return super().invoke(ctx)
-        except click.ClickException as error:
-            command, words = ctx.meta.get(_RUN, ("", ()))
-            if error.exit_code == NOT_DONE and "--json" in words:
-                from kafkafs.cli.common.output import print_early_failure
-
-                print_early_failure(command, error)
-            raise
+        with ended_in_order(), printing_json(ctx.meta):
+            return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete[:1] == "-":

@@ -15,18 +15,17 @@ give it the status 2.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli.common.ending import FOUND, NOT_DONE, code_of, failure, say, warn
+from kafkafs.cli.common.ending import code_of, failure, say, warn
 from kafkafs.printable import one_line
 from kafkafs.quantities import Size, TimeMs, Value, human_size, local_time
 
@@ -34,7 +33,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 SCHEMA = 1
 """The version of what `--json` prints."""
-_PRINTED = "kafkafs.printed"
+_OUTPUT = "kafkafs.output"
+#: From this exit status on, a signal has ended the command.
+_SIGNALLED = 128
 
 
 class Problem(NamedTuple):
@@ -70,10 +71,17 @@ class Output:
     """Prints the results of a command in the form that its options select."""
 
     def __init__(
-        self, *, as_json: bool = False, epoch: bool = False, in_bytes: bool = False
+        self,
+        command: str = "",
+        *,
+        as_json: bool = False,
+        epoch: bool = False,
+        in_bytes: bool = False,
     ) -> None:
+        """`command`: its path."""
+        self._command = command
         self.as_json = as_json
-        self._epoch = epoch
+        self.epoch = epoch
         self.in_bytes = in_bytes
         self._result: object = None
         self._problems: list[Problem] = []
@@ -141,21 +149,16 @@ class Output:
             warn(reason, wrong=True)
         self.has_failed = True
 
-    def end(self, failure: click.ClickException | None = None, command: str | None = None) -> None:
-        """Print the object of `--json`; nothing without it.
-
-        `failure`: the error that ends the command. `command`: its path; default: the one that runs.
-        """
+    def end(self, failure: click.ClickException | None = None) -> None:
+        """Print the object of `--json`; nothing without it. `failure`: what ends the command."""
         if not self.as_json:
             return
         if failure is not None:
             path, offset, code = getattr(failure, "problem", (None, None, "FAILED"))
             self.problem(failure.message, code, path=path, offset=offset)
-        context = click.get_current_context()
-        context.meta[_PRINTED] = True
         value = {
             "schema": SCHEMA,
-            "command": (command or context.command_path).partition(" ")[2],
+            "command": self._command.partition(" ")[2],
             "result": self._plain(self._result),
             "problems": [each._asdict() for each in self._problems],
         }
@@ -170,7 +173,7 @@ class Output:
         if isinstance(value, Size):
             return str(int(value)) if self.in_bytes else human_size(value)
         if isinstance(value, TimeMs):
-            return str(int(value)) if self._epoch else local_time(value, timespec="seconds")
+            return str(int(value)) if self.epoch else local_time(value, timespec="seconds")
         if isinstance(value, float):
             return f"{value:.3f}".rstrip("0").rstrip(".")
         return str(value).lower() if isinstance(value, bool) else one_line(str(value))
@@ -192,15 +195,51 @@ class Output:
         return local_time(value) if isinstance(value, TimeMs) else value
 
 
-def print_early_failure(command: str, failure: click.ClickException) -> None:
-    """Print the object of `--json` for a command that has failed before it began."""
-    if command.split()[-1] != "dump" and _PRINTED not in click.get_current_context().meta:
-        Output(as_json=True).end(failure, command)
+@contextmanager
+def printing_json(meta: MutableMapping[str, Any]) -> Iterator[None]:
+    """Print the object of `--json` when the command ends. `meta`: that of the click context.
+
+    Nothing is printed if the command line is wrong, or if a signal ends the command.
+    """
+    try:
+        yield
+    except (click.UsageError, click.exceptions.Exit, BrokenPipeError):
+        raise
+    except SystemExit as ended:
+        if ended.code in range(_SIGNALLED):
+            meta.pop(_OUTPUT, Output()).end()
+        raise
+    except Exception as error:
+        failed = failure(error)
+        if failed is None:
+            raise
+        meta.pop(_OUTPUT, Output()).end(failed)
+        raise failed from None
+    meta.pop(_OUTPUT, Output()).end()
 
 
 def objects(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[dict[str, Value]]:
     """Return the rows of a table for `Output.json`."""
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _flag(attribute: str, option: str, text: str) -> Callable[[_F], _F]:
+    """Return an option that sets an attribute of the command's `Output`."""
+
+    def noted(context: click.Context, parameter: click.Parameter, value: bool) -> Output:
+        out: Output = context.meta.setdefault(_OUTPUT, Output(context.command_path))
+        setattr(out, attribute, value)
+        return out
+
+    is_exposed = attribute == "as_json"
+    return click.option(
+        *(option, "out" if is_exposed else attribute),
+        is_flag=True,
+        is_eager=True,  # so that errors of other parameters are printed as JSON, too
+        expose_value=is_exposed,
+        callback=noted,
+        help=text,
+    )
 
 
 def output_options(
@@ -212,45 +251,12 @@ def output_options(
     """
 
     def decorate(function: _F) -> _F:
-        @functools.wraps(function)
-        def with_output(
-            *arguments: Any,
-            as_json: bool,
-            epoch: bool = False,
-            in_bytes: bool = False,
-            **named: Any,
-        ) -> Any:
-            out = Output(as_json=as_json, epoch=epoch, in_bytes=in_bytes)
-            try:
-                returned = function(*arguments, out=out, **named)
-            except (click.UsageError, BrokenPipeError):
-                raise
-            except SystemExit as ended:
-                if ended.code in (None, 0, FOUND, NOT_DONE):
-                    out.end()
-                raise
-            except Exception as error:
-                failed = failure(error)
-                if failed is None:
-                    raise
-                out.end(failed)
-                raise failed from None
-            out.end()
-            return returned
-
-        command: Any = with_output
         if sizes:
-            command = click.option(
-                "--bytes", "in_bytes", is_flag=True, help="Print sizes as numbers of bytes."
-            )(command)
+            function = _flag("in_bytes", "--bytes", "Print sizes as numbers of bytes.")(function)
         if times:
-            command = click.option(
-                "--epoch",
-                is_flag=True,
-                help="Print times as milliseconds since 1970. In JSON, times stay in ISO 8601.",
-            )(command)
+            text = "Print times as milliseconds since 1970. In JSON, times stay in ISO 8601."
+            function = _flag("epoch", "--epoch", text)(function)
         text = f"Print JSON: {content}." if content else "Print JSON."
-        decorated: _F = click.option("--json", "as_json", is_flag=True, help=text)(command)
-        return decorated
+        return _flag("as_json", "--json", text)(function)
 
     return decorate

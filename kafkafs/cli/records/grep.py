@@ -260,10 +260,7 @@ def command(
         bounded = wanted.bounded(needles)
         if bounded is not None and not out.as_json and len(searches) == len(found):
             _name_whole_words(searches, condition, bounded, out)
-    if out.has_failed:
-        out.end()
-        sys.exit(_FAILED)
-    sys.exit(0 if is_found else _NOTHING_FOUND)
+    sys.exit(_FAILED if out.has_failed else 0 if is_found else _NOTHING_FOUND)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def with_json(group: click.Group, prefix: str = "") -> Iterator[str]:
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from with_json(command, f"{prefix}{name} ")
-        elif command is not None and any(each.name == "as_json" for each in command.params):
+        elif command is not None and any(each.name == "out" for each in command.params):
             yield f"{prefix}{name}"
 
 

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kafkafs.cli import main
+from kafkafs.cli import LazyGroup, Section, main
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.quantities import Size, TimeMs, human_size, local_time
 
@@ -41,8 +41,20 @@ def facts(out: Output) -> None:
     out.facts({"size": Size(1 << 20), "last": TimeMs(5), "whole": True, "rate": 1.50, "none": None})
 
 
+class OneCommand(LazyGroup):
+    """`kafkafs` with one command."""
+
+    def __init__(self, command: click.Command) -> None:
+        super().__init__([Section("", "", {str(command.name): ""})])
+        self._only = command
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        return self._only
+
+
 def printed(command: click.Command, *options: str) -> str:
-    done = CliRunner().invoke(command, options, prog_name=f"kafkafs {command.name}")
+    group = OneCommand(command)
+    done = CliRunner().invoke(group, [*group.helps, *options], prog_name="kafkafs")
     assert done.exit_code == 0
     return done.stdout
 

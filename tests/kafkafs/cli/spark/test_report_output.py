@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.output import Output
 from kafkafs.cli.spark.job import print_report
 from kafkafs.quantities import Size, TimeMs, local_time
 from kafkafs.spark.jobs.report import JobReport, Table
@@ -45,13 +43,11 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bytes 1536\n" in text
 
 
-def test_as_json() -> None:
-    @click.command()
-    @output_options()
-    def command(out: Output) -> None:
-        print_report(REPORT, out)
-
-    found = json.loads(CliRunner().invoke(command, ["--json"]).stdout)
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output(as_json=True)
+    print_report(REPORT, out)
+    out.end()
+    found = json.loads(capsys.readouterr().out)
     assert [each["message"] for each in found["problems"]] == ["a fault"]
     assert found["result"] == {
         "job": "stats",
