@@ -29,6 +29,8 @@ from storage.settings.messages import Struct
 #: Timestamps for `list_offsets`.
 LATEST: Final = -1
 EARLIEST: Final = -2
+#: The first offset that is not in remote storage only.
+EARLIEST_LOCAL: Final = -4
 
 # The resource type of a topic, and the source of a setting that is set on it.
 _TOPIC: Final = 2
@@ -66,7 +68,8 @@ class Offset(NamedTuple):
 def list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], *, committed: bool = False
 ) -> dict[TopicPartition, Offset | ClientError]:
-    """Return the first offset with at least a timestamp in ms, or LATEST or EARLIEST.
+    """Return the first offset with at least a timestamp in ms, or LATEST, EARLIEST or
+    EARLIEST_LOCAL.
 
     `committed`: the latest is the last stable offset. Errors: ClientError.
     """

@@ -27,6 +27,7 @@ from kafka_client.fetch import Fetched, Position
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import (
     EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
     Committed,
     Offset,
@@ -190,6 +191,7 @@ def test_offsets_are_found_by_time(cluster: Cluster) -> None:
     found = list_offsets(cluster, {ORDERS: T + 5, started: EARLIEST, gone: LATEST})
     assert found[ORDERS] == Offset(5, 0, T + 5)
     assert found[started] == Offset(7, 0)
+    assert list_offsets(cluster, {started: EARLIEST_LOCAL})[started] == Offset(7, 0)
     assert isinstance(error := found[gone], BrokerError)
     assert error.name == "UNKNOWN_TOPIC_OR_PARTITION"
 

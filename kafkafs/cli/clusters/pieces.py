@@ -16,8 +16,8 @@ from kafka_client.connection import TIMEOUT_S
 from kafka_client.consume import Consumer
 from kafka_client.errors import BrokerError, BrokerUnreachable
 from kafka_client.fetch import NO_EPOCH, Fetched, Position
-from kafka_client.requests import EARLIEST, Offset, list_offsets
-from kafkafs.cli.common.clusters import reason_of
+from kafka_client.requests import EARLIEST, EARLIEST_LOCAL, Offset, list_offsets
+from kafkafs.cli.common.clusters import offsets_of, reason_of
 
 _FETCH_BYTES: Final = 4 << 20
 # A few offsets, and the size of a fetch for them.
@@ -129,10 +129,12 @@ class ClusterReader:
             return part.end is not None
         if each.records:
             return False
-        if (each.last_stable_offset if self.committed else each.high_watermark) >= part.end:
+        end = each.last_stable_offset if self.committed else each.high_watermark
+        if end >= part.end and not self._is_remote(each.partition, part.start):
             # None are left before the end, as after compaction.
             return True
-        # A new leader may have to ask the other replicas for their ends.
+        # A new leader may have to ask the other replicas for their ends. A leader that gets no
+        # answer from its remote storage in time sends no records.
         if time.monotonic() - part.moved_at < TIMEOUT_S:
             time.sleep(PAUSE_S)
             return False
@@ -141,6 +143,11 @@ class ClusterReader:
             " which the cluster had"
         )
         return True
+
+    def _is_remote(self, partition: TopicPartition, offset: int) -> bool:
+        """Return whether the leader has an offset in remote storage only. Errors: ClientError."""
+        found = offsets_of(self.cluster, [partition], EARLIEST_LOCAL, self.report)
+        return found.get(partition, offset) > offset
 
     def _position(self, partition: TopicPartition, part: _Part) -> Position:
         topic = partition.topic

@@ -62,7 +62,7 @@ class OneBroker(FakeBroker):
         }
         # The aborted transactions: producer, first and last offset.
         self.aborted: list[tuple[int, int, int]] = []
-        self.log_start = 0
+        self.log_start = self.local_start = 0
         self.partitions = 1
         self.produced: list[bytes] = []
         self.answers |= {
@@ -104,7 +104,8 @@ class OneBroker(FakeBroker):
 
     def _list_offsets(self, _version: int, data: Struct) -> Struct:
         def offset(part: Struct) -> Struct:
-            found = self.log_start if part["timestamp"] == -2 else COUNT
+            starts = {-2: self.log_start, -4: self.local_start}
+            found = starts.get(part["timestamp"], COUNT)
             return {"partitionIndex": part["partitionIndex"], "offset": found, "leaderEpoch": 0}
 
         return {
@@ -396,6 +397,36 @@ def test_a_broker_that_throttles_is_asked_again_over_the_same_connection(broker:
     broker.answers["Fetch"] = throttled
     assert call(broker, "cat").stdout == lines()
     assert broker.connections == 2
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_records_in_remote_storage_are_waited_for(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    """If the remote storage is slow, an answer has no records. The wait has a limit."""
+    fetch, left = broker.fetch, 2
+    broker.local_start = 30
+
+    def slow(version: int, data: Struct) -> Struct:
+        nonlocal left
+        answer = fetch(version, data)
+        if data["topics"][0]["partitions"][0]["fetchOffset"] >= 10 and left > 0:
+            left -= 1
+            answer["responses"][0]["partitions"][0]["records"] = b""
+        return answer
+
+    broker.answers["Fetch"] = slow
+    done = call(broker, "cat", "--isolation", isolation)
+    assert (done.exit_code, done.stdout, left) == (0, lines(), 0)
+    quickly(monkeypatch)
+    left = 1_000_000
+    done = call(broker, "cat", "--isolation", isolation)
+    assert (done.exit_code, done.stdout) == (3, lines(0, 10))
+    assert "the leader does not show offsets 10 to 39" in done.stderr
+    # Otherwise none are left, as after compaction.
+    broker.local_start = 10
+    done = call(broker, "cat", "--isolation", isolation)
+    assert (done.exit_code, done.stdout) == (0, lines(0, 10))
 
 
 def test_another_history_is_reported(broker: OneBroker) -> None:
