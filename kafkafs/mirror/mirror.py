@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ _SETTINGS_EACH: Final = 6
 _GROUPS_EACH: Final = 3
 # Of a partition in an answer: a small answer costs as much work in Python as a large one.
 _FETCH_BYTES: Final = 4 << 20
+# A duty.
+_WRITING: Final = f"writing of {paths.MIRROR}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +271,14 @@ class Mirror:
     ) -> None:
         """Write the starts of copies, and name the partitions that have none yet. If a topic was
         created again, and the copy of the old one cannot be renamed, the copy gets no partitions.
+        Errors: OSError; the copies have no starts yet.
         """
+        status = self.facts.status
+        ids, partitions = dict(status.ids), dict(status.partitions)
         offsets = {
             each: offset
             for each, offset in offsets.items()
-            if not topics.is_another(self.facts.status, metadata.topics[each.topic])
+            if not topics.is_another(status, metadata.topics[each.topic])
         }
         for each in self._without_start - offsets.keys():
             self.facts.end_fault(str(each))
@@ -284,11 +289,12 @@ class Mirror:
                 self.facts.add_fault(str(each), f"{each}: waits: {rules.reason_of(offset)}")
                 continue
             self.facts.end_fault(str(each))
-            topic_id = topics.id_text(metadata.topics[each.topic].id)
-            self.facts.status.ids.setdefault(each.topic, topic_id)
-            self.facts.status.partitions[each] = MirroredPartition(start=offset)
-        if is_first or offsets.keys() & self.facts.status.partitions.keys():
-            mirror_file.write(files, self._path, self.facts.status)
+            ids.setdefault(each.topic, topics.id_text(metadata.topics[each.topic].id))
+            partitions[each] = MirroredPartition(start=offset)
+        if is_first or partitions.keys() > status.partitions.keys():
+            changed = replace(status, ids=ids, partitions=partitions)
+            mirror_file.write(files, self._path, changed)
+            status.ids, status.partitions = ids, partitions
 
     def _create(self, metadata: Metadata) -> None:
         """Create the topics and partitions that are missing here, and read from all."""
@@ -336,14 +342,17 @@ class Mirror:
             wanted = topics.wanted(found.metadata, self.facts.patterns)
             if topics.created_again(self._manager.files, self._path, self.facts.status, wanted):
                 return True
-            self._add_starts(self._manager.files, found.metadata, found.starts, is_first=False)
+            files = self._manager.files
+            with self._manager.duties.attempt(_WRITING):
+                self._add_starts(files, found.metadata, found.starts, is_first=False)
             self._copier.take_settings(found.settings)
             self._create(found.metadata)
             if found.groups is not None:
                 self._take_groups(found.groups)
         self._copier.retry()
         self._follow_deletes()
-        self._copier.write_status()
+        with self._manager.duties.attempt(_WRITING):
+            self._copier.write_status()
         return bool(self.facts.new_ids)
 
     def _follow_deletes(self) -> None:

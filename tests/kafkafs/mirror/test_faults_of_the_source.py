@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from storage.manager import LogManager
 from storage.record.header import parse_header
 from storage.settings.messages import Struct
 from storage.state import point_file
+from tests.crash.failing_disk import FailingDisk
 from tests.kafka_client.fake_broker import HANG_S, answer, batch, partition
 from tests.kafkafs.mirror.fake_source import (
     ID,
@@ -86,6 +88,31 @@ def test_a_later_session_begins_although_the_cluster_is_away(
 
     assert run(steps(script())).faults == {}
     assert ends(tmp_path) == [5]
+
+
+def test_a_full_disk_does_not_end_a_run(
+    source: Source, log: SourceLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new topic is not created before its start is durable."""
+    run = Run(source, tmp_path)
+    run()
+    disk = FailingDisk(str(tmp_path))
+    monkeypatch.setattr("storage.manager.Files", lambda _: disk)
+
+    def script() -> Iterator[None]:
+        disk.fail_from_now(errno.ENOSPC, 1)
+        log.batches.append(batch(10))
+        source.topics["u"] = SourceTopic(OTHER_ID, logs={0: SourceLog([batch(0)])})
+        looks = source.count("Metadata")
+        while not run.facts.waiting or source.count("Metadata") < looks + 5:
+            yield
+        assert not (tmp_path / "u-0").exists()
+        disk.fail_from_now(0, 0)
+        while run.facts.waiting or run.facts.copied_offsets < 10:
+            yield
+
+    assert run(steps(script())).faults == {}
+    assert (ends(tmp_path), ends(tmp_path, "u")) == ([15], [5])
 
 
 def test_a_run_ends_although_the_cluster_has_lost_its_last_records(
