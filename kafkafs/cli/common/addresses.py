@@ -232,12 +232,12 @@ def _place_below(mounted: Mounted, text: str) -> Place:
         raise click.BadParameter(
             f"{text!r} is not in {mounted.path}, the mount of the first argument"
         )
-    from storage.paths import ABOUT
+    from storage.paths import ABOUT, GROUPS
 
     topic, *rest = os.path.relpath(path, mounted.path).split(os.sep)
-    if not rest and topic != ABOUT:
+    if topic not in (ABOUT, GROUPS) and not rest:
         return topic, None
-    if len(rest) == 1 and topic != ABOUT and _NUMBER.fullmatch(rest[0]) is not None:
+    if topic not in (ABOUT, GROUPS) and len(rest) == 1 and _NUMBER.fullmatch(rest[0]) is not None:
         return topic, int(rest[0])
     instead = mounted.path if topic[0] == "." else os.path.join(mounted.path, topic)
     raise fail(f"{text}: not a topic or partition. Try: {this_command(instead)}")

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from kafkafs.cli.common.addresses import Address, mount_to_read
+from kafkafs.cli.common.addresses import (
+    Address,
+    Place,
+    check_no_address,
+    check_paths,
+    mount_to_read,
+    resolve,
+)
+from kafkafs.cli.common.mounts import mount_around, mount_that_writes
 from kafkafs.cli.common.progress import opened
+from kafkafs.cli.common.serving import check_served
+from storage.paths import ABOUT, GROUPS
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
@@ -134,6 +144,30 @@ def _isolation_of(files: MountFiles) -> str:
             if name == "isolation":
                 return value
     return READ_COMMITTED
+
+
+def resolve_mounted(words: Sequence[str]) -> Address | None:
+    """Return the logs that the words name by `addresses`; None: they are not mounted.
+
+    Errors: ClickException if the mount does not answer, or for wrong words.
+    """
+    check_paths(words)
+    mounted, path = mount_around(words[0])
+    if mounted is None and mount_that_writes(os.path.realpath(path)) is None:
+        check_no_address(words[0])
+        return None
+    address = resolve(words, needs="files")
+    if mounted is None and address.mount is not None:
+        check_served(address.mount)
+    return address
+
+
+def mounted_places(address: Address) -> Sequence[Place]:
+    """Return the places of an address; without places, all topics of its mount. Errors: OSError."""
+    if address.places:
+        return address.places
+    topics = set(MountFiles(str(address.mount)).names()) - {ABOUT, GROUPS}
+    return [(topic, None) for topic in sorted(topics)]
 
 
 _AGAIN_S = 0.1

@@ -26,12 +26,13 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
 from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, signalled_fd, warn
-from kafkafs.cli.common.mount_files import patiently
-from kafkafs.cli.common.mounted_paths import files_of, paths_of
+from kafkafs.cli.common.mount_files import mounted_places, patiently, resolve_mounted
+from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.words import FILE, Logs, Topic, words_argument
 from kafkafs.mount_table import resolve
+from storage.paths import ABOUT, GROUPS
 
 _READ_BYTES = 1 << 20
 #: The size of the first read that searches for the last lines.
@@ -46,6 +47,9 @@ _MARK = "user.kafkafs.log_end"
 #: The errors after which `-F` waits for a file, besides those of a mount that has ended.
 _PASSING = (errno.ENOENT, errno.ESTALE)
 
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+# The directories of a topic that have a growing file for each partition.
+_VIEWS = frozenset({".kv", ".jsonl", ".batches", ".follow"})
 _COUNT = re.compile(r"([+-]?)([0-9]{1,18})([A-Za-z]*)")
 _UNITS: dict[str, int] = {"": 1, "b": 512, "kB": 1000, "K": 1024} | {
     name + ending: base ** (power + 1)
@@ -230,13 +234,46 @@ def command(
         if not by_name:
             raise
         error.show()
-    found = paths_of(words)
-    if found == list(words):
-        _refuse_unmounted(words, follow=follow)
-    paths = [file for path in found for file in files_of(path)]
+    paths = [file for path in _paths_of(words, follow=follow) for file in _files_of(path)]
     has_headers = not quiet and (verbose or len(paths) > 1)
     tail = _Tail(start, follow=follow, by_name=by_name, has_headers=has_headers)
     sys.exit(tail.run([_File(path, follow=follow) for path in paths], pid))
+
+
+def _paths_of(words: Sequence[str], *, follow: bool) -> list[str]:
+    """Return the topics and partitions that the words name, as paths below a mount.
+
+    Words that are paths stay as they are, also if the paths name something else.
+
+    Errors: ClickException.
+    """
+    mounted, path = mount_around(words[0])
+    address = resolve_mounted(words) if mounted is None or path == mounted.path else None
+    if address is None:
+        _refuse_unmounted(words, follow=follow)
+        return list(words)
+    return [
+        os.path.join(str(address.mount), topic, *([] if number is None else [str(number)]))
+        for topic, number in mounted_places(address)
+    ]
+
+
+def _files_of(path: str) -> list[str]:
+    """Return the files of a topic's partitions. `path`: the topic, or one of its views.
+
+    Any other path is the path of a file, and is returned unchanged.
+    """
+    mounted, place = mount_around(path)
+    if mounted is None:
+        return [path]
+    topic, *view = os.path.relpath(place, mounted.path).split(os.sep)
+    if topic in (os.curdir, ABOUT, GROUPS) or (view and (len(view) > 1 or view[0] not in _VIEWS)):
+        return [path]
+    numbers: list[int] = []
+    with suppress(OSError):  # opening the path reports the error
+        found = patiently(lambda: os.listdir(path))
+        numbers = sorted(int(name) for name in found if _NUMBER.fullmatch(name))
+    return [os.path.join(path, str(number)) for number in numbers] or [path]
 
 
 def _refuse_unmounted(words: Sequence[str], *, follow: bool) -> None:

@@ -13,11 +13,10 @@ from contextlib import ExitStack
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import LOGS, check_paths
+from kafkafs.cli.common.addresses import LOGS
 from kafkafs.cli.common.decoding import Decoding, decode_options, topic_decoders, view_to_decode
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.mount_files import MountFiles
-from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.views import taken_from_paths, view_option
 from kafkafs.cli.common.words import FILE, ByteCount, Duration, Group, Topic, words_argument
@@ -155,8 +154,7 @@ def command(
     plain, view = taken_from_paths(words)
     if decoding is not None:
         view = view_to_decode(view)
-    check_paths(plain)
-    sources = sources_of(paths_of(plain))
+    sources = sources_of(plain)
     if dead_letter in sources.topics:
         raise click.UsageError(
             f"--dead-letter {dead_letter}: this topic is being consumed; give another one"

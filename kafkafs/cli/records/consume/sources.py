@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from kafkafs.cli.common.ending import fail
-from kafkafs.cli.common.mount_files import patiently
-from kafkafs.cli.common.mounts import mount_around
+from kafkafs.cli.common.mount_files import mounted_places, patiently, resolve_mounted
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
@@ -39,42 +38,24 @@ class Sources(NamedTuple):
     topics: dict[str, frozenset[int] | None]
 
 
-def sources_of(paths: Sequence[str]) -> Sources:
-    """Return the topics and partitions of paths in one mount. Errors: ClickException."""
-    mounts: set[str] = set()
+def sources_of(words: Sequence[str]) -> Sources:
+    """Return the topics and partitions that the words name. Errors: ClickException, OSError."""
+    address = resolve_mounted(words)
+    if address is None:
+        hint = ""
+        if os.path.isdir(words[0]):
+            hint = ". To mount a data directory: kafkafs mount DATA MOUNT"
+        raise fail(f"{words[0]}: not in a kafkafs mount{hint}")
+    assert address.mount is not None
     topics: dict[str, frozenset[int] | None] = {}
-    for path in paths:
-        mount, topic, number = _place(path)
-        mounts.add(mount)
+    for topic, number in mounted_places(address):
+        path = os.path.join(address.mount, topic, *([] if number is None else [str(number)]))
+        patiently(partial(os.stat, path))
         known = topics.get(topic, frozenset())
         topics[topic] = None if number is None or known is None else known | {number}
-    if not mounts:
+    if not topics:
         raise fail("there is no topic to consume")
-    if len(mounts) > 1:
-        raise fail(
-            f"{' and '.join(sorted(mounts))} are different mounts; consume from one at a time"
-        )
-    return Sources(mounts.pop(), topics)
-
-
-def _place(given: str) -> tuple[str, str, int | None]:
-    """Return the mount, the topic and the partition, or None, of a path. Errors: ClickException."""
-    mounted, path = mount_around(given)
-    if mounted is None:
-        hint = (
-            ". To mount a data directory: kafkafs mount DATA MOUNT" if os.path.isdir(given) else ""
-        )
-        raise fail(f"{given}: not in a kafkafs mount{hint}")
-    names = os.path.relpath(path, mounted.path).split(os.sep)
-    try:
-        is_directory = stat.S_ISDIR(patiently(lambda: os.stat(path)).st_mode)
-    except OSError as error:
-        raise fail(f"{given}: {error.strerror}") from None
-    if len(names) == 1 and names[0][0] != "." and is_directory:
-        return mounted.path, names[0], None
-    if len(names) == 2 and _NUMBER.fullmatch(names[1]) and not is_directory:
-        return mounted.path, names[0], int(names[1])
-    raise fail(f"{given}: not a topic or partition, such as {mounted.path}/TOPIC")
+    return Sources(address.mount, topics)
 
 
 class TopicDirectory:
