@@ -128,7 +128,7 @@ def _document_page(
     first, *others = (roff.parsed(path.read_text(encoding="utf-8")) for path in paths)
     lines = [*_begin(name, 5, what), ".SH DESCRIPTION", *roff.blocks(first)]
     for document in others:
-        lines += [roff.heading(document[1].content), *roff.blocks(document)]
+        lines += [roff.heading(document[0].children[0].content), *roff.blocks(document)]
     return f"{name}.5", [*lines, *_see_also(*also)]
 
 

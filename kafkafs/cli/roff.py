@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from markdown_it.tree import SyntaxTreeNode
 
 # --- text ------------------------------------------------------------------------------------
 
@@ -50,85 +50,65 @@ def verbatim(text: str) -> Iterator[str]:
 
 
 @functools.cache
-def parsed(text: str) -> list[Token]:
-    """Markdown, without `([why](x.md))` and paragraphs that begin with `More:`."""
+def parsed(text: str) -> list[SyntaxTreeNode]:
+    """Blocks of Markdown, without `([why](x.md))` and paragraphs that begin with `More:`."""
     text = re.sub(r"\s*\(\[[^\]]+\]\([^)]+\)\)|^More: (.+\n)+", "", text, flags=re.M)
-    return MarkdownIt("commonmark").enable("table").parse(text)
+    return SyntaxTreeNode(MarkdownIt("commonmark").enable("table").parse(text)).children
 
 
-def section(path: Path, title: str) -> list[Token]:
-    """The tokens below a heading of the second level; none if there is no such heading."""
-    tokens = parsed(path.read_text(encoding="utf-8"))
-    starts = [i for i, token in enumerate(tokens) if token.type == "heading_open"]
-    for begin in starts:
-        if tokens[begin].tag == "h2" and tokens[begin + 1].content == title:
-            later = (i for i in starts if i > begin and tokens[i].tag == "h2")
-            return tokens[begin + 3 : next(later, len(tokens))]
-    return []
-
-
-def inline(token: Token) -> str:
-    """The text of a paragraph or a cell. Of links, which lead to other documents, the words."""
-    parts = []
-    for each in token.children or ():
-        if each.type == "code_inline":
-            parts.append(bold(each.content))
-        elif each.type in ("softbreak", "hardbreak"):
-            parts.append(" ")
-        elif each.type in ("strong_open", "em_open"):
-            parts.append("\\fB" if each.type == "strong_open" else "\\fI")
-        elif each.type in ("strong_close", "em_close"):
-            parts.append("\\fR")
-        else:
-            parts.append(plain(each.content))
-    return "".join(parts)
-
-
-def blocks(tokens: Sequence[Token]) -> Iterator[str]:
-    """The blocks of a document, except its title and its table of contents."""
-    at = 0
-    while at < len(tokens):
-        token = tokens[at]
-        end = _end(tokens, at) if token.nesting == 1 else at
-        inside = tokens[at + 1 : end]
-        if token.type == "heading_open" and token.tag != "h1":
-            text = _words(inside[0])
-            yield heading(text) if token.tag == "h2" else f'.SS "{plain(text)}"'
-        elif token.type == "paragraph_open":
-            yield from (".PP", line(inline(inside[0])))
-        elif token.type in ("fence", "code_block"):
-            yield from verbatim(token.content)
-        elif token.type == "bullet_list_open" and not _is_contents(inside):
-            yield from _bullets(inside)
-        elif token.type == "table_open":
-            yield from _table(rows(inside))
-        at = end + 1
-
-
-def rows(tokens: Sequence[Token]) -> list[list[Token]]:
-    """The cells of the tables among these; a table's first row has the names of its columns."""
-    found: list[list[Token]] = []
-    in_row = False
-    for token in tokens:
-        if token.type in ("tr_open", "tr_close"):
-            in_row = token.type == "tr_open"
-            if in_row:
-                found.append([])
-        elif in_row and token.type == "inline":
-            found[-1].append(token)
+def section(path: Path, title: str) -> list[SyntaxTreeNode]:
+    """The blocks below a heading of the second level; none if there is no such heading."""
+    found = []
+    is_inside = False
+    for node in parsed(path.read_text(encoding="utf-8")):
+        if node.tag == "h2":
+            is_inside = node.children[0].content == title
+        elif is_inside:
+            found.append(node)
     return found
 
 
-def _end(tokens: Sequence[Token], begin: int) -> int:
-    """Where the block ends that begins there."""
-    return next(i for i in range(begin + 1, len(tokens)) if tokens[i].level == tokens[begin].level)
+def inline(node: SyntaxTreeNode) -> str:
+    """The text of a paragraph or a cell. Of links, which lead to other documents, the words."""
+    if node.type == "code_inline":
+        return bold(node.content)
+    if node.type in ("softbreak", "hardbreak"):
+        return " "
+    if not node.children:
+        return plain(node.content)
+    font = {"strong": "\\fB", "em": "\\fI"}.get(node.type)
+    text = "".join(map(inline, node.children))
+    return text if font is None else f"{font}{text}\\fR"
 
 
-def _words(token: Token) -> str:
-    return re.sub(r"[`*]", "", token.content)
+def blocks(nodes: Sequence[SyntaxTreeNode]) -> Iterator[str]:
+    """The blocks of a document, except its title and its table of contents."""
+    for node in nodes:
+        if node.type == "heading" and node.tag != "h1":
+            text = _words(node.children[0])
+            yield heading(text) if node.tag == "h2" else f'.SS "{plain(text)}"'
+        elif node.type == "paragraph":
+            yield from (".PP", line(inline(node)))
+        elif node.type in ("fence", "code_block"):
+            yield from verbatim(node.content)
+        elif node.type == "bullet_list" and not _is_contents(node):
+            for each in _texts(node):
+                yield from (".IP \\(bu 2", line(inline(each)))
+        elif node.type == "table":
+            yield from _table(node)
 
 
-def _table(cells: list[list[Token]]) -> Iterator[str]:
+def _texts(node: SyntaxTreeNode) -> list[SyntaxTreeNode]:
+    """The texts in a block: of its paragraphs, or of its cells."""
+    return [each for each in node.walk() if each.type == "inline"]
+
+
+def _words(text: SyntaxTreeNode) -> str:
+    return re.sub(r"[`*]", "", text.content)
+
+
+def _table(table: SyntaxTreeNode) -> Iterator[str]:
+    cells = [_texts(row) for part in table.children for row in part.children]
     texts = [[_words(cell) for cell in row] for row in cells]
     if len(texts[0]) > 3 and max(len(text) for row in texts for text in row) < 60:
         yield from _columns(texts)
@@ -143,7 +123,7 @@ def _columns(texts: list[list[str]]) -> Iterator[str]:
     yield from verbatim("\n".join(each.rstrip() for each in lines))
 
 
-def _items(names: list[str], cells: list[list[Token]]) -> Iterator[str]:
+def _items(names: list[str], cells: list[list[SyntaxTreeNode]]) -> Iterator[str]:
     """Make an item of each row, with its first cell as the tag.
 
     The cell of the column without a name comes first. Other cells follow with the names of their
@@ -162,12 +142,6 @@ def _items(names: list[str], cells: list[list[Token]]) -> Iterator[str]:
         yield from item(inline(tag), ". ".join(told))
 
 
-def _bullets(tokens: Sequence[Token]) -> Iterator[str]:
-    for token in tokens:
-        if token.type == "inline":
-            yield from (".IP \\(bu 2", line(inline(token)))
-
-
-def _is_contents(tokens: Sequence[Token]) -> bool:
-    text = "".join(token.content for token in tokens if token.type == "inline")
+def _is_contents(node: SyntaxTreeNode) -> bool:
+    text = "".join(each.content for each in _texts(node))
     return re.fullmatch(r"(\[[^\]]+\]\(#[^)]*\)[:, ]*)+", text) is not None
