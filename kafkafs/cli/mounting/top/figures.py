@@ -23,20 +23,15 @@ Place = tuple[str, int]
 """A topic, and the number of a partition."""
 
 
-class PartitionFigures(NamedTuple):
-    """The metrics of one partition. Counters start at 0 when the directory is mounted.
+Figures = Mapping[str, Mapping[str, float]]
+"""The metrics of one partition: name without the prefix -> view, "" without one -> value. Counters
+start at 0 when the directory is mounted.
+"""
 
-    Figures for each view have the view's name as key.
-    """
 
-    log_start: int
-    log_end: int
-    bytes: int
-    segments: int
-    appended_bytes: int
-    read_bytes: Mapping[str, int]
-    record_bytes: Mapping[str, float]
-    open_handles: int
+def total(figures: Figures, name: str) -> int:
+    """Return the sum of a metric of a partition over its views; 0 if there is none."""
+    return int(sum(figures.get(name, {}).values()))
 
 
 class Sample(NamedTuple):
@@ -47,7 +42,7 @@ class Sample(NamedTuple):
     took_s: float
     values: Mapping[str, Mapping[Labels, float]]
     """Metric without the prefix -> values of its labels, in the order of their names -> value."""
-    partitions: Mapping[Place, PartitionFigures]
+    partitions: Mapping[Place, Figures]
     events: Sequence[str]
 
     def value(self, name: str, *labels: str) -> float:
@@ -70,36 +65,14 @@ def look(mount: str) -> Sample:
         events = file.read().splitlines()[-EVENTS:]
     took_s = time.monotonic() - began_s
     values: dict[str, dict[Labels, float]] = {}
-    per_partition: dict[str, dict[Labels, float]] = {}
+    partitions: dict[Place, dict[str, dict[str, float]]] = {}
     for family in text_string_to_metric_families(text):
         for full_name, labels, value, *_ in family.samples:
             name = full_name.removeprefix(_PREFIX)
-            into = per_partition if name.startswith(_PER_PARTITION) else values
-            of = tuple(labels[label] for label in sorted(labels))
-            into.setdefault(name.removeprefix(_PER_PARTITION), {})[of] = value
-    return Sample(at_s, took_s, values, _partitions(per_partition), events)
-
-
-def _partitions(by_name: Mapping[str, Mapping[Labels, float]]) -> dict[Place, PartitionFigures]:
-    by_view: dict[str, dict[Labels, dict[str, float]]] = {}
-    for name in ("read_bytes_total", "record_bytes", "open_handles"):
-        into = by_view[name] = {}
-        for (partition, topic, view), value in by_name.get(name, {}).items():
-            into.setdefault((partition, topic), {})[view] = value
-    starts, sizes = by_name.get("log_start_offset", {}), by_name.get("size_bytes", {})
-    segments = by_name.get("segments", {})
-    appended = by_name.get("appended_bytes_total", {})
-    found = {}
-    for of, end in by_name.get("log_end_offset", {}).items():
-        partition, topic = of
-        found[topic, int(partition)] = PartitionFigures(
-            int(starts.get(of, 0)),
-            int(end),
-            int(sizes.get(of, 0)),
-            int(segments.get(of, 0)),
-            int(appended.get(of, 0)),
-            {view: int(count) for view, count in by_view["read_bytes_total"].get(of, {}).items()},
-            by_view["record_bytes"].get(of, {}),
-            int(sum(by_view["open_handles"].get(of, {}).values())),
-        )
-    return found
+            if name.startswith(_PER_PARTITION):
+                of = partitions.setdefault((labels["topic"], int(labels["partition"])), {})
+                views = of.setdefault(name.removeprefix(_PER_PARTITION), {})
+                views[labels.get("view", "")] = value
+            else:
+                values.setdefault(name, {})[tuple(labels[each] for each in sorted(labels))] = value
+    return Sample(at_s, took_s, values, partitions, events)

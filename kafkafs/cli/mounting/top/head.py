@@ -15,7 +15,7 @@ _SizeText = Callable[[int], str]
 
 def lines(rates: Rates, size_text: _SizeText = human_size) -> list[str]:
     """Return lines about the contents, the throughput, the disk, and the daemon's resources."""
-    now = rates.now
+    now, whole = rates.now, rates.whole
 
     def speed(amount: float | None) -> str:
         return "-" if amount is None else f"{size_text(int(amount))}/s"
@@ -23,12 +23,11 @@ def lines(rates: Rates, size_text: _SizeText = human_size) -> list[str]:
     what = [
         _counted(now.value("topics"), "topic"),
         _counted(now.value("partitions"), "partition"),
-        f"{size_text(sum(each.bytes for each in now.partitions.values()))} on the disk",
+        f"{size_text(whole.bytes)} on the disk",
         _counted(now.value("open_handles"), "open file"),
     ]
     if rates.is_read_only:
         what.append("read-only")
-    whole = rates.whole
     flow = [
         f"in {count_text(whole.records_in)} records/s {speed(whole.bytes_in)}",
         f"out {speed(whole.bytes_out)}",

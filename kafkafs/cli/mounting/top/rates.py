@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from kafkafs.cli.mounting.top.figures import PartitionFigures, Place, Sample
+from kafkafs.cli.mounting.top.figures import Figures, Place, Sample, total
 
 #: The share of flushes or fsyncs that take at most `Latency.most_s`.
 MOST = 0.99
@@ -134,34 +134,35 @@ class Rates:
                 found[group, topic] = found.get((group, topic), 0) + lag
         return [GroupLag(*of, lag) for of, lag in sorted(found.items())]
 
-    def _row(self, topic: str, number: int, now: PartitionFigures) -> Row:
+    def _row(self, topic: str, number: int, now: Figures) -> Row:
         rates: tuple[float | None, float | None, float | None, float | None] = (None,) * 4
         if self.before is not None:
             before = self.before.partitions.get((topic, number))
             if before is None:  # its counters were 0
-                before = now._replace(appended_bytes=0, read_bytes={})
+                before = {**now, "appended_bytes_total": {}, "read_bytes_total": {}}
             # The daemon of a read-only mount counts no appends.
-            appended = now.appended_bytes - before.appended_bytes
-            if self.is_read_only:
-                appended = now.bytes - before.bytes
+            appended = "size_bytes" if self.is_read_only else "appended_bytes_total"
+            earlier, lengths = before.get("read_bytes_total", {}), now.get("record_bytes", {})
             out = {
-                view: count - before.read_bytes.get(view, 0)
-                for view, count in now.read_bytes.items()
+                view: count - earlier.get(view, 0)
+                for view, count in now.get("read_bytes_total", {}).items()
             }
-            lengths = now.record_bytes
             read = sum(count / lengths[view] for view, count in out.items() if lengths.get(view))
             rates = (
-                self._per_second(now.log_end - before.log_end),
-                self._per_second(appended),
+                self._per_second(total(now, "log_end_offset") - total(before, "log_end_offset")),
+                self._per_second(total(now, appended) - total(before, appended)),
                 self._per_second(read),
                 self._per_second(sum(out.values())),
             )
-        records = now.log_end - now.log_start
-        sizes = (now.bytes, records, now.segments, now.open_handles)
         lags = self.lags.get((topic, number), {})
         behind = self.now.values.get("mirror_lag", {}).get((str(number), topic))
         return Row(
-            *(topic, number, *rates, *sizes, max(lags.values(), default=None)),
+            *(topic, number, *rates),
+            total(now, "size_bytes"),
+            total(now, "log_end_offset") - total(now, "log_start_offset"),
+            total(now, "segments"),
+            total(now, "open_handles"),
+            max(lags.values(), default=None),
             None if behind is None else int(behind),
         )
 
