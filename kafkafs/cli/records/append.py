@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -33,7 +34,7 @@ from kafkafs.cli.common.clusters import (
 )
 from kafkafs.cli.common.ending import end, fail, warn
 from kafkafs.cli.common.mount_files import find, tree_of
-from kafkafs.cli.common.output import Output
+from kafkafs.cli.common.output import Output, write_all
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
 from kafkafs.cli.common.words import words_argument
@@ -287,13 +288,8 @@ def _opened_in_mount(path: str, request: Request) -> Iterator[_Write]:
     with request.failing_as(path):
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    def write_all(data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(file, left) :]
-
     try:
-        yield write_all
+        yield partial(write_all, file)
         os.fsync(file)
     finally:
         os.close(file)
