@@ -16,8 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -26,15 +25,11 @@ from kafkafs.cli.common.ending import warn
 from kafkafs.cli.common.mount_files import patiently
 from kafkafs.cli.common.views import path_in_topic
 from kafkafs.cli.records.consume.sources import Partition, TopicDirectory
+from storage.record.header import LOG_OVERHEAD, BatchHeader, parse_header, size_at
 
 _READ_BYTES: Final = 1 << 20
 _ANY_SIZE: Final = (1 << 31) - 1
 _OFFSET: Final = re.compile(rb'\{"offset":(-?[0-9]+)[,}]')
-#: The base offset, and the size of the rest.
-_HEAD: Final = struct.Struct(">qi")
-#: Since format 2: the last offset minus the base offset, and the number of records.
-_LAST: Final = struct.Struct(">i")
-_LAST_AT, _COUNT_AT, _MAGIC_AT, _V2_BYTES = 23, 57, 16, 61
 
 
 class Limits(NamedTuple):
@@ -281,43 +276,39 @@ class BatchesReader(Reader):
 
     @property
     def has_some(self) -> bool:
-        size = _batch_size(self._unread, 0)
-        return 0 < size <= len(self._unread) and self._is_stable(_batch_end(self._unread, 0)[0])
-
-    def _is_stable(self, offset: int) -> bool:
-        return self._stable is not None and offset < self._stable
+        return next(self._batches(), None) is not None
 
     def is_full(self, limits: Limits) -> bool:
-        first = _batch_size(self._unread, 0)
-        return len(self._unread) >= max(limits.bytes, _READ_BYTES, first)
+        unread = self._unread
+        first = size_at(unread, 0) if len(unread) >= LOG_OVERHEAD else 0
+        return len(unread) >= max(limits.bytes, _READ_BYTES, first)
 
-    def _size(self, limits: Limits) -> int:
-        """Return the size of the first batches that fit in `limits`, or of the first one."""
-        at = records = 0
-        while (size := _batch_size(self._unread, at)) and at + size <= len(self._unread):
-            _, count = _batch_end(self._unread, at)
-            if at and (at + size > limits.bytes or records + count > limits.records):
-                break
-            at += size
-            records += count
-        return at
+    def _batches(self) -> Iterator[BatchHeader]:
+        """Yield the headers of the batches that can be taken."""
+        unread, at = self._unread, 0
+        while len(unread) - at >= LOG_OVERHEAD and at + size_at(unread, at) <= len(unread):
+            header = parse_header(unread, at)
+            if self._stable is None or header.last_offset >= self._stable:
+                return
+            yield header
+            at += header.size
 
     def take(self, limits: Limits) -> Batch | None:
-        at = records = 0
-        first = last = -1
-        end = self._size(limits)
-        while at < end:
-            until, count = _batch_end(self._unread, at)
-            if not self._is_stable(until):
+        taken: list[BatchHeader] = []
+        size = records = 0
+        for header in self._batches():
+            # A wrapper of an old format has no count: -1.
+            count = abs(header.records_count)
+            if taken and (size + header.size > limits.bytes or records + count > limits.records):
                 break
-            if not at:
-                (first, _) = _HEAD.unpack_from(self._unread, 0)
-            last, records = until, records + count
-            at += _batch_size(self._unread, at)
-        if not at:
+            taken.append(header)
+            size += header.size
+            records += count
+        if not taken:
             return None
-        data = bytes(memoryview(self._unread)[:at])
-        del self._unread[:at]
+        data = bytes(memoryview(self._unread)[:size])
+        del self._unread[:size]
+        first, last = taken[0].base_offset, taken[-1].last_offset
         self.position = self._end(last)
         return Batch(self.partition, data, records, first, last, self.position)
 
@@ -378,24 +369,3 @@ def _of_lines(lines: bytes | bytearray, count: int) -> int:
 def _within(lines: bytes | bytearray, size: int) -> int:
     """Return the size of the whole lines in the first `size` bytes, else of the first line."""
     return lines.rfind(b"\n", 0, size) + 1 or lines.find(b"\n") + 1
-
-
-def _batch_size(data: bytes | bytearray, at: int) -> int:
-    """Return the size of the batch that begins at `at`; 0: not known yet."""
-    if len(data) < at + _HEAD.size:
-        return 0
-    _, size = _HEAD.unpack_from(data, at)
-    return int(_HEAD.size + size)
-
-
-def _batch_end(data: bytes | bytearray, at: int) -> tuple[int, int]:
-    """Return the last offset of a batch, and its number of records.
-
-    For formats before 2, the number is 1, and the offset in the header is that of the last record.
-    """
-    (base, _) = _HEAD.unpack_from(data, at)
-    if data[at + _MAGIC_AT] < 2:
-        return base, 1
-    (delta,) = _LAST.unpack_from(data, at + _LAST_AT)
-    (count,) = _LAST.unpack_from(data, at + _COUNT_AT)
-    return base + delta, count
