@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import shlex
+import struct
 import subprocess
 from collections.abc import Callable
 from enum import Enum
@@ -35,6 +37,12 @@ STUCK_TURNS = 12
 #: After this many seconds without an answer `attribute` checks whether the daemon is stopped.
 SOON_S = 0.2
 
+#: Where the exit status is in the fields of `stat_fields`; proc(5) counts from 1, the state is 3.
+_EXIT_STATUS = 52 - 3
+# Of ioctl(2) on a pidfd: struct pidfd_info begins with a mask, and ends with the exit status.
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO = struct.Struct("=Q52xi")
+_PIDFD_INFO_EXIT = 1 << 3
 # Of umount2(2).
 _MNT_FORCE = 1
 _UMOUNT_NOFOLLOW = 8
@@ -322,7 +330,8 @@ def _meant(path: str) -> str:
 def _wait_for_end(
     unmounted: Mounted, daemon: int, pid: int, others: set[str], say: Callable[[str], None]
 ) -> None:
-    """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck.
+    """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck, or
+    has failed to write all.
 
     If its file system is still mounted at another place (`others`: the mount ids of these), the
     daemon goes on, and is not waited for. Another mount namespace may end soon: it counts if it is
@@ -355,6 +364,31 @@ def _wait_for_end(
             )
     if place is not None:
         say(f"{path}: unmounted; the daemon (process {pid}) still serves {place}")
+        return
+    status = _exit_status(daemon, pid)
+    if status:
+        how = f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
+        raise MountError(
+            f"{path}: unmounted, but the daemon (process {pid}) {how}, and may not have written "
+            "everything. To check the records: kafkafs verify DATA"
+        )
+
+
+def _exit_status(daemon: int, pid: int) -> int | None:
+    """Return the exit status of a daemon that has ended, negative for a signal; None: the kernel
+    does not say.
+
+    Before Linux 6.15 only the parent knows it, and others until the parent has asked for it.
+    """
+    info = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
+    before = stat_fields(pid)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(daemon, _PIDFD_GET_INFO, info)
+        mask, status = _PIDFD_INFO.unpack(info)
+        if mask & _PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(status)
+    is_zombie = before[:1] == ["Z"]
+    return os.waitstatus_to_exitcode(int(before[_EXIT_STATUS])) if is_zombie else None
 
 
 def resolve(path: str) -> str:

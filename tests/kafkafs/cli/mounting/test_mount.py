@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 import pty
+import re
 import resource
 import signal
 import stat
@@ -404,16 +405,45 @@ def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
         (place.path / "orders").mkdir()
         with open(place.path / "orders/0", "a") as partition:
             partition.write("hello\n")
-        # Nothing can be renamed over a directory.
-        checkpoint = place.data / "recovery-point-offset-checkpoint"
-        checkpoint.unlink(missing_ok=True)
-        checkpoint.mkdir()
+        make_unclosable(place)
         process.send_signal(signal.SIGTERM)
         _, lines = process.communicate(timeout=HANG_S)
         assert process.returncode == 3
         assert "was not closed cleanly" in lines
     assert not place.was_closed_cleanly()
     assert mount_table.find(str(place.path)) is None
+
+
+def make_unclosable(place: Place) -> None:
+    """Make the write of the checkpoints fail: nothing can be renamed over a directory."""
+    checkpoint = place.data / "recovery-point-offset-checkpoint"
+    checkpoint.unlink(missing_ok=True)
+    checkpoint.mkdir()
+
+
+def tells_exit_status() -> bool:
+    """Whether the kernel tells every process how a process has ended (Linux 6.15)."""
+    return tuple(map(int, re.findall(r"[0-9]+", os.uname().release)[:2])) >= (6, 15)
+
+
+def umount_fails(place: Place, pid: int, how: str) -> None:
+    line = failed(kafkafs("umount", place.path))
+    assert line == (
+        f"kafkafs: {place.path}: unmounted, but the daemon (process {pid}) {how}, and may not have "
+        "written everything. To check the records: kafkafs verify DATA"
+    )
+
+
+def test_umount_fails_if_the_daemon_could_not_write_everything(place: Place) -> None:
+    """… also where the daemon's parent has not asked for its exit status yet."""
+    with place.foreground() as process:
+        make_unclosable(place)
+        umount_fails(place, process.pid, "exited with status 3")
+    if tells_exit_status():
+        (place.data / "recovery-point-offset-checkpoint").rmdir()
+        place.mount()
+        make_unclosable(place)
+        umount_fails(place, place.pid, "exited with status 3")
 
 
 @contextlib.contextmanager
