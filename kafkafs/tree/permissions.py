@@ -83,6 +83,21 @@ class Permissions:
             return self._unknown
         return self._without_mode(topic) if owner is None else owner
 
+    def of_new_topic(self, mode: int, caller: Caller) -> TopicOwner:
+        """The owner and the mode of a topic that a user makes, without the mount options.
+
+        Below a setgid root it takes the group, and the bit.
+        """
+        _, parent_gid, parent_mode = self._owner_of_root()
+        gid = parent_gid if parent_mode & stat.S_ISGID else caller.gid
+        return caller.uid, gid, mode & 0o7777 | parent_mode & stat.S_ISGID
+
+    def of_new_partition(self, topic: str, mode: int, caller: Caller) -> TopicOwner:
+        """The owner and the mode of a partition that a user makes, without the mount options."""
+        _, topic_gid, topic_mode = self._owner_of_topic(topic)
+        gid = topic_gid if topic_mode & stat.S_ISGID else caller.gid
+        return caller.uid, gid, mode & 0o7777
+
     def _without_mode(self, topic: str) -> TopicOwner:
         """The owner and the mode of a topic that nobody has given any."""
         uid, gid, mode = self._unset

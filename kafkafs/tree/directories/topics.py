@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -236,17 +235,11 @@ def append_file(place: TopicPlace, name: str) -> Node:
 
 
 def create_topic(place: Place, name: str, mode: int, caller: Caller) -> None:
-    """Create a topic with num.partitions partitions, which the caller owns.
-
-    Below a setgid directory it takes the group, and the bit.
-    """
+    """Create a topic with num.partitions partitions."""
     mount = place.mount
     if name in OWN_NAMES:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-    parent_mode, _, parent_gid = mount.permissions.root
-    gid = parent_gid if parent_mode & stat.S_ISGID else caller.gid
-    owner = (caller.uid, gid, mode & 0o7777 | parent_mode & stat.S_ISGID)
-    mount.manager.create_topic(name, owner=owner)
+    mount.manager.create_topic(name, owner=mount.permissions.of_new_topic(mode, caller))
 
 
 def delete_topic(place: Place, name: str, caller: Caller) -> None:
@@ -280,9 +273,7 @@ def create_partition(
     manager, topic = place.mount.manager, place.topic
     if not name.isascii() or not name.isdecimal() or str(int(name)) != name:
         raise InvalidTopic(f"the name of a partition is a number, not {name!r}")
-    topic_mode, _, topic_gid = place.mount.permissions.topic(topic.name)
-    gid = topic_gid if topic_mode & stat.S_ISGID else caller.gid
-    owner = (caller.uid, gid, mode & 0o7777)
+    owner = place.mount.permissions.of_new_partition(topic.name, mode, caller)
     manager.create_partition(topic.name, int(name), owner=owner)
     partition = place.partitions.of(topic.partitions[int(name)])
     node = view_file(place, partition)

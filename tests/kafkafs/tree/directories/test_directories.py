@@ -376,6 +376,18 @@ def test_mount_options_override_what_is_shown(tmp_path: Path) -> None:
         assert tree.manager.settings.get_owner("t", None) == (1000, 100, 0o755)
 
 
+def test_the_group_of_a_setgid_directory_is_inherited_as_it_is_stored(tmp_path: Path) -> None:
+    """Not as the mount option `gid` shows it: a later mount may be without."""
+    options = MountOptions(gid=2)
+    with a_tree(tmp_path / "data", options) as tree:
+        tree.fs.root.set_attributes(Change(gid=7, mode=0o42775))
+        tree.mkdir("t")
+        tree.directory("t").create("1", 0o644, APPEND, CALLER)
+        assert {owner(tree, path)[2] for path in ("t", "t/0", "t/1")} == {2}
+    with a_tree(tmp_path / "data") as tree:
+        assert {owner(tree, path)[2] for path in ("t", "t/0", "t/1")} == {7}
+
+
 def test_what_chmod_and_chown_leave_is_not_what_mount_options_show(tmp_path: Path) -> None:
     """The mount options count for this mount only; a later one shows the owners as they were."""
 
