@@ -167,6 +167,19 @@ def ended_in_order() -> Iterator[None]:
         raise failed from None
 
 
+class _StandardError(io.FileIO):
+    """Discards what standard error does not take: its disk is full, or its reader has ended.
+
+    A command that only warns still does its work, and ends with the status of that work.
+    """
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
 class _StandardOutput(io.BufferedWriter):
     """Gives its errors the name of standard output as their path."""
 
@@ -201,8 +214,13 @@ def open_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, mode)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)
+    if sys.stderr is sys.__stderr__:  # else the caller collects the errors in memory
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(_StandardError(2, "w", closefd=False)),
+            encoding=None if sys.stderr is None else sys.stderr.encoding,
+            errors="backslashreplace",
+            line_buffering=True,
+        )
     before = sys.stdout
     if before is not sys.__stdout__:  # the caller collects the output in memory
         return

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from kafkafs.cli.brokers.mirror import command
 from kafkafs.mount_table import find
 from storage import LogManager
 from storage.settings.messages import Struct
+from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.mirror.fake_source import Source, SourceTopic
+from tests.mount.test_service_manager import Manager
+from tests.waits import HANG_S
 
 # Nobody listens on this port.
 NOBODY = "kafka://127.0.0.1:1"
@@ -128,3 +133,34 @@ def test_a_mount_that_was_there_is_left_unless_its_directory_is_opened(place: Pl
         assert find(str(place.path)) is not None
         assert run(*words) == 0
         assert find(str(place.path)) is None
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("reader", ["ended", "full disk"])
+def test_standard_error_that_takes_nothing_does_no_harm(tmp_path: Path, reader: str) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    if reader == "full disk":
+        os.close(writes)
+        writes = os.open("/dev/full", os.O_WRONLY)
+    with Source(orders=SourceTopic()) as source, closing(Manager()) as manager:
+        words = (f"kafka://{source.address}", str(tmp_path / "backup"))
+        process = subprocess.Popen(
+            [*KAFKAFS, "mirror", *words],
+            stdout=subprocess.PIPE,
+            stderr=writes,
+            text=True,
+            env={**os.environ, "NOTIFY_SOCKET": manager.address},
+        )
+        os.close(writes)
+        try:
+            # The first such report comes before the line on standard error.
+            for _ in range(2):
+                while "0 records behind" not in manager.until("STATUS")[-1]["STATUS"]:
+                    pass
+            process.terminate()
+            said, _ = process.communicate(timeout=HANG_S)
+        finally:
+            process.kill()
+            process.wait()
+    assert (process.returncode, said) == (0, "copied 0 records, 0B\n")
