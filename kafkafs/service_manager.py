@@ -2,7 +2,9 @@
 
 It waits on a datagram socket, $NOTIFY_SOCKET, for `READY=1`; shows `STATUS=`; and where it has set
 $WATCHDOG_USEC ends a daemon that sends no `WATCHDOG=1` for that long. Where nobody waits nothing is
-sent. A message never waits and never fails: the daemon does without a service manager.
+sent. A message never waits and never fails: the daemon does without a service manager. If the
+socket's queue is full, a message is lost; but `READY=1`, without which a start never ends, is sent
+by a thread that waits for room.
 """
 
 from __future__ import annotations
@@ -10,9 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from storage.errors import NoThread
+from storage.threads import start
 
 if TYPE_CHECKING:
     from storage.directory.open import Progress
@@ -28,12 +34,24 @@ def tell(*facts: str) -> None:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
-    message = "\n".join(fact.replace("\n", " ") for fact in facts)
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notices,
-    ):
-        notices.sendto(os.fsencode(message), address)
+    message = os.fsencode("\n".join(fact.replace("\n", " ") for fact in facts))
+    try:
+        _send(message, address, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        if "READY=1" in facts:
+            with contextlib.suppress(NoThread):
+                start(threading.Thread(target=_send, args=(message, address), daemon=True))
+
+
+def _send(message: bytes, address: str, flags: int = 0) -> None:
+    """Send a message. Errors: BlockingIOError if it would wait, and may not."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+            notices.sendto(message, flags, address)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass  # nobody waits for it
 
 
 def opening_told() -> Callable[[Progress], None]:

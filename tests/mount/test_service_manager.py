@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs import service_manager
 from tests.fork_server import KAFKAFS
 from tests.mount.mounting import Mount, check_data, fails, kafkafs
 from tests.mount.steering import SteeredMount
@@ -197,6 +198,20 @@ def test_a_service_manager_that_is_gone_does_no_harm(served: Served) -> None:
     served.topic()
     served.run("echo kept >> orders/0; sleep 0.2; cat orders/0")
     served.stop()
+
+
+def test_ready_is_sent_when_the_full_queue_of_the_socket_has_room(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as others,
+        contextlib.suppress(BlockingIOError),
+    ):
+        while True:
+            others.sendto(b"STATUS=of another service", "\0" + manager.address[1:])
+    service_manager.tell("READY=1", "STATUS=mounted")
+    assert manager.until("READY")[-1] == {"READY": "1", "STATUS": "mounted"}
 
 
 @pytest.mark.parametrize("reader", ["ended", "stopped", "full disk"])
