@@ -131,25 +131,46 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
     A daemon that was stopped when its mount ended keeps its connection, whose number another mount
     may have by now: it counts only if there is no other, and if the mount is not dead.
     """
-    connection = f"fuse_connection:\t{_minor(mounted)}\n"
     stopped, is_certain = None, True
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            if _name(pid) != NAME:
-                continue
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                if os.readlink(f"/proc/{pid}/fd/{fd}") != "/dev/fuse":
-                    continue
-                with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as info:
-                    said = info.read()
-                if connection in said and not is_stopped(int(pid)):
-                    return int(pid), True
-                if connection in said:
-                    stopped = int(pid)
-                is_certain = is_certain and "fuse_connection:" in said
+            serves = _serves(pid, mounted)
+            if serves and not is_stopped(int(pid)):
+                return int(pid), True
+            if serves:
+                stopped = int(pid)
+            is_certain = is_certain and serves is not None
     if stopped is not None:
         return stopped, True
     return None, is_certain and os.geteuid() in (0, mounted.user)
+
+
+def _serves(pid: str, mounted: Mounted) -> bool | None:
+    """Whether a process serves a mount; None: the kernel does not say. Errors: OSError."""
+    if _name(pid) != NAME:
+        return False
+    connection = f"fuse_connection:\t{_minor(mounted)}\n"
+    serves: bool | None = False
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        if os.readlink(f"/proc/{pid}/fd/{fd}") != "/dev/fuse":
+            continue
+        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as info:
+            said = info.read()
+        if connection in said:
+            return True
+        if "fuse_connection:" not in said:
+            serves = None
+    return serves
+
+
+def _is_elsewhere(pid: int, mounted: Mounted) -> bool:
+    """Whether the daemon of a mount, which has this process id, runs in another PID namespace."""
+    try:
+        return _serves(str(pid), mounted) is False
+    except PermissionError:
+        return False
+    except OSError:
+        return True
 
 
 def take_name() -> None:
@@ -291,6 +312,8 @@ def unmount_and_wait(
         pid, _ = find_daemon(mounted)
     else:
         answer, pid = ask(path)
+        if pid is not None and _is_elsewhere(pid, mounted):
+            pid = None
         if pid is None and answer is not Answer.DEAD:
             # The daemon does not answer, or not to this user.
             pid, is_certain = find_daemon(mounted)

@@ -446,6 +446,15 @@ def test_umount_fails_if_the_daemon_could_not_write_everything(place: Place) -> 
         umount_fails(place, place.pid, "exited with status 3")
 
 
+def test_umount_waits_for_a_daemon_in_another_pid_namespace(place: Place) -> None:
+    """… whose process id is another one there: 1, which is the machine's own first process here."""
+    with place.foreground(under=["unshare", "--pid", "--fork", "--kill-child"]) as process:
+        assert place.pid == 1
+        place.umount()
+        assert place.was_closed_cleanly()
+        assert process.wait(HANG_S) == 0
+
+
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """The process does nothing meanwhile."""
