@@ -276,12 +276,15 @@ class LogMachine(RuleBasedStateMachine):
                 h.size for _, h in SegmentReader(segment).batches() if h.last_offset < self.stable
             ]
             assert segment.stable_size == sum(stable)
+            first = segment.base_offset
+            assert len(self.log.read(first, 1 << 20)) == sum(stable)
+            assert len(self.log.read(first, 1 << 20, isolation="read_uncommitted")) == segment.size
 
     @invariant()
     def bounds_hold(self) -> None:
         log = self.log
         assert log.log_start_offset == self.start
-        assert log.log_end_offset == len(self.model)
+        assert log.log_end_offset == log.high_watermark == len(self.model)
         assert log.last_stable_offset == self.stable
         assert log.durability.recovery_point <= log.log_end_offset
         kept = [entry for entry in self.aborted if entry.last_offset >= self.start]

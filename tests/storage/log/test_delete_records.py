@@ -15,7 +15,6 @@ from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
-    PolicyViolation,
     ReadOnlyLog,
 )
 from storage.task import Task
@@ -23,7 +22,6 @@ from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.segmented import (
     DAY_MS,
-    FOREVER,
     Turns,
     bases,
     crashing,
@@ -31,7 +29,6 @@ from tests.storage.segmented import (
     run,
     segmented,
 )
-from tests.storage.transactions import Client
 
 T = TypeVar("T")
 
@@ -107,17 +104,6 @@ def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
         assert log.log_start_offset == 5
 
 
-def test_what_is_only_compacted_is_not_deleted(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager)
-        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
-        with pytest.raises(PolicyViolation):
-            delete_records(manager, log, 3, Task())
-        assert log.log_start_offset == 0
-        manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
-        assert delete_records(manager, log, 3, Task()) == 3
-
-
 def test_delete_records_of_a_log_that_takes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager)
@@ -130,51 +116,6 @@ def test_delete_records_of_a_log_that_takes_nothing(tmp_path: Path) -> None:
             delete_records(manager, log, 3, Task(Turns(1, lambda: manager.delete_topic("t"))))
         with pytest.raises(LogClosed):
             delete_records(manager, log, 3, Task())
-
-
-@pytest.mark.parametrize("aborted", [False, True])
-@pytest.mark.parametrize("crashed", [False, True])
-def test_into_an_open_transaction(tmp_path: Path, aborted: bool, crashed: bool) -> None:
-    with crashing(tmp_path) if crashed else opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        append(log, b"plain")
-        client = Client(log, 9)
-        client.send(b"t0", b"t1")
-        client.send(b"t2")
-        append(log, b"after")
-        assert log.last_stable_offset == 1
-        assert delete_records(manager, log, 4, Task()) == 4
-        assert log.last_stable_offset == 4
-        assert values(log) == [], "later records stay unstable"
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.log("t", 0)
-        assert (log.log_start_offset, log.last_stable_offset) == (4, 4)
-        client.log = log
-        if aborted:
-            client.abort()
-        else:
-            client.commit()
-        assert log.last_stable_offset == log.log_end_offset == 6
-        assert log.active.stable_size == log.active.size
-        assert [r.value for r in log.records()][:1] == [b"after"]
-
-
-def test_retention_of_what_an_open_transaction_began_in(tmp_path: Path) -> None:
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        manager.change_topic_settings("t", {**FOREVER, "retention.bytes": "1"})
-        client = Client(log, 9)
-        client.send(b"t0")
-        log.roll(NOW_MS)
-        append(log, b"x")
-        log.roll(NOW_MS)
-        client.send(b"t1")
-        assert run(manager, NOW_MS).segments == 2
-        assert (log.log_start_offset, log.last_stable_offset) == (2, 2)
-        client.abort()
-        assert log.last_stable_offset == log.log_end_offset == 4
-        assert [entry.first_offset for entry in log.transactions.aborted()] == [0]
-        assert log.transactions.is_aborted(9, 2)
 
 
 def test_a_log_start_is_written_although_other_states_are_noted(tmp_path: Path) -> None:
@@ -191,22 +132,6 @@ def test_a_log_start_is_written_although_other_states_are_noted(tmp_path: Path) 
         assert log_starts(manager) == {("t", 0): 3}
         manager.write_checkpoints()
         assert log_starts(manager) == {("t", 0): 3}
-
-
-def test_the_head_of_an_aborted_transaction_in_a_log_that_may_be_cleaned(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        manager.create_topic("t", 1)
-        manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
-        log = manager.log("t", 0)
-        client = Client(log, 7)
-        client.send(b"1")
-        log.roll(NOW_MS)
-        client.send(b"2")
-        client.abort()
-        delete_records(manager, log, 1, Task())
-        run(manager, NOW_MS)
-        assert bases(log) == [1]
-        assert values(log) == []
 
 
 def test_a_log_start_that_could_not_be_written_is_given_up(tmp_path: Path) -> None:

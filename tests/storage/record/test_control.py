@@ -56,11 +56,6 @@ def test_other_control_records(kind: int) -> None:
     assert parse_marker(control(struct.pack(">hh", 0, kind), b"anything")) is None
 
 
-def test_later_versions_are_read_as_the_first() -> None:
-    later = control(struct.pack(">hhq", 5, COMMIT, 1), struct.pack(">hiq", 6, 7, 8))
-    assert parse_marker(later) == Marker(COMMIT, 7)
-
-
 MALFORMED = {
     "no record": EMPTY_BATCH[:22] + b"\x30" + EMPTY_BATCH[23:],
     "null key": control(None, b""),

@@ -123,27 +123,31 @@ def test_what_is_not_whole(entry: bytes) -> None:
     for size in range(len(entry)):
         wanted = len(entry) if size >= FRAME_SIZE else FRAME_SIZE
         assert plain(b"ab" + entry, 2, 2 + size) == (bytearray(), wanted)
+        with pytest.raises(CorruptRecord):
+            decode(b"ab" + entry[:size], 2)
         assert to_v2(b"ab" + entry, 2, 2 + size) == (b"", wanted)
 
 
 FRAMES = {
-    "zeros": bytes(100),
-    "magic 3": THREE_RECORDS[:16] + b"\3" + THREE_RECORDS[17:],
-    "magic -1": THREE_RECORDS[:16] + b"\xff" + THREE_RECORDS[17:],
-    "length 48": THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:],
-    "negative length": THREE_RECORDS[:8] + struct.pack(">i", -1) + THREE_RECORDS[12:],
-    "wrong CRC": THREE_RECORDS[:-1] + b"\1",
-    "codec 5": seal(THREE_RECORDS[:22] + b"\5" + THREE_RECORDS[23:]),
-    "no stream": seal(THREE_RECORDS[:22] + b"\4" + THREE_RECORDS[23:]),
+    "zeros": (bytes(100), "length"),
+    "magic 3": (THREE_RECORDS[:16] + b"\3" + THREE_RECORDS[17:], "magic"),
+    "magic -1": (THREE_RECORDS[:16] + b"\xff" + THREE_RECORDS[17:], "magic"),
+    "length 48": (THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:], "length"),
+    "negative length": (THREE_RECORDS[:8] + struct.pack(">i", -1) + THREE_RECORDS[12:], "length"),
+    "wrong CRC": (THREE_RECORDS[:-1] + b"\1", "CRC"),
+    "codec 5": (seal(THREE_RECORDS[:22] + b"\5" + THREE_RECORDS[23:]), "codec"),
+    "no stream": (seal(THREE_RECORDS[:22] + b"\4" + THREE_RECORDS[23:]), "zstd"),
 }
 
 
-@pytest.mark.parametrize("batch", FRAMES.values(), ids=FRAMES.keys())
-def test_malformed_batches(batch: bytes) -> None:
+@pytest.mark.parametrize(("batch", "reason"), FRAMES.values(), ids=FRAMES.keys())
+def test_malformed_batches(batch: bytes, reason: str) -> None:
     data = THREE_RECORDS + batch
-    with pytest.raises(CorruptRecord) as caught:
+    with pytest.raises(CorruptRecord, match=reason) as caught:
         plain(data, 95, len(data))
     assert caught.value.position == 95
+    with pytest.raises(CorruptRecord, match=reason):
+        decode(data, 95)
 
 
 LENGTHS = (
@@ -164,7 +168,8 @@ def test_reader_rejects(reason: str) -> None:
         data = THREE_RECORDS + packed(REJECTED[reason], codec)
         with pytest.raises(CorruptRecord) as caught:
             decode(data, 95)
-        assert caught.value.position == 95 or not codec, codec
+        assert caught.value.position is not None
+        assert caught.value.position in ([95] if codec else range(95, len(data) + 1)), codec
         if reason in LENGTHS:
             with pytest.raises(CorruptRecord):
                 plain(data, 95, len(data))

@@ -169,29 +169,19 @@ def test_the_repair_may_be_told_that_nothing_was_deleted(data: Path) -> None:
 
 
 @EACH
-def test_leader_epochs_come_from_the_batches(data: Path, rubbish: Callable[[Path], object]) -> None:
-    path = data / "a-0" / paths.LEADER_EPOCH_CHECKPOINT
+@pytest.mark.parametrize("name", [paths.LEADER_EPOCH_CHECKPOINT, paths.PARTITION_METADATA])
+def test_leader_epochs_come_from_the_batches_and_a_topic_id_from_a_sibling(
+    data: Path, name: str, rubbish: Callable[[Path], object]
+) -> None:
+    path = data / "a-0" / name
     before = path.read_bytes()
     spoil(path, rubbish)
-    with opened(data, read_only=True) as manager:
-        assert manager.log("a", 0).epochs.entries == [(0, 2)]
-    with opened(data) as manager:
-        assert everything(manager) == ALL
-        assert manager.log("a", 0).epochs.entries == [(0, 2)]
-    assert path.read_bytes() == before
-    assert aside(path)
-
-
-@EACH
-def test_a_topic_id_comes_from_a_sibling(data: Path, rubbish: Callable[[Path], object]) -> None:
-    path = data / "a-0" / paths.PARTITION_METADATA
-    before = path.read_bytes()
-    spoil(path, rubbish)
-    with opened(data, read_only=True) as manager:
-        assert manager.topics.faulty == []
-        assert manager.log("a", 0).topic_id == manager.log("a", 1).topic_id
-    with opened(data) as manager:
-        assert everything(manager) == ALL
+    for read_only in (True, False):
+        with opened(data, read_only=read_only) as manager:
+            assert everything(manager) == ALL
+            log = manager.log("a", 0)
+            assert log.epochs.entries == [(0, 2)]
+            assert log.topic_id == manager.log("a", 1).topic_id
     assert path.read_bytes() == before
     assert aside(path)
 

@@ -15,25 +15,11 @@ from storage.files import Files
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append, flip, log_file, opened, values
-
-LINES = [b"line %d" % n for n in range(9)]
-
-
-def fill(data: Path, *, clean: bool) -> None:
-    """Three segments of three records, all of them flushed."""
-    manager = LogManager.open(str(data))
-    log = manager.create_topic("t", 1).partitions[0]
-    for n, line in enumerate(LINES):
-        if n % 3 == 0 and n:
-            log.roll(NOW_MS)
-        append(log, line, timestamp_ms=NOW_MS + n)
-    log.flush()
-    manager.checkpoint()
-    manager.close() if clean else manager.abandon()
+from tests.storage.state.test_segment_manifest import BASES, LINES, fill
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("gone", [[6], [3, 6], [0, 3, 6]])
+@pytest.mark.parametrize("gone", [[9], [6, 9], [0, 3, 6, 9]])
 def test_it_takes_nothing_until_the_loss_is_accepted(
     tmp_path: Path, clean: bool, gone: list[int]
 ) -> None:
@@ -50,11 +36,11 @@ def test_it_takes_nothing_until_the_loss_is_accepted(
             with pytest.raises(OSError, match="accept-loss"):
                 log.roll(NOW_MS)
             (fault,) = manager.faults
-            assert f"offsets {gone[0]} to 8" in fault
+            assert f"offsets {gone[0]} to 11" in fault
             manager.checkpoint()
     outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0
-    assert f"gave up offsets {gone[0]} to 8" in outcome.output
+    assert f"gave up offsets {gone[0]} to 11" in outcome.output
     with opened(tmp_path) as manager:
         assert manager.faults == []
         assert append(manager.log("t", 0), b"again") == gone[0]
@@ -74,21 +60,21 @@ def test_other_partitions_go_on(tmp_path: Path) -> None:
 
 def test_what_comes_back_ends_it(tmp_path: Path) -> None:
     fill(tmp_path, clean=True)
-    path = log_file(tmp_path, 6)
+    path = log_file(tmp_path, 9)
     kept = path.read_bytes()
     path.unlink()
     with opened(tmp_path) as manager:
-        assert manager.log("t", 0).log_end_offset == 6
+        assert manager.log("t", 0).log_end_offset == 9
     path.write_bytes(kept)
     with opened(tmp_path) as manager:
         assert manager.faults == []
-        assert append(manager.log("t", 0), b"next") == 9
+        assert append(manager.log("t", 0), b"next") == 12
 
 
 def test_salvage_brings_the_end_back(tmp_path: Path) -> None:
     """The damage is within the last flushed records. The valid ones after it reach the end."""
     fill(tmp_path, clean=False)
-    path = log_file(tmp_path, 6)
+    path = log_file(tmp_path, 9)
     flip(path, 60)
     with opened(tmp_path) as manager, pytest.raises(OSError, match="salvage"):
         append(manager.log("t", 0), b"again")
@@ -96,26 +82,26 @@ def test_salvage_brings_the_end_back(tmp_path: Path) -> None:
     assert outcome.exit_code == 1, "one batch is damaged"
     with opened(tmp_path) as manager:
         assert manager.faults == []
-        assert append(manager.log("t", 0), b"next") == 9
-        assert values(manager.log("t", 0)) == [*LINES[:6], *LINES[7:], b"next"]
+        assert append(manager.log("t", 0), b"next") == 12
+        assert values(manager.log("t", 0)) == [*LINES[:9], *LINES[10:], b"next"]
 
 
 def test_what_was_deleted_is_not_lost(tmp_path: Path) -> None:
     fill(tmp_path, clean=True)
     with opened(tmp_path) as manager:
-        delete_records(manager, manager.log("t", 0), 9, Task())
-    for base in (0, 3, 6):
+        delete_records(manager, manager.log("t", 0), 12, Task())
+    for base in BASES:
         log_file(tmp_path, base).unlink()
     with opened(tmp_path) as manager:
         assert manager.faults == []
-        assert append(manager.log("t", 0), b"next") == 9
+        assert append(manager.log("t", 0), b"next") == 12
 
 
 def test_a_reader_is_told_too(tmp_path: Path) -> None:
     fill(tmp_path, clean=True)
-    log_file(tmp_path, 6).unlink()
+    log_file(tmp_path, 9).unlink()
     before = read_offsets(Files(), str(tmp_path / "recovery-point-offset-checkpoint"))
     with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert values(manager.log("t", 0)) == LINES[:6]
-        assert "offsets 6 to 8" in manager.faults[0]
+        assert values(manager.log("t", 0)) == LINES[:9]
+        assert "offsets 9 to 11" in manager.faults[0]
     assert read_offsets(Files(), str(tmp_path / "recovery-point-offset-checkpoint")) == before

@@ -15,7 +15,6 @@ from storage import LogManager, paths
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.log.append import append_as_follower
-from storage.record.header import parse_header
 from storage.segment.reader import SegmentReader
 from storage.settings.setting_files import TOPIC_FILE
 from storage.state import manifest_file
@@ -83,17 +82,6 @@ def test_a_torn_last_batch_is_cut_and_kept(tmp_path: Path, left: int) -> None:
         else:
             assert manager.cuts == []
         assert append(log, b"next") == len(lines) - 1
-
-
-@pytest.mark.parametrize("size", [1, 17, 4096, 100_000])
-def test_a_tail_of_zeros_is_no_damage(tmp_path: Path, size: int) -> None:
-    lines = fill(tmp_path)
-    with last_log(tmp_path).open("ab") as file:
-        file.write(b"\0" * size)
-    with opened(tmp_path) as manager:
-        assert values(manager.log("t", 0)) == lines
-        assert manager.cuts == []
-        assert last_log(tmp_path).stat().st_size == manager.log("t", 0).active.size
 
 
 @pytest.mark.parametrize("size", [20 << 30, 1 << 40], ids=["20 GiB", "1 TiB"])
@@ -187,20 +175,6 @@ def test_a_stop_within_a_roll(tmp_path: Path, power_cut: bool) -> None:
     assert at > 5
     assert (1, False) in found
     assert power_cut or (2, True) in found
-
-
-def test_a_time_index_that_lost_its_last_entry_in_a_power_cut(tmp_path: Path) -> None:
-    """A roll after a flush writes nothing that the recovery point would speak of."""
-    _six_batches(tmp_path)
-    manager = LogManager.open(str(tmp_path))
-    log = manager.log("t", 0)
-    log.roll(NOW_MS)
-    manager.abandon()
-    index = tmp_path / "t-0" / f"{0:020d}.timeindex"
-    assert index.stat().st_size == 3 * 12
-    os.truncate(index, 2 * 12)
-    with opened(tmp_path) as manager:
-        assert manager.log("t", 0).reader.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
 
 
 def test_an_index_that_is_made_anew_before_producers_are_looked_for_stays(
@@ -441,35 +415,6 @@ def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) 
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [*[b"hello"] * 50, b"new"]
         assert manager.log("t", 0).epochs.entries == [(0, 50)]
-
-
-@pytest.mark.parametrize("is_missing", [False, True])
-def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path, is_missing: bool) -> None:
-    fill(tmp_path, count=6, per_segment=3)
-    for base in (0, 3):
-        path = tmp_path / "t-0" / f"{base:020d}.log"
-        data = bytearray(path.read_bytes())
-        at = 0
-        while at < len(data):
-            header = parse_header(data, at)
-            data[at + 12 : at + 16] = (header.base_offset // 2 * 5).to_bytes(4, "big")
-            at += header.size
-        path.write_bytes(data)
-    checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
-    if is_missing:
-        # After a clean stop, a start reads no batches.
-        with opened(tmp_path):
-            checkpoint.unlink()
-    with opened_log(tmp_path) as log:
-        assert log.epochs.entries == [(0, 0), (5, 2), (10, 4)]
-        append(log, b"next")
-        assert [header.leader_epoch for _, header in SegmentReader(log.active).batches()] == [
-            5,
-            10,
-            10,
-            10,
-        ]
-    assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
 
 
 @pytest.mark.parametrize(

@@ -133,14 +133,6 @@ def test_timestamps_after_damage_count(
     assert found.segment.max_timestamp_offset == segment.max_timestamp_offset
 
 
-def test_a_torn_last_batch_is_told_from_damage(segment: Segment, tmp_path: Path) -> None:
-    last = starts(segment)[-1]
-    os.truncate(segment.log_path, last + 70)
-    found = loaded(tmp_path, following=None, clean=False)
-    assert (found.damaged, found.torn) == (True, True)
-    assert (found.segment.size, found.segment.next_offset) == (last, FOLLOWING - 1)
-
-
 # -- what nobody has looked into -------------------------------------------------------------------
 
 

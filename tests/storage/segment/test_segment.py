@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Record, encode, paths
-from storage.errors import CorruptRecord, CutShort, SegmentGone
+from storage.errors import CorruptRecord, SegmentGone
 from storage.files import Files
 from storage.record._batch import Rebuild
 from storage.segment.damage import Damage
@@ -92,32 +92,6 @@ def test_what_is_sealed_by_mistake_goes_on(segment: Segment) -> None:
     assert entries_of(segment.time_index) == before
     put(segment, b"more")
     assert [at for at, _ in SegmentReader(segment).batches()][:-1] == starts
-
-
-class Full(Files):
-    """A disk that takes half of a write, and no more."""
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        super().pwrite(fd, bytes(data[: len(data) // 2]), position)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_refused_append_leaves_nothing(tmp_path: Path) -> None:
-    segment = create(tmp_path, Full())
-    with pytest.raises(OSError, match="No space"):
-        put(segment, b"value")
-    assert (segment.size, segment.next_offset) == (0, BASE)
-    assert os.path.getsize(segment.log_path) == 0
-    segment.close()
-
-
-def test_nothing_is_written_behind_what_somebody_has_cut(segment: Segment) -> None:
-    fill(segment)
-    os.truncate(segment.log_path, segment.size - 1)
-    with pytest.raises(CutShort):
-        put(segment, b"value")
-    with pytest.raises(CutShort):
-        segment.check_whole()
 
 
 # -- indexes that another process has truncated or removed -----------------------------------------
@@ -299,20 +273,6 @@ def test_a_failed_write_that_another_process_was_told(tmp_path: Path, suffix: st
 # -- finding -------------------------------------------------------------------------------------
 
 
-def test_every_offset_is_found(segment: Segment) -> None:
-    starts = fill(segment, 12)
-    for offset in range(BASE, segment.next_offset):
-        start = starts[(offset - BASE) // 2]
-        found = SegmentReader(segment).locate(offset)
-        assert found is not None
-        assert (found[0], SegmentReader(segment).position_of(offset)) == (start, start)
-        assert segment.position_before(offset) <= start
-    assert SegmentReader(segment).locate(segment.next_offset) is None
-    last = SegmentReader(segment).last_batch()
-    assert last is not None
-    assert last[0] == starts[-1]
-
-
 def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
     segment: Segment, tmp_path: Path
 ) -> None:
@@ -388,18 +348,6 @@ def test_bytes_that_were_wrong_once_are_not_returned(tmp_path: Path, segment: Se
     assert SegmentReader(other).window(buffer, 0) == segment.size
     assert buffer == Path(segment.log_path).read_bytes()
     other.close()
-
-
-def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
-    starts = fill(segment)
-    SegmentWriter(segment).seal()
-    overwrite(segment.log_path, starts[1] + 70, b"?")
-    buffer = bytearray(segment.size)
-    assert SegmentReader(segment).window(buffer, 0) == starts[1]
-    with pytest.raises(CorruptRecord, match="CRC"):
-        SegmentReader(segment).window(buffer, starts[1])
-    (place,) = segment.damages
-    assert place[:4] == (starts[1], starts[2], BASE + 2, BASE + 4)
 
 
 def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:

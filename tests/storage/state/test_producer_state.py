@@ -150,26 +150,6 @@ def test_batches_of_a_coordinator_have_no_sequence() -> None:
     assert state.first_undecided_offset == 0
 
 
-def undecided(state: ProducerState) -> int | None:
-    return state.first_undecided_offset
-
-
-def test_the_first_undecided_offset() -> None:
-    state = ProducerState()
-    assert undecided(state) is None
-    state.apply(stored(0, 5, 0, producer=1))
-    assert undecided(state) is None
-    state.apply(stored(5, 1, 0, producer=2, transactional=True))
-    state.apply(stored(6, 1, 0, producer=3, transactional=True))
-    state.apply(stored(7, 1, 1, producer=2, transactional=True))
-    assert undecided(state) == 5
-    assert state.apply(ended(8, ABORT, producer=2)) == TxnEntry(2, 5, 8, 6)
-    assert undecided(state) == 6
-    assert state.apply(ended(9, COMMIT, producer=3)) is None
-    assert undecided(state) is None
-    assert state.apply(ended(10, ABORT, producer=3)) is None, "nothing was open"
-
-
 def test_batches_of_an_update_change_nothing_until_they_are_in_the_log() -> None:
     state = ProducerState([Producer(1, 0, transaction_first_offset=3)])
     update = ProducerUpdate(state)
