@@ -466,7 +466,7 @@ FAULTS = [
         '    if log.config.cleanup_policy == ("compact",):',
         "    if log.config.cleanup_policy == ():",
         "Records are deleted though no later record has the same key.",
-        ("tests/storage/log/test_delete_records.py",),
+        ("tests/property/test_cleaning_machine.py",),
     ),
     Fault(
         "delete-records-beyond-the-end",

@@ -438,7 +438,7 @@ FAULTS = [
         "        self.first_undecided_offset = min(self._open.values(), default=None)",
         "        self.first_undecided_offset = max(self._open.values(), default=None)",
         "Records of the older of two open transactions are shown.",
-        (PRODUCERS,),
+        (TRANSACTIONS,),
     ),
     Fault(
         "producers-with-an-open-transaction-expire",

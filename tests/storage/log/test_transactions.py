@@ -84,6 +84,23 @@ def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
         assert watcher.events[7:] == [("appended", 7), ("stabilized", 7)]
 
 
+def test_transactions_over_several_segments(tmp_path: Path) -> None:
+    with opened_log(tmp_path) as log:
+        first, second = Client(log, 7), Client(log, 8)
+        append(log, b"0")
+        first.send(b"1")
+        log.roll(NOW_MS)
+        second.send(b"2")
+        log.roll(NOW_MS)
+        append(log, b"3")
+        assert [s.stable_size > 0 for s in log.segments] == [True, False, False]
+        assert all(s.size > s.stable_size for s in log.segments)
+        first.abort()
+        assert [s.size == s.stable_size for s in log.segments] == [True, False, False]
+        second.abort()
+        assert all(s.size == s.stable_size for s in log.segments)
+
+
 def test_no_segment_becomes_stable_before_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +189,28 @@ def test_aborted_transactions_can_be_asked_for_from_any_thread(tmp_path: Path) -
         for thread in threads:
             thread.join()
         assert wrong == []
+
+
+def test_aborted_transactions_before_what_recovery_reads_stay_known(tmp_path: Path) -> None:
+    """It begins at an index entry; what is aborted before that only the transaction index says."""
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=150)
+    producer = Client(log, 7)
+    producer.send(b"first")
+    producer.abort()
+    for _ in range(5):
+        append(log, b"x" * 100)
+    last = producer.send(b"last").base_offset
+    producer.abort()
+    for _ in range(2):
+        append(log, b"x" * 100)
+    log.flush()
+    manager.checkpoint()
+    append(log, b"y")
+    manager.abandon()
+    with opened_log(tmp_path) as log:
+        assert [entry.first_offset for entry in log.transactions.aborted()] == [0, last]
+        assert values(log) == [b"x" * 100] * 7 + [b"y"]
 
 
 class UnreadableLogs(Files):

@@ -177,6 +177,20 @@ def test_a_stop_within_a_roll(tmp_path: Path, power_cut: bool) -> None:
     assert power_cut or (2, True) in found
 
 
+def test_a_time_index_that_lost_its_last_entry_in_a_power_cut(tmp_path: Path) -> None:
+    """A roll after a flush writes nothing that the recovery point would speak of."""
+    _six_batches(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    log.roll(NOW_MS)
+    manager.abandon()
+    index = tmp_path / "t-0" / f"{0:020d}.timeindex"
+    assert index.stat().st_size == 3 * 12
+    os.truncate(index, 2 * 12)
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).reader.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+
+
 def test_an_index_that_is_made_anew_before_producers_are_looked_for_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
