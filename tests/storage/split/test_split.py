@@ -11,6 +11,7 @@ from storage.errors import OffsetOutOfRange
 from storage.files import Files
 from tests.storage.logs import NOW_MS, append
 from tests.storage.splitting import (
+    EVERYTHING,
     UNCOMMITTED,
     a_log,
     check_splits,
@@ -74,11 +75,6 @@ def test_an_empty_range_has_no_split(tmp_path: Path) -> None:
         for first, end in ((-1, 5), (0, 11), (11, 12)):
             with pytest.raises(OffsetOutOfRange):
                 plan(log, first, end)
-        Client(log, 7).send(b"undecided")
-        with pytest.raises(OffsetOutOfRange):
-            plan(log, 0, 11)
-        (split,) = plan(log, 10, 11, isolation=UNCOMMITTED)
-        assert [row.offset for row in read(split)] == [10]
 
 
 class CountingFiles(Files):
@@ -140,6 +136,37 @@ def test_an_index_that_is_of_no_use(tmp_path: Path, kind: str) -> None:
         again = plan(log, target=1)
         assert read_all(again) == expected
         assert len(again) < 5 or kind in ("odd", "beyond")
+
+
+def test_aborted_transactions_that_touch_a_split(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        one, two = Client(log, 1), Client(log, 2)
+        one.send(b"lost 0", b"lost 1")  # 0, 1
+        two.send(b"kept 2")  # 2
+        lines(log, 2)  # 3 to 22
+        log.roll(NOW_MS)
+        one.abort()  # 23
+        two.send(b"kept 24")
+        two.commit()
+        one.send(b"kept 26")
+        one.commit()
+        two.send(b"lost 28")
+        two.abort()
+        spans = [[tuple(span) for span in split.aborted] for split in plan(log, target=1)]
+        assert spans[0] == [(1, 0, 23)]
+        assert spans[-1] == [(2, 28, 29)]
+        assert all(len(some) <= 1 for some in spans)
+        for target in (1, 500, EVERYTHING):
+            found = read_all(plan(log, target=target))
+            assert found == records(log, 0, 30)
+            assert [row.offset for row in found] == [2, *range(3, 23), 24, 26]
+            everything = read_all(plan(log, target=target, isolation=UNCOMMITTED))
+            assert [row.offset for row in everything] == [*range(23), 24, 26, 28]
+        two.send(b"undecided")
+        assert plan(log)[-1].to_offset == 30
+        with pytest.raises(OffsetOutOfRange):
+            plan(log, 0, 31)
+        assert [row.offset for row in read_all(plan(log, 30, 31, isolation=UNCOMMITTED))] == [30]
 
 
 def test_the_example_of_the_readme_runs(
