@@ -22,7 +22,7 @@ from storage.log.append_queue import (
     check_all_may_append,
 )
 from storage.log.log import Log
-from tests.storage.logs import append, opened, values
+from tests.storage.logs import append, opened, opened_log, values
 from tests.storage.transactions import Client
 
 T = TypeVar("T")
@@ -114,8 +114,7 @@ def test_who_has_no_turn_is_told_whose_he_needs() -> None:
 
 
 def test_nobody_else_changes_a_log_in_turn(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t").partitions[0]
+    with opened_log(tmp_path) as log:
         append(log, b"one")
         log.append_queue.enter()
         for change in (
@@ -161,8 +160,7 @@ class SlowFiles(Files):
 
 def test_files_stay_open_and_prepared_aside(tmp_path: Path) -> None:
     files = SlowFiles()
-    with opened(tmp_path, files) as manager:
-        log = manager.create_topic("t").partitions[0]
+    with opened_log(tmp_path, files) as log:
         append(log, b"one")
         log.flush()
         index = log.active.file_path(paths.INDEX)
@@ -197,8 +195,7 @@ def test_a_log_that_is_deleted_aside_gets_no_segment(tmp_path: Path) -> None:
 
 def test_producers_are_forgotten_aside(tmp_path: Path) -> None:
     """A roll writes those that there were when it began."""
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t").partitions[0]
+    with opened_log(tmp_path) as log:
         Client(log, 7).send(b"one", transactional=False)
         encode = log.producers.encode()
         turn = ATurn(log, beside=lambda: log.producers.expire(1 << 62, 0))

@@ -14,7 +14,7 @@ from storage.log.append import append_as_follower
 from storage.record._batch import assign_offsets
 from storage.state import checkpoint_file
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, sizes_of, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, opened_log, sizes_of, values
 from tests.storage.transactions import Client, new_log
 
 
@@ -60,8 +60,7 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
     sizes = sizes_of(log.segments[1])
     disk.materialise(seed)
     assert sizes_of(log.segments[1]) == sizes
-    with opened(tmp_path) as again:
-        log = again.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert [log.reader.offset_for_timestamp(NOW_MS + n) for n in range(7)] == [
             (NOW_MS + n, n) for n in range(7)
         ]

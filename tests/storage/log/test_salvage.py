@@ -68,8 +68,7 @@ def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path
     second.send(b"c")
     manager.abandon()
     damage(tmp_path / "t-0" / f"{0:020d}.log", hole)
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         assert len(log.producers.by_id) == 0
         assert [salvaged.records for salvaged in salvage(log, NOW_NS)] == [3, 2]
         assert log.transactions.aborted() == [TxnEntry(7, 1, 4, 3)]
@@ -79,7 +78,7 @@ def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path
         second.send(b"d")
         second.commit()
         assert values(log) == [b"gzip", b"b", b"c", b"d"]
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+    with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [b"gzip", b"b", b"c", b"d"]
 
 

@@ -308,8 +308,7 @@ def test_times_are_found_after_a_good_copy_replaces_a_damaged_log(tmp_path: Path
     with LogManager.open(str(tmp_path)) as manager:
         assert len(manager.faults) == 1
     path.write_bytes(good)
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         found = [log.reader.offset_for_timestamp(NOW_MS + n) for n in range(12)]
         assert found == [(NOW_MS + n, n) for n in range(12)]
 

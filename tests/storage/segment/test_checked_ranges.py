@@ -18,7 +18,7 @@ from storage.segment.checked_ranges import CheckedRanges
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
-from tests.storage.logs import NOW_MS, append, flip, opened
+from tests.storage.logs import NOW_MS, append, flip, opened_log
 
 BATCHES = 40
 
@@ -44,8 +44,7 @@ class CountedFiles(Files):
 
 def write(data: Path) -> bytes:
     """A log of one closed segment; the bytes of that one."""
-    with opened(data) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
+    with opened_log(data) as log:
         for number in range(BATCHES):
             append(log, *([bytes([number]) * 1000] * 8))
         log.roll(NOW_MS)

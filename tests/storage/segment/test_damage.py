@@ -9,7 +9,7 @@ import pytest
 from storage import LogManager
 from storage.errors import CorruptRecord
 from storage.segment.damage import Damage, merged, sound_size
-from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.logs import NOW_MS, append, opened_log
 
 
 def place(start: int, end: int) -> Damage:
@@ -43,8 +43,7 @@ def test_reading_goes_up_to_it() -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_a_segment_without_a_sound_batch_is_not_passed(tmp_path: Path, *, last: bool) -> None:
     """Nor one whose first batch is damaged, when what lies before it has been read."""
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
+    with opened_log(tmp_path) as log:
         for values in ((b"a", b"b"), (b"c", b"d"), (b"e", b"f")):
             append(log, *values)
             if not last:

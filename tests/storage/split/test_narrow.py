@@ -15,7 +15,7 @@ from storage.split.word_query import query_of
 from storage.task import Task
 from storage.words.build import build
 from storage.words.query import EVERYTHING
-from tests.storage.logs import NOW_MS, NOW_NS, opened
+from tests.storage.logs import NOW_MS, NOW_NS, opened_log
 
 SEGMENTS = 4
 
@@ -35,8 +35,7 @@ def data(tmp_path: Path) -> Path:
     """A topic with two records and words of its own in each segment; the last one is active."""
     data = tmp_path / "data"
     data.mkdir()
-    with opened(data) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
+    with opened_log(data) as log:
         for number in range(SEGMENTS):
             headers = ((f"h{number}", b"in%d" % number),)
             records = [

@@ -18,7 +18,7 @@ from storage.task import Task
 from tests.broker_files import BrokerDirectory, start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.oracle import crc32c
-from tests.storage.logs import NOW_MS, append, batch, flip, opened, values
+from tests.storage.logs import NOW_MS, append, batch, flip, opened, opened_log, values
 from tests.storage.recovery.test_partition import fill, last_log
 from tests.storage.transactions import marker, produced
 
@@ -31,8 +31,7 @@ def nonce(data: Path, **options: bool) -> int:
 def test_it_stays_over_appends_rolls_and_clean_restarts(tmp_path: Path) -> None:
     fill(tmp_path)
     first = nonce(tmp_path)
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
+    with opened_log(tmp_path) as log:
         log.history.set_base("values", 0, -17)
         append(log, b"more")
         log.roll(NOW_MS)

@@ -20,7 +20,7 @@ from storage.task import Task
 from tests.broker_files import start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.oracle import crc32c
-from tests.storage.logs import NOW_MS, append, log_file, opened, readable, values
+from tests.storage.logs import NOW_MS, append, log_file, opened, opened_log, readable, values
 
 LINES = [b"line %d" % n for n in range(12)]
 BASES = [0, 3, 6, 9]
@@ -188,8 +188,7 @@ def test_nothing_is_concluded(tmp_path: Path, what: Callable[[Path], None]) -> N
         what(tmp_path)
         vanish(tmp_path, 0, 3, whole=True)
     for _ in range(2):
-        with opened(tmp_path) as manager:
-            log = manager.log("t", 0)
+        with opened_log(tmp_path) as log:
             assert (log.log_start_offset, values(log)) == (6, LINES[6:])
             assert log.losses == []
 

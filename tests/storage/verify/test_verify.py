@@ -24,7 +24,7 @@ from storage.task import Task
 from storage.verify.verify import VerifyReport, log_bytes, verify
 from storage.verify.verify_segment import LogPiece, Verified, verify_piece
 from tests import oracle
-from tests.storage.logs import NOW_MS, append, batch, opened, write_settings
+from tests.storage.logs import NOW_MS, append, batch, opened, opened_log, write_settings
 from tests.storage.old_logs import (
     content,
     copy,
@@ -185,8 +185,7 @@ def per_append(first: list[int], positions: list[int]) -> bytes:
 
 def test_indexes_of_older_brokers_are_sound(tmp_path: Path) -> None:
     write_settings(tmp_path, log_index_interval_bytes=INTERVAL)
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
+    with opened_log(tmp_path) as log:
         for number in range(0, 9, 3):
             data = bytearray()
             for n in range(3):
