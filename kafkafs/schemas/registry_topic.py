@@ -12,7 +12,6 @@ A subject may be in a context: `:.CONTEXT:SUBJECT`. Ids are unique within a cont
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -64,7 +63,7 @@ class StoredSchema(msgspec.Struct):
         if self.md5 is not None:
             try:
                 return base64.b64decode(self.md5)
-            except binascii.Error:
+            except ValueError:
                 return None
         if bytes(self.metadata) != b"null" or bytes(self.ruleSet) != b"null":
             return None
@@ -110,7 +109,7 @@ class RegistryTopic:
                 line = parse_line(text)
                 try:
                     self._take(_parse_key(bytes_of(line.key) or b""), bytes_of(line.value))
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     continue  # the registry skips such a record, too
 
     def _take(self, key: _Key, value: bytes | None) -> None:

@@ -53,6 +53,8 @@ def test_records_that_are_no_records_of_a_registry_are_skipped() -> None:
     topic.records += [(b"", b""), (b"{}", b"{}"), (b"\xff", None), (b'"SCHEMA"', b"7")]
     topic.append({"keytype": "SCHEMA", "subject": "a", "version": 1}, {"subject": "a"})
     topic.append({"keytype": "DELETE_SUBJECT", "subject": "a"}, [])
+    nested = b"[" * 100_000 + b"]" * 100_000
+    topic.records.append((b'{"keytype":"SCHEMA","subject":"a","x":%s}' % nested, None))
     topic.register("a", 1, 1, '"int"')
     assert place(updated(topic).by_id(1, "a")) == ("a", 1)
 
@@ -131,6 +133,7 @@ def test_a_guid_is_a_hash_of_the_schema_and_its_references() -> None:
     given = uuid.uuid4().bytes
     topic.register("c", 1, 3, '"long"', md5=base64.b64encode(given).decode())
     topic.register("d", 1, 4, '"int"', metadata={"owner": "x"})
+    topic.register("e", 1, 5, '"bytes"', md5="é")
     registry = updated(topic)
     # md5sum of the text, and of the text, "A", "a" and 00000001.
     assert place(registry.by_guid(bytes.fromhex("ef524ea1b91e73173d938ade36c1db32"))) == ("a", 1)
