@@ -203,15 +203,25 @@ def _text(data: bytes) -> str:
 
 def list_groups(cluster: Cluster) -> dict[str, str]:
     """Ask all brokers, and return the groups' states by their names. Errors: ClientError."""
-    found: dict[str, str] = {}
-    for connection in _all_brokers(cluster):
-        found |= {name: _text(each["groupState"]) for name, each in _groups_at(connection).items()}
-    return found
+    return {
+        name: _text(each["groupState"])
+        for _, groups in _all_groups(cluster)
+        for name, each in groups.items()
+    }
 
 
-def _all_brokers(cluster: Cluster) -> Iterator[Connection]:
-    for address in cluster.refresh(()).brokers.values():
-        yield cluster.connection(address)
+def _all_groups(cluster: Cluster) -> Iterator[tuple[Connection, dict[str, Struct]]]:
+    """Yield each broker with groups that it coordinates, each group once.
+
+    All brokers are asked twice: between two answers, a group may move to a broker that was asked.
+    """
+    known: set[str] = set()
+    for _ in range(2):
+        for address in cluster.refresh(()).brokers.values():
+            connection = cluster.connection(address)
+            groups = _groups_at(connection)
+            yield connection, {name: groups[name] for name in groups if name not in known}
+            known |= groups.keys()
 
 
 def _groups_at(connection: Connection) -> dict[str, Struct]:
@@ -283,8 +293,7 @@ def fetch_all_committed(cluster: Cluster) -> dict[str, CommittedOffsets | Client
 
 def _all_committed(cluster: Cluster) -> dict[str, CommittedOffsets | ClientError]:
     found: dict[str, CommittedOffsets | ClientError] = {}
-    for connection in _all_brokers(cluster):
-        groups = _groups_at(connection)
+    for connection, groups in _all_groups(cluster):
         names = [name for name, each in groups.items() if each["groupType"].lower() != b"share"]
         size = _GROUPS_EACH if connection.last_version("OffsetFetch") >= _MANY_GROUPS else 1
         for part in (names[at : at + size] for at in range(0, len(names), size)):

@@ -32,6 +32,7 @@ from kafka_client.requests import (
     Offset,
     fetch_all_committed,
     fetch_committed,
+    list_groups,
     list_offsets,
     produce,
 )
@@ -233,6 +234,32 @@ def test_a_request_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> No
     pair.answer("ListGroups", lambda *_: {"groups": []}, lambda *_: {"groups": listed})
     assert fetch_all_committed(cluster) == {"g": {TOPIC: Committed(3, -1, "")}}
     assert pair.count("OffsetFetch") == [0, 6]
+
+
+def test_a_group_that_moves_while_the_brokers_are_asked(pair: Pair, cluster: Cluster) -> None:
+    """Its next coordinator was asked before."""
+    node = 1
+
+    def listed(number: int) -> Callable[..., Struct]:
+        def groups(*_: object) -> Struct:
+            nonlocal node
+            found = [{"groupId": "g", "groupState": "Empty", "groupType": "classic"}]
+            here, node = number == node, 0
+            return {"groups": found if here else []}
+
+        return groups
+
+    def committed(*_: object) -> Struct:
+        part = {"partitionIndex": 0, "committedOffset": 3}
+        return {"groups": [{"groupId": "g", "topics": [{"name": "t", "partitions": [part]}]}]}
+
+    pair.answer("Metadata", *[lambda *_: {**pair.metadata(), "topics": []}] * 2)
+    pair.answer("ListGroups", listed(0), listed(1))
+    pair.answer("OffsetFetch", committed, committed)
+    assert fetch_all_committed(cluster) == {"g": {TOPIC: Committed(3, -1, "")}}
+    assert pair.count("OffsetFetch") == [1, 0]
+    node = 1
+    assert list_groups(cluster) == {"g": "Empty"}
 
 
 def test_offsets_of_pending_transactions_are_waited_for(
