@@ -12,7 +12,6 @@ from typing import TypeVar
 import pytest
 
 from storage import Log, LogManager
-from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import (
     InvalidRecord,
     OffsetOutOfRange,
@@ -31,7 +30,6 @@ from storage.groups.offset_records import (
 from storage.groups.owners import GroupOwners
 from storage.log.read import plain_batches
 from storage.record.batch import decode_plain
-from storage.record.control import ABORT, COMMIT
 from storage.state.checkpoint_file import new_topic_id
 from storage.task import Task
 from storage.waiting import at_once
@@ -40,14 +38,11 @@ from tests.mount.mounting import let_others_in, needs_root
 from tests.storage.groups.records import (
     Pair,
     consumer_group,
-    end,
     position,
     positions,
     share_group,
     streams_group,
-    taken_back,
     write,
-    write_in_transaction,
 )
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings, write_topic_settings
 from tests.storage.segmented import Turns
@@ -283,101 +278,6 @@ def test_nothing_is_written_where_nothing_is_taken_back(manager: LogManager) -> 
     manager.groups.forget("g", "others")
     manager.groups.forget("nobody")
     assert log.log_end_offset == 1
-
-
-def test_tombstones_and_old_commits_go_when_the_topic_is_cleaned(data: Path) -> None:
-    now_ms = NOW_MS
-    with opened(data, clock_ms=lambda: now_ms) as manager:
-        manager.create_topic("orders")
-        append(manager.log("orders", 0), b"x")
-        log = offsets_log(manager, "g")
-        for _ in range(20):
-            manager.groups.commit("g", "orders", {0: Committed(1)})
-        manager.groups.commit("gone", "orders", {0: Committed(1)})
-        manager.groups.forget("gone")
-        other = offsets_log(manager, "gone")
-        for each in {log, other}:
-            each.roll(now_ms)
-            LogCleaner(manager).clean_all(each, Task())
-        assert [r.value for r in other.records() if r.key == commit_key("gone", "orders", 0)] == [
-            None
-        ]
-        assert sum(r.key == commit_key("g", "orders", 0) for r in log.records()) == 1
-        now_ms += 2 * 86_400_000
-        for _ in range(2):
-            LogCleaner(manager).clean_all(other, Task())
-        assert not [r for r in other.records() if r.key == commit_key("gone", "orders", 0)]
-        assert positions(manager, "g") == {("orders", 0): 1}
-        assert manager.groups.names() == ["g"]
-    with opened(data) as manager:
-        assert positions(manager, "g") == {("orders", 0): 1}
-        assert manager.groups.names() == ["g"]
-
-
-# -- transactions ----------------------------------------------------------------------------------
-
-
-def test_a_transactions_positions_count_when_it_is_committed(manager: LogManager) -> None:
-    log = offsets_log(manager, "g")
-    write(log, position("g", "orders", 0, 1))
-    write_in_transaction(log, 5, 0, position("g", "orders", 0, 5), position("g", "orders", 1, 6))
-    assert positions(manager, "g") == {("orders", 0): 1}
-    end(log, 5, COMMIT)
-    assert positions(manager, "g") == {("orders", 0): 5, ("orders", 1): 6}
-    write_in_transaction(log, 5, 2, position("g", "orders", 0, 9))
-    end(log, 5, ABORT)
-    assert positions(manager, "g") == {("orders", 0): 5, ("orders", 1): 6}
-
-
-def test_what_comes_while_a_transaction_is_open_counts_at_once_and_is_newer(
-    manager: LogManager,
-) -> None:
-    log = offsets_log(manager, "g")
-    write_in_transaction(
-        log,
-        *(5, 0),
-        position("g", "orders", 0, 5),
-        position("g", "orders", 1, 5),
-        position("g", "more", 0, 5),
-    )
-    write(log, position("g", "orders", 0, 7), taken_back("g", "orders", 1))
-    assert positions(manager, "g") == {("orders", 0): 7}
-    end(log, 5, COMMIT)
-    manager.create_topic("more")
-    assert positions(manager, "g") == {("orders", 0): 7, ("more", 0): 5}
-
-
-def test_of_two_transactions_the_later_record_counts(manager: LogManager) -> None:
-    log = offsets_log(manager, "g")
-    write_in_transaction(log, 5, 0, position("g", "orders", 0, 5))
-    write_in_transaction(log, 6, 0, position("g", "orders", 0, 6))
-    end(log, 6, COMMIT)
-    assert positions(manager, "g") == {("orders", 0): 6}
-    end(log, 5, COMMIT)
-    assert positions(manager, "g") == {("orders", 0): 6}
-
-
-@pytest.mark.parametrize("reads_between", [True, False])
-def test_reading_in_steps_finds_what_reading_at_once_finds(
-    manager: LogManager, *, reads_between: bool
-) -> None:
-    log = offsets_log(manager, "g")
-    steps: list[Callable[[], None]] = [
-        lambda: write(log, position("g", "orders", 0, 1)),
-        lambda: write_in_transaction(log, 5, 0, position("g", "orders", 1, 2)),
-        lambda: write_in_transaction(log, 6, 0, position("g", "orders", 0, 3)),
-        lambda: end(log, 6, ABORT),
-        lambda: write(log, position("g", "orders", 0, 4)),
-        lambda: write_in_transaction(log, 6, 1, position("g", "orders", 0, 5)),
-        lambda: end(log, 5, COMMIT),
-        lambda: write(log, taken_back("g", "orders", 1)),
-        lambda: end(log, 6, COMMIT),
-    ]
-    for step in steps:
-        step()
-        if reads_between:
-            manager.groups.find("g")
-    assert positions(manager, "g") == {("orders", 0): 5}
 
 
 # -- topics ----------------------------------------------------------------------------------------
