@@ -13,7 +13,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pytest
 
@@ -129,7 +129,7 @@ class Found(NamedTuple):
     """
 
     state: State
-    expected: tuple[object, ...]
+    expected: tuple[Any, ...]
     lost: bool
     where: str
 

@@ -195,7 +195,6 @@ def ask_again(
 
 def check(life: Life, path: Path, found: Found) -> None:
     (number,) = found.expected
-    assert isinstance(number, int)
     stage = life.stages[number]
     with opened(path, Unsynced(), clock_ms=lambda: NOW_MS) as manager:
         for partition in (A, B1):

@@ -36,7 +36,6 @@ def holds(content: Sequence[ModelBatch], got: Sequence[ModelBatch], end: int) ->
 
 def check(life: Life, path: Path, found: Found) -> None:
     (number,) = found.expected
-    assert isinstance(number, int)
     stage = life.stages[number]
     checkpoint = read_offsets(Files(), str(path / "cleaner-offset-checkpoint")).get(("t", 0), 0)
     if not found.lost:

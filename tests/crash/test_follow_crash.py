@@ -130,7 +130,6 @@ class Life:
 
     def check(self, path: Path, found: Found) -> None:
         (stage,) = found.expected
-        assert isinstance(stage, Stage)
         tree = Tree(path, files=Unsynced())
         file = tree.file(FOLLOW)
         size, first = tree.attributes(file).size, first_position(tree)
@@ -234,15 +233,10 @@ class EndingLife:
         delete(self, Task(self.on_log_thread))
         self.stops.end()
         # A reader has seen the position of the text after the transaction.
-        self.stops.found = [each for each in self.stops.found if b"after" in self.shown_at(each)]
-
-    def shown_at(self, found: Found) -> bytes:
-        (shown,) = found.expected
-        assert isinstance(shown, bytes)
-        return shown
+        self.stops.found = [each for each in self.stops.found if b"after" in each.expected[0]]
 
     def check(self, path: Path, found: Found) -> None:
-        shown = self.shown_at(found)
+        (shown,) = found.expected
         tree = Tree(path, files=Unsynced())
         file = tree.file(FOLLOW)
         assert file.inode == self.inode

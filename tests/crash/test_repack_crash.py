@@ -102,7 +102,6 @@ class Life:
 
     def check(self, path: Path, found: Found) -> None:
         (stage,) = found.expected
-        assert isinstance(stage, Stage)
         if not found.lost:
             assert verify(str(path)).faults == []
             with LogManager.open(str(path), read_only=True) as reader:

@@ -179,7 +179,6 @@ class Life:
 
 def check(life: Life, path: Path, found: Found) -> None:
     (number,) = found.expected
-    assert isinstance(number, int)
     stage, following = life.stages[number : number + 2]
     with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
         log = manager.log("t", 0)

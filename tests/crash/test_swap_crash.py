@@ -52,7 +52,6 @@ def check_that_it_is_asked_again(life: StagedLife, path: Path, found: Found) -> 
     """The swap is carried out now or was before, or it is refused because files are missing."""
     check(life, path, found)
     (number,) = found.expected
-    assert isinstance(number, int)
     request = life.requests.get(number)
     if request is None:
         return

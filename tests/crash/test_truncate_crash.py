@@ -145,7 +145,6 @@ class Truncation:
         phase, acknowledged, flushed = found.expected
         at_least = flushed if found.lost else acknowledged
         lowest = self.offset if phase == "truncated" else self.log_start
-        assert isinstance(at_least, int)
         check_read_only(data, start=min(self.log_start, lowest))
         with opened(data, Unsynced()) as manager:
             log = manager.log("t", 0)
@@ -248,7 +247,6 @@ class Beginning:
 
     def check(self, data: Path, found: Found) -> None:
         (phase,) = found.expected
-        assert isinstance(phase, int)
         check_read_only(data, start=self.START if phase >= 2 else 0)
         with opened(data, Unsynced()) as manager:
             if phase:
