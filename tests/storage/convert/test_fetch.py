@@ -53,18 +53,6 @@ def test_a_null_value_is_an_empty_payload(tmp_path: Path) -> None:
         assert payloads(read_messages(filled(manager, None, b""), 0, 100)) == [b"", b""]
 
 
-def test_the_first_message_is_whole_and_the_last_one_is_cut(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = filled(manager, b"hello", b"world", b"again")
-        for size in (1, 5, len(HELLO)):
-            found = read_messages(log, 0, size)
-            assert (found.data, found.count, found.next_offset) == (HELLO, 1, 1)
-        found = read_messages(log, 0, 2 * len(HELLO) + 3)
-        assert (len(found.data), found.count, found.next_offset) == (2 * len(HELLO) + 3, 2, 2)
-        assert payloads(found) == [b"hello", b"world"]
-        assert payloads(read_messages(log, 2, 100)) == [b"again"]
-
-
 def test_a_set_goes_over_batches_and_segments(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
@@ -167,11 +155,3 @@ def test_the_layouts_byte_by_byte() -> None:
     assert encode_response(b"", ErrorCode.UNKNOWN) == bytes.fromhex("00000002 ffff")
     assert encode_multi_response([one, refused]) == bytes.fromhex("0000001c 0000") + one + refused
     assert encode_multi_response([]) == bytes.fromhex("00000002 0000")
-
-
-@given(st.lists(st.tuples(st.sampled_from(list(ErrorCode)), st.binary(max_size=20))))
-def test_a_client_reads_what_was_encoded(sets: list[tuple[ErrorCode, bytes]]) -> None:
-    responses = [encode_response(data, error) for error, data in sets]
-    for (error, data), response in zip(sets, responses, strict=True):
-        assert fetch_responses.decode_response(response) == (error, data)
-    assert fetch_responses.decode_multi_response(encode_multi_response(responses)) == sets
