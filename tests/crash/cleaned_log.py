@@ -10,18 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from storage import Log, LogManager, Record, encode
+from storage import Record
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
-from storage.log.append import append_batches
-from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.header import TRANSACTIONAL_BIT
-from storage.record.plain import recompress
+from storage.record.control import ABORT, COMMIT
 from storage.task import Task
 from tests.compaction_model import ModelBatch, clean, cleanable
-from tests.crash.histories import content
+from tests.crash.histories import LogLife, content
 from tests.crash.moments import Unsynced
-from tests.observed import batches_of, observe, rules_of
+from tests.observed import observe, rules_of
 from tests.storage.logs import NOW_MS, write_settings
 
 RETENTION_MS = 1000
@@ -37,29 +34,11 @@ class Stage(NamedTuple):
     checkpoint: int
 
 
-class Life:
+class Life(LogLife[Stage]):
     """The run, and the facts that must hold at each of its stages."""
 
     def __init__(self, data: Path) -> None:
-        self.data = data
-        self.now_ms = NOW_MS
-        self.history: list[ModelBatch] = []
-        self.stages: list[Stage] = [Stage(((),), 0, 0, 0)]
-        self.sequences = {7: 0, 8: 0, 9: 0}
-        self.manager: LogManager
-
-    @property
-    def log(self) -> Log:
-        return self.manager.log("t", 0)
-
-    def expected(self) -> tuple[object, ...]:
-        return (len(self.stages) - 1,)
-
-    def enter(self, **changes: object) -> None:
-        self.stages.append(self.stages[-1]._replace(**changes))  # type: ignore[arg-type]
-
-    def open(self, files: Files) -> None:
-        self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: self.now_ms)
+        super().__init__(data, Stage(((),), 0, 0, 0))
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -67,10 +46,10 @@ class Life:
         if self.log.active.size + len(batch) > self.log.config.segment_bytes:
             # If a power cut removes the end of a sealed segment, this looks like a cleaner's gap.
             self.flush()
-        append_batches(self.log, batch, now_ns=self.now_ms * 1_000_000)
-        last = batches_of(self.log.active)[-1]
-        self.history.append(last)
-        before = self.stages[-1].contents[0]
+        super().put(batch)
+
+    def enter_appended(self) -> None:
+        before, last = self.stages[-1].contents[0], self.history[-1]
         self.enter(contents=((*before, last),), acknowledged=last.last_offset + 1)
 
     def send(
@@ -80,24 +59,8 @@ class Life:
         transactional: bool = False,
         codec: int = 0,
     ) -> None:
-        sequence = self.sequences.get(producer, -1)
-        batch = encode(
-            [Record(n, self.now_ms + n, 0, k, v) for n, (k, v) in enumerate(pairs)],
-            attributes=TRANSACTIONAL_BIT if transactional else 0,
-            producer_id=producer,
-            producer_epoch=0 if producer >= 0 else -1,
-            base_sequence=sequence,
-        )
-        if producer >= 0:
-            self.sequences[producer] += len(pairs)
-        self.put(recompress(batch, codec))
-
-    def end(self, producer: int, kind: int) -> None:
-        self.put(encode_marker(kind, producer, 0, 0, 0, self.now_ms, 0))
-
-    def flush(self) -> None:
-        self.log.flush()
-        self.enter(flushed=self.log.log_end_offset)
+        records = [Record(n, self.now_ms + n, 0, k, v) for n, (k, v) in enumerate(pairs)]
+        self.put_records(records, producer, transactional=transactional, codec=codec)
 
     # -- cleaning ------------------------------------------------------------------------------
 
@@ -113,11 +76,6 @@ class Life:
         assert cleaner.clean(self.log, Task()) is not None
         assert content(self.log) == after
         self.enter(contents=(after,), checkpoint=outcome.first_dirty)
-
-    def sweep(self) -> None:
-        remove = self.manager.sweep(self.now_ms)
-        assert remove is not None
-        remove()
 
     def build(self) -> None:
         """Write the log with which the run begins."""
@@ -153,9 +111,7 @@ class Life:
         self.send((b"k", b"k1"))
         self.now_ms += 600
         self.sweep()
-        self.manager.close()
-        self.enter(flushed=self.stages[-1].acknowledged)
-        self.enter()
+        self.close()
 
     def begin(self, files: Files) -> None:
         """Do the steps before the first cleaning."""

@@ -14,18 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from storage import Log, LogManager, Record, encode
+from storage import Record
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.files import Files
-from storage.log.append import append_batches
-from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.header import TRANSACTIONAL_BIT
+from storage.record.control import ABORT, COMMIT
 from storage.task import Task
-from tests.compaction_model import ModelBatch
-from tests.crash.histories import check_producers, content, known
+from tests.crash.histories import LogLife, check_producers, content, known
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
-from tests.observed import batches_of
-from tests.storage.logs import NOW_MS, opened, write_settings
+from tests.storage.logs import opened, write_settings
 
 RETENTION_MS = 1000
 
@@ -38,54 +34,16 @@ class Stage(NamedTuple):
     flushed: int = 0
 
 
-class Life:
+class Life(LogLife[Stage]):
     """The run, and the facts that must hold at each of its stages."""
 
     def __init__(self, data: Path) -> None:
-        self.data = data
-        self.now_ms = NOW_MS
-        self.history: list[ModelBatch] = []
-        self.stages = [Stage()]
-        self.sequences = {7: 0, 8: 0}
-        self.manager: LogManager
-
-    @property
-    def log(self) -> Log:
-        return self.manager.log("t", 0)
-
-    def expected(self) -> tuple[object, ...]:
-        return (len(self.stages) - 1,)
-
-    def enter(self, **changes: object) -> None:
-        self.stages.append(self.stages[-1]._replace(**changes))  # type: ignore[arg-type]
-
-    def open(self, files: Files) -> None:
-        self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: self.now_ms)
-
-    def put(self, batch: bytes | bytearray) -> None:
-        append_batches(self.log, batch, now_ns=self.now_ms * 1_000_000)
-        self.history.append(batches_of(self.log.active)[-1])
-        self.enter(acknowledged=self.log.log_end_offset)
+        super().__init__(data, Stage())
 
     def send(self, producer: int = -1, *, transactional: bool = False) -> None:
         self.now_ms += 10
-        batch = encode(
-            [Record(n, self.now_ms, 0, None, b"%d" % self.now_ms * 5) for n in range(3)],
-            attributes=TRANSACTIONAL_BIT if transactional else 0,
-            producer_id=producer,
-            producer_epoch=0 if producer >= 0 else -1,
-            base_sequence=self.sequences.get(producer, -1),
-        )
-        if producer >= 0:
-            self.sequences[producer] += 3
-        self.put(batch)
-
-    def end(self, producer: int, kind: int) -> None:
-        self.put(encode_marker(kind, producer, 0, 0, 0, self.now_ms, 0))
-
-    def flush(self) -> None:
-        self.log.flush()
-        self.enter(flushed=self.log.log_end_offset)
+        records = [Record(n, self.now_ms, 0, None, b"%d" % self.now_ms * 5) for n in range(3)]
+        self.put_records(records, producer, transactional=transactional)
 
     # -- deleting ------------------------------------------------------------------------------
 
@@ -108,11 +66,6 @@ class Life:
         self.move(start)
         assert delete_records(self.manager, self.log, offset, Task()) == start
         self.moved(start)
-
-    def sweep(self) -> None:
-        remove = self.manager.sweep(self.now_ms)
-        assert remove is not None
-        remove()
 
     def build(self) -> None:
         """Write the files with which the run begins."""
@@ -172,9 +125,7 @@ class Life:
         self.end(8, ABORT)
         self.flush()
         self.send(8)
-        self.manager.close()
-        self.enter(flushed=self.stages[-1].acknowledged)
-        self.enter()
+        self.close()
 
 
 def check(life: Life, path: Path, found: Found) -> None:
