@@ -35,8 +35,10 @@ LITTER = {
 }
 
 
-def make(data: Path, *, is_set: bool = True, **settings: str) -> None:
-    """``is_set``: the metadata log says that ``orders`` is tiered; else it says nothing.
+def make(data: Path, *, is_set: bool = True, **settings: str) -> State:
+    """Make the directory; return its `state`.
+
+    ``is_set``: the metadata log says that ``orders`` is tiered; else it says nothing.
     ``settings``: more that is set on ``orders`` there, with ``_`` for ``.``.
     """
     data.mkdir(exist_ok=True)
@@ -78,6 +80,7 @@ def make(data: Path, *, is_set: bool = True, **settings: str) -> None:
         metadata.append(
             *(made.config(TOPIC, "orders", name, value) for name, value in given.items())
         )
+    return state(data)
 
 
 def crash(data: Path) -> None:

@@ -65,7 +65,8 @@ class SimulatedDisk(Files):
     def __init__(self, root: str, *, crash_at: int | None = None) -> None:
         self.root = os.path.abspath(root)
         self.crashed = False
-        self.journal: list[str] = []
+        self.operations = 0
+        """Mutating operations so far: the values of ``crash_at`` worth trying."""
         self._crash_at = crash_at
         self._mutex = threading.RLock()
         self._tree = self._read_directory(self.root)
@@ -87,11 +88,6 @@ class SimulatedDisk(Files):
         return model
 
     # -- control -------------------------------------------------------------------------------
-
-    @property
-    def operations(self) -> int:
-        """Mutating operations so far: the values of ``crash_at`` worth trying."""
-        return len(self.journal)
 
     def crash_after(self, count: int) -> None:
         """From the ``count``-th mutating operation from now on (from 1) everything raises."""
@@ -198,11 +194,10 @@ class SimulatedDisk(Files):
 
     def _mutate(self, what: str, path: str) -> None:
         """Count a mutating operation, and crash if that is the one."""
-        number = len(self.journal) + 1
-        if self._crash_at is not None and number >= self._crash_at:
+        self.operations += 1
+        if self._crash_at is not None and self.operations >= self._crash_at:
             self.crashed = True
         self._alive()
-        self.journal.append(f"{number} {what} {self._relative(path)}")
 
     def _relative(self, path: str) -> str:
         """Return `os.path.relpath(path, self.root)`."""

@@ -34,7 +34,7 @@ class FailingDisk(Moments):
     def fail_from_now(self, error: int, at: int, *, kind: str = "") -> None:
         """Fail the ``at``-th operation from now on with ``error``; ``at`` 0: no more.
 
-        Only the operations are counted whose line in the journal contains ``kind``.
+        Only the operations are counted whose name and path contain ``kind``.
         """
         self.error, self.fail_at, self.kind, self.done = error, at, kind, 0
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage import LogManager, descriptors
 from storage.errors import LogLocked
 from storage.files import Files
-from tests.crash.disk import Crashed, SimulatedDisk
+from tests.crash.disk import SimulatedDisk
 from tests.crash.disk_model import DirectoryModel, Draw, FileModel
 from tests.storage.logs import append, opened
 from tests.waits import HANG_S
@@ -163,22 +163,6 @@ def test_removed_and_made_directories(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "file").read_bytes() == b"1"
 
 
-def test_every_operation_after_the_crash_raises(tmp_path: Path) -> None:
-    disk = SimulatedDisk(str(tmp_path), crash_at=3)
-    fd = disk.open(str(tmp_path / "a"), CREATE)
-    disk.pwrite(fd, b"1", 0)
-    with pytest.raises(Crashed):
-        disk.pwrite(fd, b"2", 1)
-    with pytest.raises(Crashed):
-        disk.pread(fd, 1, 0)
-    with pytest.raises(Crashed):
-        disk.exists(str(tmp_path))
-    disk.close(fd)
-    disk.kill()
-    assert (tmp_path / "a").read_bytes() == b"1"
-    assert disk.journal == ["1 create a", "2 pwrite 0+1 a"]
-
-
 def test_a_dead_process_holds_no_lock_and_no_descriptor(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     path = str(tmp_path / ".lock")
@@ -206,21 +190,6 @@ def test_a_dead_process_is_asked_for_no_descriptor(tmp_path: Path) -> None:
         log = manager.create_topic("t", 1).partitions[0]
         with pytest.raises(OSError, match="Too many open files"):
             descriptors.open_for(log.active, fail)
-
-
-def test_single_operations_fail(tmp_path: Path) -> None:
-    disk = SimulatedDisk(str(tmp_path))
-    fd = create(disk, tmp_path / "a.log", b"", synced=True)
-    disk.fail_next("pwrite", errno.ENOSPC, suffix=".log", partial=2, times=2)
-    disk.fail_next("fsync", errno.EIO, suffix=".index")
-    for _ in range(2):
-        with pytest.raises(OSError, match="No space left"):
-            disk.pwrite(fd, b"abcd", 0)
-    assert disk.pread(fd, 10, 0) == b"ab"
-    disk.pwrite(fd, b"abcd", 0)
-    disk.fsync(fd)
-    assert disk.pread(fd, 10, 0) == b"abcd"
-    disk.close(fd)
 
 
 def test_a_held_fsync_covers_only_what_was_written_before(tmp_path: Path) -> None:

@@ -27,10 +27,7 @@ SETTINGS = [
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    directory = tmp_path / "data"
-    directory.mkdir()
-    described(directory, SETTINGS, "log.cleanup.policy=delete\n")
-    return directory
+    return described(tmp_path / "data", SETTINGS, "log.cleanup.policy=delete\n")
 
 
 def state(data: Path) -> dict[str, bytes]:
@@ -79,9 +76,7 @@ def test_what_the_broker_has_set_holds_on(data: Path) -> None:
 
 
 def test_what_is_not_known_is_kept_all_the_same(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    described(data, SETTINGS, None)
+    data = described(tmp_path / "data", SETTINGS, None)
     lines = detach(Files(), str(data))
     assert len(lines) == 1
     assert lines[0].startswith(

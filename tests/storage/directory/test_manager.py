@@ -19,7 +19,6 @@ from storage.directory.deleted import SWEPT_AT_ONCE
 from storage.directory.open import Progress
 from storage.errors import (
     CorruptCheckpoint,
-    InvalidConfig,
     InvalidTopic,
     LogLocked,
     TopicExists,
@@ -193,20 +192,8 @@ def test_a_topic_whose_directory_has_vanished_can_be_deleted(tmp_path: Path) -> 
         assert sweep(manager, 2**62)
         assert values(manager.create_topic("t").partitions[0]) == []
     with opened(tmp_path) as manager:
-        assert sorted(manager.topics) == ["other", "t"]
-        assert values(manager.topic("other").partitions[0]) == [b"two"]
-
-
-def test_a_topic_whose_directory_has_vanished_is_no_unclean_stop(tmp_path: Path) -> None:
-    """Of what was deleted nothing is written down at the end."""
-    write_settings(tmp_path, num_partitions=1)
-    with opened(tmp_path) as manager:
-        append(manager.create_topic("t").partitions[0], b"one")
-        append(manager.create_topic("other").partitions[0], b"two")
-        shutil.rmtree(tmp_path / "t-0")
-        manager.delete_topic("t")
-    with opened(tmp_path) as manager:
         assert manager.clean
+        assert sorted(manager.topics) == ["other", "t"]
         assert values(manager.topic("other").partitions[0]) == [b"two"]
 
 
@@ -389,26 +376,6 @@ def test_a_topic_without_an_id_has_the_same_one_each_time_it_is_read(tmp_path: P
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == 2
     assert not list(tmp_path.glob("*/partition.metadata"))
-
-
-def test_settings_of_a_topic_last_and_take_effect(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        manager.change_topic_settings("t", {"max.message.bytes": "100"})
-        assert log.config.max_message_bytes == 100
-        with pytest.raises(InvalidConfig):
-            manager.change_topic_settings("t", {"max.message.bytes": "-1"})
-    with opened(tmp_path) as manager:
-        assert manager.log("t", 0).config.max_message_bytes == 100
-        manager.change_topic_settings("t", {"max.message.bytes": None})
-        assert manager.log("t", 0).config.max_message_bytes == 1048588
-        manager.change_topic_settings("t", {"segment.ms": "5"})
-        with pytest.raises(UnknownTopicOrPartition):
-            manager.change_topic_settings("nowhere", {"segment.ms": "5"})
-        assert manager.settings.overrides("nowhere") == {}
-        manager.delete_topic("t")
-        manager.create_topic("t", 1)
-        assert manager.log("t", 0).config.segment_ms == 604800000, "a new topic, no old settings"
 
 
 def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:

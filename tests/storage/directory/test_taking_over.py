@@ -81,8 +81,9 @@ def topic_id(data: Path, topic: str = "orders") -> str:
     return found
 
 
-def described(data: Path, records: list[bytes], server: str | None) -> None:
-    """A broker's directory with a topic, these settings in its log, and perhaps its file."""
+def described(data: Path, records: list[bytes], server: str | None) -> Path:
+    """Make a broker's directory with a topic, these settings in its log, and perhaps its file."""
+    data.mkdir(exist_ok=True)
     fill(data, "orders")
     log = MetadataLog(data)
     log.append(made.topic("orders", topic_id(data)), *records)
@@ -90,6 +91,7 @@ def described(data: Path, records: list[bytes], server: str | None) -> None:
         path = data.parent / "server.properties"
         path.write_text(server)
         write_settings(data, kafkafs_broker_config=path)
+    return data
 
 
 def on_topic(name: str, value: str) -> bytes:
@@ -158,9 +160,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_broker_has_set_is_in_force(tmp_path: Path, case: str) -> None:
     records, server, expected = CASES[case]
-    data = tmp_path / "data"
-    data.mkdir()
-    described(data, records, server)
+    data = described(tmp_path / "data", records, server)
     with LogManager.open(str(data)) as manager:
         config = manager.log("orders", 0).config
         why = manager.settings.why_no_deletion("orders")
@@ -176,9 +176,7 @@ def test_what_a_broker_has_set_is_in_force(tmp_path: Path, case: str) -> None:
 
 
 def test_retention_that_is_set_here_leaves_a_brokers_segments_as_they_are(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    described(data, [], "")
+    data = described(tmp_path / "data", [], "")
     with LogManager.open(str(data), clock_ms=lambda: NOW_MS + MONTH_MS) as manager:
         manager.change_topic_settings("orders", {"retention.ms": "9", "segment.ms": "9"})
         assert not manager.roll_due
@@ -187,9 +185,7 @@ def test_retention_that_is_set_here_leaves_a_brokers_segments_as_they_are(tmp_pa
 
 
 def test_why_and_what_ends_it(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    described(data, [], None)
+    data = described(tmp_path / "data", [], None)
     file_is_missing = (
         "the values of cleanup.policy, retention.ms, retention.bytes are unknown: the path of the "
         "broker's server.properties is not configured; run kafkafs config "
@@ -217,9 +213,7 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
 
 def test_a_metadata_log_of_a_newer_kafka(tmp_path: Path) -> None:
     """It may have any setting; the ids of topics are known."""
-    data = tmp_path / "data"
-    data.mkdir()
-    described(data, [on_topic("retention.ms", "5"), made.later(111, 0)], "")
+    data = described(tmp_path / "data", [on_topic("retention.ms", "5"), made.later(111, 0)], "")
     log = data / "__cluster_metadata-0" / f"{0:020}.log"
     settings = Settings(Files(), str(data))
     assert settings.id_at_broker("orders") == topic_id(data)
@@ -259,9 +253,7 @@ def test_a_metadata_log_that_is_elsewhere(tmp_path: Path, name: str) -> None:
 
 
 def test_the_settings_of_another_topic_of_that_name_do_not_count(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    described(data, [], "log.retention.ms=5")
+    data = described(tmp_path / "data", [], "log.retention.ms=5")
     MetadataLog(data / "new").append(made.topic("orders", checkpoint_file.new_topic_id()))
     write_settings(
         data,
@@ -282,9 +274,7 @@ def test_what_kafka_sets_on_its_own_topics(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_does_not_clean_or_delete(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    described(data, [], "log.cleaner.enable=false\ndelete.topic.enable=false")
+    data = described(tmp_path / "data", [], "log.cleaner.enable=false\ndelete.topic.enable=false")
     broker = Settings(Files(), str(data)).broker
     assert (broker.log_cleaner_enable, broker.delete_topic_enable) == (False, False)
     with open(data / "kafkafs.properties", "a") as file:

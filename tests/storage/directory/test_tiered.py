@@ -237,8 +237,7 @@ EXPIRED = {"retention_ms": "1", "retention_bytes": "-1", "cleanup_policy": "dele
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_what_is_done_by_the_clock_passes_it_over(tmp_path: Path, is_set: bool) -> None:
-    tiered.make(tmp_path, is_set=is_set, **EXPIRED)
-    before = tiered.state(tmp_path)
+    before = tiered.make(tmp_path, is_set=is_set, **EXPIRED)
     with opened(tmp_path) as manager:
         assert run(manager, NOW_MS + DAY_MS).segments == 0
         assert remove_orphans(manager, Task(), lambda *names: False).files == 0
@@ -264,16 +263,14 @@ def test_a_policy_that_is_set_here_has_it_compacted_by_nobody(tmp_path: Path) ->
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_on_a_full_disk_nothing_of_it_goes(tmp_path: Path, is_set: bool) -> None:
-    tiered.make(tmp_path, is_set=is_set, **EXPIRED)
-    before = tiered.state(tmp_path)
+    before = tiered.make(tmp_path, is_set=is_set, **EXPIRED)
     write_settings(tmp_path, kafkafs_reserve_bytes=0)
     opened(tmp_path, SmallDisk(0)).close()
     assert tiered.state(tmp_path) == before
 
 
 def test_its_line_indexes_are_not_given_up(tmp_path: Path) -> None:
-    tiered.make(tmp_path)
-    before = tiered.state(tmp_path)
+    before = tiered.make(tmp_path)
     path = tmp_path / "plain-0/00000000000000000000.lines"
     path.write_bytes(b"a line index")
     with opened(tmp_path) as manager:
@@ -284,8 +281,7 @@ def test_its_line_indexes_are_not_given_up(tmp_path: Path) -> None:
 
 
 def test_settings_change_by_command_only_if_they_end_it(tmp_path: Path) -> None:
-    tiered.make(tmp_path)
-    before = tiered.state(tmp_path)
+    before = tiered.make(tmp_path)
     for change in ({"retention.ms": "1"}, {"remote.storage.enable": "true"}):
         with pytest.raises(ReadOnlyLog):
             change_settings(str(tmp_path), "orders", change)
@@ -312,8 +308,7 @@ def test_indexes_stay(tmp_path: Path) -> None:
 
 
 def test_formats_stay(tmp_path: Path) -> None:
-    tiered.make(tmp_path)
-    before = tiered.state(tmp_path)
+    before = tiered.make(tmp_path)
     for is_clean in (True, False):
         if not is_clean:
             tiered.crash(tmp_path)
@@ -360,8 +355,7 @@ def test_small_files_that_cannot_be_read_stay_as_they_are(tmp_path: Path) -> Non
 
 
 def test_detaching_names_it_and_it_stays_read_only(tmp_path: Path) -> None:
-    tiered.make(tmp_path)
-    before = tiered.state(tmp_path)
+    before = tiered.make(tmp_path)
     for _ in range(2):
         lines = tiered_lines(Files(), str(tmp_path))
         assert len(lines) == 2

@@ -25,6 +25,7 @@ from storage.room import Room
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.words.words import Words
+from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.storage.logs import NOW_MS, NOW_NS, flip, opened, remove_head, sweep
 
@@ -190,14 +191,10 @@ def test_one_segment_that_fails_does_not_keep_the_older_ones_from_their_files(
 ) -> None:
     """But a full disk or a read-only one is not asked again for each segment."""
 
-    class Failing(Files):
-        def rename(self, old: str, new: str) -> None:
-            if new.endswith(names_of(4)[0]):
-                raise OSError(error, os.strerror(error), new)
-            super().rename(old, new)
-
-    with opened(tmp_path, Failing()) as manager:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
         log, words = new_log(manager), WordFiles()
+        disk.fail_next("rename", error, suffix=f"{names_of(4)[0]}.tmp")
         with pytest.raises(OSError, match=os.strerror(error)):
             built(log, words)
         assert left_in(log.directory) == names_of(*left)

@@ -25,7 +25,7 @@ from tests.broker_files import (
     BrokerPartition,
     before_each_operation,
 )
-from tests.storage.logs import append, values
+from tests.storage.logs import CountedReads, append, values
 from tests.storage.producers import Producer
 from tests.storage.transactions import Client
 
@@ -132,20 +132,13 @@ def test_a_directory_that_is_empty_yet(followed: Followed) -> None:
 
 
 def test_a_look_costs_one_stat_where_nothing_has_changed(followed: Followed) -> None:
-    class Counting(Files):
-        asked = 0
-
-        def file_stat(self, path: str) -> os.stat_result:
-            self.asked += 1
-            return super().file_stat(path)
-
     followed.broker.partition()
-    files = Counting()
+    files = CountedReads()
     follower = followed.open(files)
     follower.look_for_partitions()
-    files.asked = 0
+    files.operations = 0
     follower.look_for_partitions()
-    assert files.asked == 1
+    assert files.operations == 1
 
 
 def test_a_deleted_topic_can_be_read_for_a_while(followed: Followed) -> None:

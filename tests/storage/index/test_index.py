@@ -19,7 +19,7 @@ from storage.files import Files
 from storage.index.index import OFFSET, TIME, Index, Layout
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import entries_of
+from tests.storage.logs import CountedReads, entries_of
 
 BASE = 1000
 PAIR = Struct(">ii")
@@ -246,23 +246,13 @@ def test_of_an_active_segment_the_rest_is_searched_until_it_is_sealed(
 # -- memory ----------------------------------------------------------------------------------------
 
 
-class Counted(Files):
-    """Counts what is read."""
-
-    reads = 0
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        self.reads += 1
-        return super().pread(fd, size, position)
-
-
 def test_what_is_asked_for_often_is_read_once(tmp_path: Path) -> None:
-    files, count = Counted(), 5000
+    files, count = CountedReads(), 5000
     index = opened(tmp_path, files=files)
     index.extend(pack(*range(count)))
     for target in range(0, count, 50):
         assert index.lookup(target) == (target, target)
-    before = files.reads
+    before = files.operations
     for target in range(0, count, 7):
         assert index.lookup(target) == (target, target)
         assert index.entry(target) == (target, target)
@@ -270,7 +260,7 @@ def test_what_is_asked_for_often_is_read_once(tmp_path: Path) -> None:
     index.extend(pack(*range(count, 3 * count)))
     for target in range(0, 3 * count, 50):
         assert index.lookup(target) == (target, target)
-    assert files.reads == before
+    assert files.operations == before
     # Entries that replace others are found.
     for kept in (2 * count, 100, 0):
         index.truncate_to(kept)
