@@ -29,7 +29,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT
+from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader
 from storage.segment.reader import SegmentReader
 from storage.task import Task
 from tests.oracle import crc32c
@@ -60,6 +60,12 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def headers_of(manager: LogManager) -> list[BatchHeader]:
+    """Of all batches of the topic `a` but the markers."""
+    batches = SegmentReader(manager.log("a", 0).active).batches()
+    return [header for _, header in batches if not header.is_control]
+
+
 def test_files_of_several_partitions_become_one_transaction(data: Path) -> None:
     with opened(data) as manager:
         append(manager.log("a", 0), b"before")
@@ -75,11 +81,11 @@ def test_files_of_several_partitions_become_one_transaction(data: Path) -> None:
         assert manager.log("a", 0).log_end_offset == manager.log("a", 0).last_stable_offset == 5
         assert manager.log("b", 1).log_end_offset == 2
         assert left(str(data)) == []
-        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
-        assert [header.base_sequence for header in headers] == [-1, 0, 2, -1]
-        (producer_id,) = {header.producer_id for header in headers[1:]}
+        _, *headers = headers_of(manager)
+        assert [header.base_sequence for header in headers] == [0, 2]
+        (producer_id,) = {header.producer_id for header in headers}
         assert FIRST_PRODUCER_ID <= producer_id < 2**62
-        assert all(header.attributes & TRANSACTIONAL_BIT for header in headers[1:])
+        assert all(header.attributes & TRANSACTIONAL_BIT for header in headers)
     with opened(data) as manager:
         assert values(manager.log("a", 0)) == [b"before", b"1", None, b"2"]
 
@@ -94,8 +100,7 @@ def test_batches_follow_one_another(data: Path) -> None:
         assert left(str(data)) == ["q-8-0-0.staged"]
         assert values(manager.log("a", 0)) == [b"5", b"6"]
         # One producer, whose sequences go on.
-        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
-        assert [header.base_sequence for header in headers] == [0, -1, 1, -1]
+        assert [header.base_sequence for header in headers_of(manager)] == [0, 1]
 
 
 def test_a_batch_without_files_counts(data: Path) -> None:
@@ -119,9 +124,8 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
         # A run that is fenced may still repeat a batch that is there.
         repeated = staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="first")
         assert adopted(manager, repeated).duplicate
-        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
-        assert [h.producer_epoch for h in headers if not h.is_control] == [0, 1]
-        assert [h.base_sequence for h in headers if not h.is_control] == [0, 0]
+        found = [(header.producer_epoch, header.base_sequence) for header in headers_of(manager)]
+        assert found == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("batch", [0, 1])
@@ -153,10 +157,8 @@ def test_runs_without_end(data: Path) -> None:
         adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="run 2"))
         adopted(manager, staged(FILES, str(data), "r", 0, {A: [[b"2"]]}))
         assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
-        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
-        producers = [h.producer_id - known.producer_id for h in headers if not h.is_control]
-        assert producers == [0, 1, 2]
-        assert headers[2].producer_epoch == 0
+        found = [(h.producer_id - known.producer_id, h.producer_epoch) for h in headers_of(manager)]
+        assert found == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_queries_have_producers_of_their_own_above_all_that_logs_know(data: Path) -> None:
@@ -165,8 +167,7 @@ def test_queries_have_producers_of_their_own_above_all_that_logs_know(data: Path
         Client(manager.log("b", 0), first + 7).send(b"other", transactional=False)
         for query in ("q", "r"):
             adopted(manager, staged(FILES, str(data), query, 0, {A: [[b"0"]]}))
-        headers = [header for _, header in SegmentReader(manager.log("a", 0).active).batches()]
-        assert [h.producer_id - first for h in headers] == [8, 8, 9, 9]
+        assert [header.producer_id - first for header in headers_of(manager)] == [8, 9]
 
 
 def test_what_is_copied_from_another_data_directory(data: Path, tmp_path: Path) -> None:
@@ -396,12 +397,9 @@ def test_batches_are_stored_as_the_topic_wants_them(data: Path, codec: str) -> N
         lines = [b"line" * 100, None, b"x"]
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [lines]}))
         assert values(manager.log("a", 0)) == lines
-        codecs = [
-            h.codec
-            for _, h in SegmentReader(manager.log("a", 0).active).batches()
-            if not h.is_control
-        ]
-        assert set(codecs) == {["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(codec)}
+        assert {header.codec for header in headers_of(manager)} == {
+            ["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(codec)
+        }
         assert {record.timestamp for record in manager.log("a", 0).records()} == {NOW_MS}
 
 
@@ -413,12 +411,7 @@ def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
         value = os.urandom(4925)
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[value], [b"x" * 1000]]}))
         assert values(manager.log("a", 0)) == [value, b"x" * 1000]
-        codecs = [
-            h.codec
-            for _, h in SegmentReader(manager.log("a", 0).active).batches()
-            if not h.is_control
-        ]
-        assert codecs == [0, 4]
+        assert [header.codec for header in headers_of(manager)] == [0, 4]
         # A broker refuses it where a producer's batch becomes too large.
         with pytest.raises(RecordTooLarge):
             append_batches(manager.log("a", 0), batches([value]), now_ns=NOW_NS)

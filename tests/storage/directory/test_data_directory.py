@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from storage import Log, LogManager, paths
+from storage import Log, LogManager
 from storage.follow.follow_directory import DirectoryFollower
-from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.logs import opened
 from tests.storage.transactions import Client
 
 T = TypeVar("T")
-
-
-def is_swapping(log: Log) -> bool:
-    """Whether the first segment has no log of its own name."""
-    names = os.listdir(log.directory)
-    return f"{0:020}.log.swap" in names and f"{0:020}.log" not in names
-
-
-def test_who_opens_it_meanwhile_misses_nothing(tmp_path: Path) -> None:
-    seen: list[list[tuple[int, bytes | None, bytes | None]]] = []
-
-    def look() -> None:
-        with LogManager.open(str(tmp_path), read_only=True) as reader:
-            assert reader.faults == []
-            seen.append(contents(reader.log("t", 0)))
-
-    with compacted(tmp_path) as (manager, log):
-        for value in (b"1", b"2", b"3"):
-            put(log, (b"a", value))
-            roll(log)
-        readers: list[threading.Thread] = []
-
-        def on_log_thread(function: Callable[[], T]) -> T:
-            outcome = function()
-            if not readers and is_swapping(log):
-                readers.append(threading.Thread(target=look))
-                readers[0].start()
-            return outcome
-
-        clean(manager, log, Task(on_log_thread))
-        (reader,) = readers
-        reader.join()
-        assert seen == [[(2, b"a", b"3")]]
 
 
 def everything(log: Log) -> tuple[object, ...]:
@@ -112,18 +74,3 @@ def test_what_is_open_to_be_read_when_the_swap_is_finished(tmp_path: Path) -> No
         log.age_descriptors()
         DirectoryFollower(reader).look(log)
         assert contents(log) == [(0, b"a", b"1"), (1, b"a", b"2")]
-
-
-def test_a_topic_with_the_id_and_the_settings_of_a_cluster(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        topic = manager.create_mirrored_topic(
-            "a", "AAECAwQFBgcICQoLDA0ODw", 2, {"retention.ms": "-1"}
-        )
-        assert manager.settings.log_config("a").retention_ms == -1
-        manager.create_mirrored_topic(paths.CONSUMER_OFFSETS, None, 3, {})
-        assert manager.topics[paths.CONSUMER_OFFSETS].numbers == [0, 1, 2]
-        for number in (0, 1):
-            path = tmp_path / f"a-{number}" / paths.PARTITION_METADATA
-            assert path.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
-    with opened(tmp_path) as manager:
-        assert manager.topics["a"].id == topic.id == "AAECAwQFBgcICQoLDA0ODw"
