@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_paths
-from kafkafs.cli.common.ending import fail, failure
+from kafkafs.cli.common.ending import fail, failing_with
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.words import FILE, ByteCount
@@ -21,6 +20,8 @@ from kafkafs.cli.common.words import FILE, ByteCount
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options
 
+_FAILED = 1
+"""The exit status of DumpLogSegments if something is wrong."""
 # Java's class name, so that this module does not import kafkafs.dump.
 _STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
 _LARGEST = 2**31 - 1
@@ -36,28 +37,11 @@ _TOPIC_DECODERS = (
 
 
 class _Dump(click.Command):
-    """Exits with the status of DumpLogSegments where something is wrong: 1."""
+    """Gives errors of its parameters the status of DumpLogSegments."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _like_kafkas():
+        with failing_with(_FAILED):
             return super().make_context(*args, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _like_kafkas():
-            return super().invoke(ctx)
-
-
-@contextlib.contextmanager
-def _like_kafkas() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except (click.ClickException, OSError) as error:
-        failed = failure(error)
-        assert failed is not None
-        failed.exit_code = 1  # type: ignore[misc]  # which click looks up in the instance
-        raise failed from None
 
 
 @click.command(
@@ -143,6 +127,7 @@ def _like_kafkas() -> Iterator[None]:
 @click.option(
     "--json", "is_json", is_flag=True, help="Print the whole output as JSON, one object per line."
 )
+@failing_with(_FAILED)
 def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 

@@ -167,6 +167,21 @@ def ended_in_order() -> Iterator[None]:
         raise failed from None
 
 
+@contextmanager
+def failing_with(status: int) -> Iterator[None]:
+    """Give errors the exit status that another program has for them."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        failed = failure(error)
+        if failed is None:
+            raise
+        failed.exit_code = status  # type: ignore[misc]  # which click looks up in the instance
+        raise failed from None
+
+
 class _StandardError(io.FileIO):
     """Discards what standard error does not take: its disk is full, or its reader has ended.
 

@@ -28,7 +28,7 @@ from kafkafs.cli.common.clusters import (
     is_cluster,
     partitions_of,
 )
-from kafkafs.cli.common.ending import FOUND, failure, warn
+from kafkafs.cli.common.ending import FOUND, failing_with, failure, warn
 from kafkafs.cli.common.matching import Report, Scan, first_records, scan, text_of
 from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.cli.common.output import Output, binary_stdout, output_options
@@ -167,21 +167,6 @@ _SHOWN = options_as(
 )
 
 
-@contextmanager
-def _failing_as_grep() -> Iterator[None]:
-    """Give errors the exit status of grep."""
-    try:
-        yield
-    except (click.UsageError, BrokenPipeError):
-        raise
-    except Exception as error:
-        failed = failure(error)
-        if failed is None:
-            raise
-        failed.exit_code = _FAILED  # type: ignore[misc]  # which click looks up in the instance
-        raise failed from None
-
-
 @click.command(
     "grep",
     context_settings={"help_option_names": ["--help"]},
@@ -198,7 +183,7 @@ def _failing_as_grep() -> Iterator[None]:
 @_SHOWN
 @view_option
 @cluster_options
-@_failing_as_grep()
+@failing_with(_FAILED)
 @output_options("the matches of each partition (-l: at most 1); the records as in .jsonl")
 @words_argument(
     f"[WORD] DATA|{CLUSTER} [TOPIC[:PARTITION][@START[..END]]]...",
