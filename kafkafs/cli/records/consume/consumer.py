@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kafkafs.cli.common.ending import fail, warn
 from kafkafs.cli.records.consume.outputs import DeadLetters, Interrupts, Output
 from kafkafs.cli.records.consume.positions import Positions
-from kafkafs.cli.records.consume.reader import Batch, Limits, Reader, reader_of
+from kafkafs.cli.records.consume.reader import Batch, BatchesReader, Limits, LinesReader, Reader
 from kafkafs.cli.records.consume.sources import Directories, Partition
 from storage.plural import counted
 
@@ -155,13 +155,9 @@ class Consumer:
             position = self._positions.position(partition)
             if position is None and rules.point != "start":
                 position = self._positions.begin(partition, point)
-            reader = reader_of(
-                rules.view,
-                partition,
-                self._directories.of(partition),
-                position,
-                point,
-            )
+            kind = BatchesReader if rules.view == BatchesReader.view else LinesReader
+            directory = self._directories.of(partition)
+            reader = kind(partition, directory, position, point, rules.view)
         except (PermissionError, FileNotFoundError) as error:
             self._refused(partition, point, error)
             return

@@ -59,8 +59,11 @@ class Reader:
     """Reads one partition.
 
     `position`: the offset of the next record to take; None: `point`, a word of `N@POINT`, says
-    where to begin. `view`: the view of the file. `shown`: the view of the batches.
+    where to begin. `shown`: the view of the batches.
     """
+
+    view: str
+    """The view of the file."""
 
     def __init__(
         self,
@@ -68,10 +71,8 @@ class Reader:
         directory: TopicDirectory,
         position: int | None,
         point: str,
-        view: str,
         shown: str,
     ) -> None:
-        self.view = view
         self._shown = shown
         self.partition = partition
         self.position = position
@@ -227,6 +228,8 @@ class Reader:
 class LinesReader(Reader):
     """See the module."""
 
+    view = "jsonl"
+
     @cached_property
     def _text(self) -> Callable[[bytes], bytes | None] | None:
         return None if self._shown == self.view else _as(self._shown)
@@ -268,6 +271,8 @@ class BatchesReader(Reader):
 
     It reads batches of an open transaction until `is_full`, and then reads no more.
     """
+
+    view = "batches"
 
     def fill(self, limits: Limits) -> None:
         super().fill(limits)
@@ -311,19 +316,6 @@ class BatchesReader(Reader):
         first, last = taken[0].base_offset, taken[-1].last_offset
         self.position = self._end(last)
         return Batch(self.partition, data, records, first, last, self.position)
-
-
-def reader_of(
-    view: str,
-    partition: Partition,
-    directory: TopicDirectory,
-    position: int | None,
-    point: str,
-) -> Reader:
-    """Return a reader of a view that begins at `position` or, if that is None, at `point`."""
-    if view == "batches":
-        return BatchesReader(partition, directory, position, point, view, view)
-    return LinesReader(partition, directory, position, point, "jsonl", view)
 
 
 def _as(view: str) -> Callable[[bytes], bytes | None]:
