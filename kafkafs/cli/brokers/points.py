@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left, bisect_right
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -152,7 +153,7 @@ class _Segments:
         self._starts: dict[tuple[str, int], int] = {}
         with contextlib.suppress(CorruptCheckpoint):
             self._starts = read_offsets(files, os.path.join(data_dir, LOG_STARTS))
-        self._known: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
+        self._of = cache(self._look)
 
     def name_of(self, topic: str, topic_id: str) -> str:
         """Return the name of the copy of a topic, which may have been created again."""
@@ -185,11 +186,6 @@ class _Segments:
         bases, sums = self._of(topic, number)
         first, last = max(bisect_right(bases, start) - 1, 0), bisect_left(bases, end)
         return sums[last] - sums[first] if first < last else 0
-
-    def _of(self, topic: str, number: int) -> tuple[list[int], list[int]]:
-        if (topic, number) not in self._known:
-            self._known[topic, number] = self._look(topic, number)
-        return self._known[topic, number]
 
     def _look(self, topic: str, number: int) -> tuple[list[int], list[int]]:
         from storage import paths
