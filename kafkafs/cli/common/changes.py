@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kafkafs.cli.common.addresses import Address, resolve
+from kafkafs.cli.common.addresses import Address, Needs, resolve
 from kafkafs.cli.common.daemon_jobs import write_line
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.progress import opened
@@ -31,12 +31,18 @@ def opened_to_change(data_dir: str) -> Iterator[LogManager]:
         yield manager
 
 
-def topic_and_rest(words: Sequence[str]) -> tuple[Address, Sequence[str]]:
-    """Return one topic, which need not exist, and the words after it. Errors: ClickException."""
-    address, others = resolve(words[:1], needs="nothing"), words[1:]
-    if not address.places and others:
-        address, others = resolve(words[:2], needs="nothing"), words[2:]
-    address.topic()
+def topic_and_rest(
+    words: Sequence[str], *, needs: Needs = "nothing"
+) -> tuple[Address, Sequence[str]]:
+    """Return the logs of at most one topic, which need not exist, and the words after it.
+
+    A word with an equals sign is no topic. Errors: ClickException.
+    """
+    address, others = resolve(words[:1], needs=needs), words[1:]
+    if not address.places and others and "=" not in others[0]:
+        address, others = resolve(words[:2], needs=needs), words[2:]
+    if address.places:
+        address.topic()
     return address, others
 
 

@@ -14,8 +14,8 @@ from kafkafs.cli.common.addresses import (
     check_address,
     directory_to_open,
     mount_to_change,
-    resolve,
 )
+from kafkafs.cli.common.changes import topic_and_rest
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.cli.common.words import DIRECTORY, FILE, Logs, Setting, Topic, words_argument
 from kafkafs.printable import lines
@@ -91,13 +91,7 @@ def command(
 
 def _parsed(words: Sequence[str]) -> tuple[Address, _Changes]:
     """Return the directory or its topic, and the changes. Errors: ClickException."""
-    address = resolve(words[:1], needs="files")
-    others = words[1:]
-    if not address.places and others and "=" not in others[0]:
-        address = resolve(words[:2], needs="files")
-        others = words[2:]
-    if address.places:
-        address.topic()
+    address, others = topic_and_rest(words, needs="files")
     changes = dict(map(_change_of, others))
     if changes and not address.places:
         raise click.UsageError("settings belong to a topic: DATA TOPIC NAME=VALUE")
