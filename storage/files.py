@@ -386,7 +386,7 @@ class Files:
 
     def settle(self) -> None:
         """Wait until the space of removed files is free: btrfs and XFS write to the disk first."""
-        fd = os.open(self._top.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open_directory(self._top.path)
         try:
             _libc.syncfs(fd)
         finally:
@@ -394,7 +394,8 @@ class Files:
 
     def space(self, path: str) -> os.statvfs_result:
         """Return the space of the file system of `path`."""
-        return os.statvfs(path)
+        with self._found(path) as fd:
+            return os.fstatvfs(fd)
 
     def allocate(self, fd: int, size: int) -> None:
         """Reserve disk space for the first `size` bytes of a file, and extend it to that size."""
@@ -458,7 +459,10 @@ class Files:
 
         An inode number is used again, but not with the same birth time.
         """
-        return statx.born_ns(file)
+        if isinstance(file, int):
+            return statx.born_ns(file)
+        with self._found(file) as fd:
+            return statx.born_ns(fd)
 
     def mount_id(self, directory: str) -> str:
         """Return a name of the mount that a directory lies on.
@@ -466,7 +470,21 @@ class Files:
         The next mount of the same file system has another name. Before Linux 6.8 the name may be
         the same, because the numbers of mountinfo are used again.
         """
-        return statx.mount_id(directory)
+        with self._found(directory) as fd:
+            return statx.mount_id(fd)
+
+    @contextlib.contextmanager
+    def _found(self, path: str) -> Iterator[int]:
+        """Open a path for a `with` block, only to look at it."""
+        root, relative = self._place(path)
+        try:
+            fd = root.open(relative, os.O_PATH)
+        except OSError as error:
+            raise _named(error, path) from None
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def scan(self, path: str) -> list[tuple[str, bool]]:
         """Return (name, whether it is a directory) of all entries of a directory, in no order."""
@@ -546,17 +564,13 @@ class Files:
 
     def chmod(self, path: str, mode: int) -> None:
         """Set the permission bits of a file or a directory."""
-        root, relative = self._place(path)
-        try:
-            fd = root.open(relative, os.O_PATH)
+        with self._found(path) as fd:
             try:
                 # fchmod refuses O_PATH, and a file without read permission can be opened only by
                 # that.
                 os.chmod(f"/proc/self/fd/{fd}", mode)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise _named(error, path) from None
+            except OSError as error:
+                raise _named(error, path) from None
 
     def utime_ns(self, path: str, ns: int) -> None:
         """Set access and modification time, in ns."""

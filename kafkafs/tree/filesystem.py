@@ -87,7 +87,8 @@ class FileSystem:
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""
-        return os.statvfs(self.mount.manager.path)
+        manager = self.mount.manager
+        return manager.files.space(manager.path)
 
     def stop(self) -> None:
         """Orderly shutdown: unfinished lines become records, view indexes are saved.

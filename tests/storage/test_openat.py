@@ -253,6 +253,25 @@ def test_another_directory_that_takes_the_name_is_another(place: Place, tmp_path
     assert os.listdir(place.data) == ["f"]
 
 
+def test_facts_of_a_directory_that_was_moved(place: Place, tmp_path: Path) -> None:
+    """All of them: another directory may have its path by now, or none."""
+    files, data = place.files, str(place.data)
+    file = str(place.inside / "f")
+    files.replace_atomically(file, b"")
+
+    def facts() -> tuple[object, ...]:
+        files.settle()
+        space = files.space(data)
+        return files.identity(file), files.mount_id(str(place.inside)), space.f_fsid
+
+    before = facts()
+    place.data.rename(tmp_path / "moved")
+    assert facts() == before
+    place.inside.mkdir(parents=True)
+    (place.inside / "f").write_bytes(b"")
+    assert facts() == before
+
+
 def test_a_process_that_is_handed_one_opens_it_itself(place: Place) -> None:
     (place.data / "f").write_bytes(b"x")
     place.files.read_whole(str(place.data / "f"))
