@@ -76,12 +76,14 @@ class Descriptor(int):
     """The descriptor of a segment's open file, closed when nothing refers to it."""
 
     path: str
+    may_write: bool
     _files: Files
 
     def __new__(cls, files: Files, path: str, flags: int) -> Descriptor:
         """Open a file. Errors: OSError."""
         self = super().__new__(cls, files.open(path, flags))
         self.path = path
+        self.may_write = flags & os.O_ACCMODE != os.O_RDONLY
         self._files = files
         return self
 

@@ -311,11 +311,27 @@ class Segment:
                 raise
             raise self.lost.error(self.log_path) from None
 
+    def log_fd_to_write(self) -> int:
+        """Return the log's descriptor of an active segment. Errors: see `log_fd`; OSError (EROFS)
+        if the file system has become read-only.
+        """
+        fd = self.log_fd()
+        if isinstance(fd, Descriptor) and not fd.may_write:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), self.log_path)
+        return fd
+
     def _open_log(self) -> Descriptor:
         self._check_present()
         if self.identity is None:
             flags = os.O_RDWR if self.writable and not self.sealed else os.O_RDONLY
-            self.fd = fd = Descriptor(self.disk, self.log_path, flags)
+            try:
+                self.fd = fd = Descriptor(self.disk, self.log_path, flags)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                # The kernel has made a faulty file system read-only. Its files can still be read.
+                # The next use tries again: the file system may be writable then.
+                fd = Descriptor(self.disk, self.log_path, os.O_RDONLY)
             return fd
         # Another process may just have renamed or replaced it.
         named = self.log_path.removesuffix(self.suffix)
@@ -431,7 +447,7 @@ class Segment:
 
     def open_to_sync(self) -> None:
         """Open every file of the active segment: an error of an open is no failed sync."""
-        self.log_fd()
+        self.log_fd_to_write()
         self.offset_index.open_to_write()
         self.time_index.open_to_write()
         if self._txn_index is not None:

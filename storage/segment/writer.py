@@ -55,7 +55,7 @@ class SegmentWriter:
     def _prepare(self) -> None:
         """Open the three files and pre-size the indexes (`OffsetIndex.java`)."""
         segment = self.segment
-        segment.log_fd()
+        segment.log_fd_to_write()
         indexes = segment.offset_index, segment.time_index
         for index in indexes:
             index.presize()
@@ -80,7 +80,7 @@ class SegmentWriter:
         disk, start = segment.disk, segment.size
         fd = segment.fd
         if fd < 0:
-            fd = segment.log_fd()
+            fd = segment.log_fd_to_write()
         if disk.size(fd) < start:
             raise segment.cut_short()
         if self._cut_pending:
@@ -143,7 +143,7 @@ class SegmentWriter:
         segment = self.segment
         segment.is_dated = False
         try:
-            segment.disk.ftruncate(segment.log_fd(), size)
+            segment.disk.ftruncate(segment.log_fd_to_write(), size)
         except (OSError, CorruptRecord):
             self._cut_pending = True
 
@@ -163,7 +163,7 @@ class SegmentWriter:
         Errors: OSError; appends continue as before.
         """
         segment = self.segment
-        fd = segment.log_fd()
+        fd = segment.log_fd_to_write()
         try:
             segment.time_index.append(segment.max_timestamp, segment.max_timestamp_offset)
             segment.offset_index.trim()

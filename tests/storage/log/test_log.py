@@ -257,6 +257,34 @@ def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
         append(log, b"again")
 
 
+class BecomesReadOnly(Files):
+    """As a file system that the kernel makes read-only after an error (`errors=remount-ro`)."""
+
+    is_read_only = False
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        if self.is_read_only and flags & (os.O_ACCMODE | os.O_CREAT) != os.O_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return super().open(path, flags, mode)
+
+
+def test_a_log_on_a_file_system_that_becomes_read_only_can_be_read(tmp_path: Path) -> None:
+    """… also with closed files; and written as soon as the file system is writable again."""
+    files = BecomesReadOnly()
+    with opened_log(tmp_path, files=files) as log:
+        append(log, b"a")
+        log.flush()
+        log.active.close_descriptors()
+        files.is_read_only = True
+        assert values(log) == [b"a"]
+        with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+            append(log, b"refused")
+        assert values(log) == [b"a"]
+        files.is_read_only = False
+        append(log, b"b")
+        assert values(log) == [b"a", b"b"]
+
+
 def test_closed_and_read_only_logs_refuse(tmp_path: Path) -> None:
     with opened_log(tmp_path) as log:
         append(log, b"a")
