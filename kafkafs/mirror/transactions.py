@@ -43,6 +43,8 @@ from storage.state.producer_state import Producer
 _PIECE_BYTES: Final = 4 << 20
 # So much is moved while the mirror does nothing else.
 _MOVED_BYTES: Final = 1 << 30
+# How often in a row a leader may throttle a search.
+_PAUSES: Final = 3
 
 
 class LostMarker(NamedTuple):
@@ -204,7 +206,7 @@ def has_records(
     connection = cluster.connection(cluster.metadata.leader_of(partition))
     fetcher = Fetcher(connection, max_wait_ms=0)
     fetcher.add(partition, Position(first))
-    next_offset = first
+    next_offset, pauses = first, 0
     while next_offset < end:
         if stop():
             raise ClientError("the run ends before the cluster is searched for a transaction")
@@ -212,10 +214,14 @@ def has_records(
         found = next(iter(fetcher.receive()), None)
         if found is not None and found.error is not None:
             raise found.error
+        if found is None and pauses < _PAUSES:
+            # A broker that throttles answers without the partition. The next request waits.
+            pauses += 1
+            continue
         if found is None or not found.records:
             # It has records after these: it throttles, or it has just become the leader.
             raise ClientError(f"{partition}: the leader does not send the records that it has")
-        next_offset = found.next_offset
+        next_offset, pauses = found.next_offset, 0
         at = 0
         while at < len(found.records):
             header = parse_header(found.records, at)

@@ -390,6 +390,28 @@ def test_a_leader_that_does_not_send_its_records_has_them(
     assert gaps_and_records(tmp_path) == ([], [0])
 
 
+def test_a_search_of_the_source_goes_on_after_a_pause_of_the_leader(tmp_path: Path) -> None:
+    """Else a long search would never reach its end in a cluster that throttles again and again."""
+    log = SourceLog([at(opening(7), 0, 3)])
+    with source_of(log) as source:
+        run = Run(source, tmp_path)
+        fetch = without_end(source, 0)
+        run()
+        log.batches = [at(marker(7, COMMIT), 10, 3)]
+        pauses = 1
+
+        def throttled(version: int, data: Struct) -> Any:
+            nonlocal pauses
+            if data["maxWaitMs"] or not pauses:
+                return fetch(version, data)
+            pauses -= 1
+            return {"throttleTimeMs": 1, "responses": []}
+
+        source.answers["Fetch"] = throttled
+        assert (run().waiting, pauses) == ({}, 0)
+    assert gaps_and_records(tmp_path) == ([("aborted", 1, 1)], [])
+
+
 def test_a_run_ends_while_the_source_is_searched(tmp_path: Path) -> None:
     data = (opening(7), batch([b"1"]), batch([b"2"]))
     log = SourceLog([bytes(at(each, offset, 3)) for offset, each in enumerate(data)])
