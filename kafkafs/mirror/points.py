@@ -215,6 +215,11 @@ class Points:
             faults.append(f"the copy reached the ends after {late_ms // 1000} s")
         unlisted = {each.topic for each in self._copies} - {each.topic for each in asked.ends}
         notes = [f"without {name}, which the cluster does not list" for name in sorted(unlisted)]
+        if not asked.groups and any(
+            each.topic == paths.CONSUMER_OFFSETS and copy.log.size
+            for each, copy in self._copies.items()
+        ):
+            notes.append("without groups: the cluster lists none that this client may describe")
         for name in point.ids:
             found, known = asked.settings.get(name), self._status.settings.get(name, {})
             if not isinstance(found, TopicSettings):

@@ -9,10 +9,21 @@ from typing import Any
 import pytest
 
 from kafkafs.mirror import points
+from storage import Record, encode, paths
 from storage.settings.messages import Struct
 from storage.state.point_file import VALID, Point, Range
 from tests.kafka_client.fake_broker import batch
-from tests.kafkafs.mirror.fake_source import ID, NO_ID, Run, Source, SourceLog, SourceTopic
+from tests.kafkafs.mirror.fake_source import (
+    ID,
+    NO_ID,
+    OTHER_ID,
+    Run,
+    Source,
+    SourceLog,
+    SourceTopic,
+)
+from tests.storage.groups.records import position
+from tests.storage.logs import NOW_MS
 from tests.waits import HANG_S, until
 
 
@@ -92,6 +103,19 @@ def test_a_partition_that_has_no_copy_yet(source: Source, tmp_path: Path) -> Non
     when_asked_for_ends(source, add)
     run()
     assert (taken(run).state, taken(run).reason) == ("invalid", "t:1 was not copied yet")
+
+
+def test_groups_that_the_client_may_not_describe(source: Source, tmp_path: Path) -> None:
+    """The cluster lists none, but it has committed offsets."""
+    run, note = Run(source, tmp_path), "the cluster lists none that this client may describe"
+    log = SourceLog()
+    source.topics[paths.CONSUMER_OFFSETS] = SourceTopic(OTHER_ID, logs={0: log})
+    run()
+    assert note not in taken(run).reason
+    log.batches.append(bytes(encode([Record(0, NOW_MS, 0, *position("g", "t", 0, 3))])))
+    run()
+    assert (taken(run).state, taken(run).groups) == (VALID, {})
+    assert note in taken(run).reason
 
 
 def test_a_cluster_that_has_ids_since_an_upgrade(source: Source, tmp_path: Path) -> None:
