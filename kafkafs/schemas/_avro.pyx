@@ -273,6 +273,21 @@ cdef Fault put_utf8(State *state, const uint8_t *at, int64_t size) noexcept nogi
     return fault
 
 
+cdef Fault put_sized(State *state, const Node *node, int64_t size) noexcept nogil:
+    """Write the next bytes, as many as the value has."""
+    cdef const uint8_t *at = state.at
+    state.at += size
+    if node.kind == STRING:
+        return put_utf8(state, at, size)
+    elif node.kind == BYTES:
+        return put_plain_bytes(state, at, size)
+    elif node.kind == BYTES_STRING:
+        return put_latin1(state, at, size)
+    elif node.kind == DECIMAL:
+        return put_decimal(state, at, size, node.size)
+    return put_big_decimal(state, at, size)
+
+
 cdef uint8_t *put_uuid(uint8_t *out, const uint8_t *at) noexcept nogil:
     cdef const char *digits = b"0123456789abcdef"
     cdef int index
@@ -308,6 +323,11 @@ cdef uint8_t *put_iso(uint8_t *out, const Node *node, int64_t time) noexcept nog
     else:
         at = put_timestamp(at, time, node.size, node.kind == TIMESTAMP)
     return put_integer(out, time) if at == NULL else put(at, b'"')
+
+
+cdef inline bint is_bytes(Kind kind) noexcept nogil:
+    """Whether the type is `bytes`, perhaps with a logical type."""
+    return kind == BYTES or kind == BYTES_STRING or kind == DECIMAL or kind == BIG_DECIMAL
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -410,23 +430,9 @@ cdef Fault decode_value(State *state, int32_t number, int depth) noexcept nogil:
         return decode_union(state, node, depth)
     elif kind == ARRAY or kind == MAP:
         return decode_items(state, node, depth)
-    elif kind == STRING or kind == BYTES or kind == BYTES_STRING or kind == DECIMAL or (
-        kind == BIG_DECIMAL
-    ):
+    elif kind == STRING or is_bytes(kind):
         fault = take_length(state, &integer)
-        if fault != SOUND:
-            return fault
-        at = state.at
-        state.at += integer
-        if kind == STRING:
-            return put_utf8(state, at, integer)
-        elif kind == BYTES:
-            return put_plain_bytes(state, at, integer)
-        elif kind == BYTES_STRING:
-            return put_latin1(state, at, integer)
-        elif kind == DECIMAL:
-            return put_decimal(state, at, integer, node.size)
-        return put_big_decimal(state, at, integer)
+        return put_sized(state, node, integer) if fault == SOUND else fault
     elif kind == INT or kind == LONG:
         fault = take_long(state, &integer)
         if fault != SOUND:
@@ -515,10 +521,11 @@ cdef class Avro:
         free(self.nodes)
         free(self.edges)
 
-    def decode(self, data not None, Py_ssize_t start=0):
+    def decode(self, data not None, Py_ssize_t start=0, bint whole=False):
         """Decode the value that begins at `start`. Return its JSON text and the position after it.
 
-        Errors: SchemaError with the position.
+        `whole`: if the schema is `bytes`, the value has no length, but is all bytes. Errors:
+        SchemaError with the position.
         """
         cdef Py_buffer buffer
         cdef State state
@@ -537,7 +544,9 @@ cdef class Avro:
             state.out = state.out_end = NULL
             with nogil:
                 fault = more_room(&state, 4 * (buffer.len - start) + 512)
-                if fault == SOUND:
+                if fault == SOUND and whole and is_bytes(self.nodes[0].kind):
+                    fault = put_sized(&state, self.nodes, buffer.len - start)
+                elif fault == SOUND:
                     fault = decode_value(&state, 0, 0)
                 if fault == SOUND and state.out - state.text > state.limit:
                     fault = TOO_LONG

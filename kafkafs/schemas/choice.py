@@ -20,10 +20,11 @@ from kafkafs.schemas.registry_topic import (
     context_of,
 )
 
-Decode: TypeAlias = Callable[[bytes, int], tuple[bytes, int]]
+Decode: TypeAlias = Callable[[bytes, int, bool], tuple[bytes, int]]
 """Decodes the bytes from a position on to JSON. Returns the text and the position after it.
 
-Errors: SchemaError.
+The flag is true for what a serializer of the registry has written: it puts no length before a value
+whose schema is `bytes`. Errors: SchemaError.
 """
 Field: TypeAlias = Literal["key", "value"]
 
@@ -196,7 +197,7 @@ class FieldDecoder:
                 return None
             start = _FRAME_SIZE
             schema = self._schemas.with_id(int.from_bytes(data[1:start]), self._subject)
-        text, end = schema.decode(data, start)
+        text, end = schema.decode(data, start, True)
         return Decoded(text, end, schema.name)
 
     def _by_header(self, headers: Mapping[bytes | None, bytes | None]) -> Schema | None:
@@ -225,7 +226,7 @@ def _decoded_as_told(schema: Schema, data: bytes) -> Decoded:
     found: list[Decoded] = []
     for start in starts:
         try:
-            text, end = schema.decode(data, start)
+            text, end = schema.decode(data, start, start > 0)
         except SchemaError:
             if start == starts[-1] and not found:
                 raise

@@ -5,6 +5,7 @@ The registry is a small server of its API, which writes the topic `_schemas` as 
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import re
@@ -65,6 +66,7 @@ ALL_TYPES = {
     ],
 }  # fmt: skip
 STRING = {"type": "string"}
+BYTES = {"type": "bytes"}
 TIME = datetime.datetime(2026, 11, 28, 12, 34, 56, 789000)
 
 
@@ -173,3 +175,15 @@ def test_a_guid_in_a_header(registry: Registry) -> None:
     line = registry.decoded(data, headers)
     assert line["value"] == "text"
     assert line["valueSchema"].startswith("guid:")
+
+
+def test_bytes_have_no_length(registry: Registry) -> None:
+    for value in (b"", b"\x04text", b"\0"):
+        data, _ = registry.written(BYTES, value)
+        line = registry.decoded(data)
+        assert line["value"] == {"base64": base64.b64encode(value).decode()}
+        assert "valueRest" not in line
+        data, headers = registry.written(
+            BYTES, value, **{"schema.id.serializer": header_schema_id_serializer}
+        )
+        assert registry.decoded(data, headers)["value"] == line["value"]

@@ -219,6 +219,27 @@ def test_a_chosen_schema_reads_the_frame_only_if_the_rest_fits(topic: Topic) -> 
     assert shown(topic, framed(7, b"\1"), value="id:7")["valueRest"] == {"base64": "AAAABwE="}
 
 
+def test_bytes_have_a_length_only_without_a_frame(topic: Topic) -> None:
+    topic.register("a", 1, 10, '"bytes"')
+    topic.register("b", 1, 11, {
+        "type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2,
+    })  # fmt: skip
+    topic.register("c", 1, 12, '["bytes"]')
+    for data, schema, value in (
+        (framed(10, b"\4ab"), "auto", {"base64": "BGFi"}),
+        (framed(10, b""), "auto", {"base64": ""}),
+        (framed(11, b"\4\xd2"), "auto", "12.34"),
+        (framed(12, b"\0\4ab"), "auto", {"base64": "YWI="}),
+        (framed(10, b"\4ab"), "id:10", {"base64": "BGFi"}),
+        (b"\4ab", "id:10", {"base64": "YWI="}),
+        (b"\0", "id:10", {"base64": ""}),
+    ):
+        found = shown(topic, data, value=schema)
+        assert found.pop("valueSchema").startswith("id:1")
+        assert found == {"value": value}
+    assert shown(topic, framed(10, b"\4ab"), avro_json=True)["value"] == "\4ab"
+
+
 def test_bytes_that_fit_with_and_without_a_frame_are_not_decoded(topic: Topic) -> None:
     topic.register("a", 1, 10, AMBIGUOUS)
     error = "the bytes match the schema both with and without a frame of 5 bytes"
