@@ -160,10 +160,12 @@ class Reader:
         """Return (timestamp, offset) of the first record with a timestamp ≥ `timestamp_ms`, or
         None.
 
-        Only the first segment that may have it is searched (`UnifiedLog.searchOffsetInLocalLog`,
-        `LogSegment.findOffsetByTimestamp`); a record at or above the isolation's bound does not
-        count. As in Kafka, control records and aborted ones count. Segments below the log start
-        that are still to be deleted are skipped.
+        A record at or above the isolation's bound does not count. As in Kafka, control records and
+        aborted ones count. Segments below the log start that are still to be deleted are skipped.
+
+        Kafka searches only the first segment that may have it, by the largest timestamp or the
+        file's mtime (`UnifiedLog.searchOffsetInLocalLog`). It finds none if that timestamp is the
+        file's, is of a record below the log start, or of an empty batch that a cleaner has kept.
 
         In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
         written at or before `timestamp_ms` (0.7.2: `Log.getOffsetsBefore`).
@@ -179,9 +181,10 @@ class Reader:
                 and segment is not self._log.segments[-1]
             ):
                 continue
-            if segment.largest_timestamp >= timestamp_ms:
+            if segment.max_timestamp >= timestamp_ms:
                 found = self._search_segment(segment, timestamp_ms)
-                return found if found is not None and found[1] < self._bound(isolation) else None
+                if found is not None:
+                    return found if found[1] < self._bound(isolation) else None
         return None
 
     def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:

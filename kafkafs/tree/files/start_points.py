@@ -124,7 +124,7 @@ def _offset_of(partition: Partition, text: PartitionText, point: Point) -> int |
 
 
 def offset_of_time(text: PartitionText, timestamp_ms: int) -> int | None:
-    """The offset of the first record of this time or later, as Kafka finds it; None: there is none.
+    """The offset of the first record of this time or later, or None.
 
     In a log of Kafka 0.7, where only files have times, that record or an earlier one. Waits.
     """

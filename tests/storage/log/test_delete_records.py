@@ -93,6 +93,18 @@ def test_a_time_below_the_log_start_leads_to_what_is_left(tmp_path: Path) -> Non
             assert log.reader.offset_for_timestamp(time_ms) == (last_ms, 4)
 
 
+def test_a_deleted_record_with_a_later_time_does_not_end_the_search(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"deleted", timestamp_ms=NOW_MS + 7)
+        append(log, b"a", timestamp_ms=NOW_MS)
+        log.roll(NOW_MS)
+        append(log, b"b", timestamp_ms=NOW_MS + 9)
+        delete_records(manager, log, 1, Task())
+        found = [log.reader.offset_for_timestamp(NOW_MS + n) for n in (0, 1, 7, 9, 10)]
+        assert found == [(NOW_MS, 1), *[(NOW_MS + 9, 2)] * 3, None]
+
+
 def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager)
