@@ -289,9 +289,10 @@ class LogLoader:
         """Return the bytes of the segments' logs; if longer than listed, up to the last batch."""
         segment, present = self.partition.segment, set(self.names)
         sizes = {base: self.files.file_stat(segment(base).log_path).st_size for base in self.bases}
-        for base, end, size, _ in self.entries:
-            if sizes.get(base, 0) > size:
-                loader = SegmentLoader(self.partition, base, end, present, size)
+        for entry in self.entries:
+            base = entry.base_offset
+            if sizes.get(base, 0) > entry.size:
+                loader = SegmentLoader(self.partition, base, entry.next_offset, present, entry)
                 sizes[base] = loader.own_size()
         return sizes
 
@@ -352,11 +353,13 @@ class LogLoader:
             # A sealed segment that is shorter than listed may lack bytes.
             if known and not (known.sealed and entry and known.size < entry.size):
                 return Loaded(known)
-            end, size = following, None
-            if following is not None and entry is not None:
-                end, size = min(following, entry.next_offset), entry.size
+            end = following
+            if following is None:
+                entry = None
+            elif entry is not None:
+                end = min(following, entry.next_offset)
             loader = SegmentLoader(
-                *(self.partition, base, end, present, size),
+                *(self.partition, base, end, present, entry),
                 lambda: self._cut_off([each for each in self.bases if each > base]),
             )
             if end is not None and base in short:

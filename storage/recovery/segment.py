@@ -127,7 +127,7 @@ class SegmentLoader:
     """Loads one segment, once.
 
     `following`: the base offset of the next segment, None for the last. `present`: the names of the
-    existing files. `listed_size`: the segment's bytes by the manifest; None: unknown.
+    existing files. `listed`: the segment's entry in the manifest; None: it has none.
     `take_out_later`: takes the later segments out of a log that ends in this one. `trusted_below`:
     the log is read from this offset on; later damage ends it. `start`: the batch from which on it
     is read. `places`: the damaged ranges that the walk passes.
@@ -139,7 +139,7 @@ class SegmentLoader:
         base: int,
         following: int | None,
         present: Collection[str],
-        listed_size: int | None = None,
+        listed: ManifestEntry | None = None,
         take_out_later: Callable[[], list[Cut]] = list,
     ) -> None:
         self.partition = partition
@@ -149,7 +149,7 @@ class SegmentLoader:
         self.trusted_below = partition.promises.trusted_below
         self.following = following
         self.present = present
-        self.listed_size = listed_size
+        self.listed = listed
         self.take_out_later = take_out_later
         self.segment = partition.segment(base, writable=partition.writable)
         self.result = Loaded(self.segment)
@@ -288,9 +288,11 @@ class SegmentLoader:
             timestamp, offset = self.last_time_entry
             if not base <= offset < upper:
                 return False
+            if self.listed is not None:
+                # An index that was cut to some of its entries is as sound as a whole one.
+                largest = max(largest, self.listed.timestamp)
             if not active and not self.writable:
-                # The index of a read-only directory was not checked, and one that was cut to some
-                # of its entries is as sound as a whole one: only the log decides.
+                # The index of a read-only directory was not checked: only the log decides.
                 largest = max(largest, self._read_end().max_timestamp)
             return active or timestamp >= largest
         # A sealed log whose records have timestamps ends with a final time entry.
@@ -312,14 +314,14 @@ class SegmentLoader:
 
         It ends if no offset is missing and no batch follows, or at the end in the manifest.
         """
-        position, listed = rebuild.position, self.listed_size
+        position = rebuild.position
         if self.following is not None and rebuild.next_offset == self.following:
             # (If a batch follows, the base offset of one of the two is wrong.)
             source = FileSource(self.files, self.fd, self.segment.log_path)
             if sound_batch(source, position, self.size) is None:
                 return position
-        if listed is not None and position <= listed < self.size:
-            return listed
+        if self.listed is not None and position <= self.listed.size < self.size:
+            return self.listed.size
         return self.size
 
     def _size_without_garbage(self) -> int:
@@ -327,7 +329,8 @@ class SegmentLoader:
 
         Reads the end of the log if the file's size differs from the manifest.
         """
-        if self.promises.manifest_below is None or self.listed_size == self.size:
+        is_listed = self.listed is not None and self.listed.size == self.size
+        if self.promises.manifest_below is None or is_listed:
             return self.size
         with self.files.held_open(self.segment.log_path) as self.fd:
             rebuild = self._read_end()

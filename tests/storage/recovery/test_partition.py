@@ -373,6 +373,24 @@ def test_a_missing_or_insane_index_is_made_again(
 
 
 @pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_a_time_index_that_was_cut_is_made_again(tmp_path: Path, left: int, clean: bool) -> None:
+    """Otherwise the largest timestamp is unknown, by which retention deletes the segment."""
+    fill(tmp_path, count=40, per_segment=20)
+    with opened(tmp_path) as manager:
+        manager.checkpoint()
+        if not clean:
+            manager.abandon()
+    path = sorted((tmp_path / "t-0").glob("*.timeindex"))[0]
+    before = path.read_bytes()
+    assert len(before) > 12 * left
+    path.write_bytes(before[: 12 * left])
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).segments[0].largest_timestamp == NOW_MS + 19
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "damage",
     [
