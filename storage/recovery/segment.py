@@ -746,19 +746,26 @@ def is_empty(segment: Segment) -> bool:
 
 
 def reaches(segment: Segment, offset: int) -> bool:
-    """Return whether a segment that was not loaded has a batch at `offset` or later."""
+    """Return whether the last batch of a segment that was not loaded is at `offset` or later."""
     files = segment.disk
     fd = files.open(segment.log_path, os.O_RDONLY)
     source = FileSource(files, fd, segment.log_path)
     try:
         _, indexed = segment.offset_index.lookup(offset)
+        size = source.size()
         for position in sorted({max(indexed, 0), 0}, reverse=True):
+            is_reached = False
             # A wrong index entry has no batch, and damage ends the log.
             with contextlib.suppress(CorruptRecord):
-                if any(header.last_offset >= offset for _, header in batches(source, position)):
-                    return True
+                for at, header in batches(source, position):
+                    # Damage may change an offset.
+                    is_reached = (
+                        header.last_offset >= offset and sound_batch(source, at, size) is not None
+                    )
                 if position and header_at(files, fd, position) is not None:
-                    return False
+                    return is_reached
+            if is_reached:
+                return True
         return False
     finally:
         files.close(fd)

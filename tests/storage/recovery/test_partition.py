@@ -296,6 +296,29 @@ def test_damage_in_a_flushed_sealed_segment_hits_only_its_own_records(tmp_path: 
     manager.close()
 
 
+@pytest.mark.parametrize(
+    ("number", "at"),
+    [(1, 3), (1, 24), (3, 24)],
+    ids=["base offset", "last offset delta", "last offset delta of the last batch"],
+)
+def test_damage_of_an_offset_before_an_empty_segment_does_not_end_the_log(
+    tmp_path: Path, number: int, at: int
+) -> None:
+    lines = fill(tmp_path, index_interval_bytes=4096)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        log.roll(NOW_MS)
+        segment = log.segments[-2]
+        starts = [position for position, _ in SegmentReader(segment).batches()]
+    flip(segment.log_path, starts[number] + at)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        assert (manager.cuts, log.log_end_offset) == ([], len(lines))
+        assert append(log, b"next") == len(lines)
+        lost = segment.base_offset + number
+        assert readable(log) == [*lines[:lost], None, *lines[lost + 1 :], b"next"]
+
+
 def test_times_are_found_after_a_good_copy_replaces_a_damaged_log(tmp_path: Path) -> None:
     """The first start could not index the batches after the damage."""
     fill(tmp_path)
