@@ -31,6 +31,7 @@ import json
 import os
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
@@ -75,6 +76,10 @@ PAUSE_S = 0.001, 0.5
 PREPARE_S = 0.25
 #: How long a write waits for its jobs, in seconds: a process that waits in FUSE cannot be killed.
 JOB_S = 10.0
+#: How many refused unlinks are remembered.
+REFUSED = 1024
+#: How long after a refused unlink in a topic the same process cannot remove the topic, in seconds.
+REFUSED_S = 2.0
 #: The pause before starting a thread again, in seconds, where no caller can get the error.
 THREAD_AGAIN_S = 1.0
 
@@ -151,6 +156,8 @@ class Operations(pyfuse3.Operations):
         self._on_init = on_init
         self._listings: dict[int, Listing] = {}
         self._listings_opened = 0
+        # The last refused unlinks: when, by the thread and the directory's path.
+        self._refused_unlinks: OrderedDict[tuple[int, str], float] = OrderedDict()
         self._readers = trio.CapacityLimiter(READ_THREADS)
         self._syncers = trio.CapacityLimiter(SYNC_THREADS)
 
@@ -452,6 +459,8 @@ class Operations(pyfuse3.Operations):
     @_of_name
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         directory = self._inodes.directory(parent_inode)
+        if directory.inode == pyfuse3.ROOT_INODE:
+            self._check_no_refused_unlink(os.fsdecode(name), ctx.pid)
         caller = Caller(ctx.uid, ctx.gid, _groups(ctx.pid))
         arguments = os.fsdecode(name), caller
         if directory.appends:
@@ -477,7 +486,26 @@ class Operations(pyfuse3.Operations):
     @_of_name
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         directory = self._inodes.directory(parent_inode)
-        await self.turns.call(directory.unlink, os.fsdecode(name))
+        try:
+            await self.turns.call(directory.unlink, os.fsdecode(name))
+        except PermissionError:
+            self._refused_unlinks[ctx.pid, directory.path] = time.monotonic()
+            if len(self._refused_unlinks) > REFUSED:
+                self._refused_unlinks.popitem(last=False)
+            raise
+
+    def _check_no_refused_unlink(self, topic: str, thread: int) -> None:
+        """Refuse to remove a topic whose partitions the same thread could not remove. ENOTEMPTY.
+
+        Such a program, as `find -delete`, counts on rmdir to keep a directory that has files.
+        """
+        when = self._refused_unlinks.get((thread, topic))
+        if when is not None and time.monotonic() - when < REFUSED_S:
+            raise OSError(
+                errno.ENOTEMPTY,
+                "the same process could not remove the partitions. To delete the topic with all "
+                f"its records: rmdir {topic}",
+            )
 
     async def rename(
         self,

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
@@ -120,6 +121,23 @@ def test_rm_r_fails_on_the_partitions(mount: Mount, orders: Path) -> None:
     line = mount.events().removeprefix(before)
     assert f"{topic.name}/0" in line
     assert "rmdir" in line
+
+
+def test_a_process_that_cannot_remove_a_partition_does_not_remove_its_topic(own: Mount) -> None:
+    """rmdir deletes a topic with all its records. Elsewhere it keeps a directory that has files, on
+    which `find -delete` and others count.
+    """
+    topic = own.topic().parent
+    own.run("echo line >> orders/0")
+    for removes in ("find orders -delete", f"{sys.executable} -c '{REMOVE_TREE}' orders"):
+        own.sh(removes)
+        assert (topic / "0").read_bytes() == b"line\n", removes
+    own.sh("rm -f orders/0")
+    own.run("rmdir orders")
+    assert not topic.exists()
+
+
+REMOVE_TREE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
 
 # -- owners --------------------------------------------------------------------------------------
