@@ -31,14 +31,6 @@ class Chosen:
         return partitions[-1]
 
 
-def test_a_key_decides() -> None:
-    """Utils.toPositive(Utils.murmur2(key)) % partitions, also of an empty key."""
-    for key in (b"", b"21", b"foobar", b"abc"):
-        routed = Partitioner().route(keyed(key), range(5), LIMIT)
-        assert list(routed.batches) == [partition_of(key, 5)]
-        assert routed.sticky == Sticky(), "requires a key in each record"
-
-
 def test_without_a_key_it_sticks_until_its_bytes_are_there() -> None:
     choose = Chosen()
     partitioner = Partitioner(choose=choose)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, Record, encode, paths
+from storage import LogManager, paths
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.checkpoints import RepairAnswers
 from storage.directory.retain import delete_records, plan_retention
@@ -30,10 +30,9 @@ from storage.verify.verify import verify
 from tests import metadata_log
 from tests.log_check import check
 from tests.metadata_log import MetadataLog
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, values
 
 TOPIC_FILE = f"a-0/{TOPIC_FILE}"
-NOW_MS = 1_700_000_000_000
-NOW_NS = NOW_MS * 1_000_000
 
 RUBBISH: dict[str, Callable[[Path], object]] = {
     "garbage": lambda path: path.write_bytes(b"\xff\x00garbage"),
@@ -66,16 +65,6 @@ def opened(data: Path, **options: object) -> LogManager:
     return LogManager.open(str(data), keeps_faulty=True, clock_ms=lambda: NOW_MS, **options)  # type: ignore[arg-type]
 
 
-def append(manager: LogManager, topic: str, partition: int, *values: bytes) -> None:
-    for value in values:
-        batch = encode([Record(0, NOW_MS, 0, None, value)])
-        manager.log(topic, partition).append(bytearray(batch), now_ns=NOW_NS)
-
-
-def values(manager: LogManager, topic: str, partition: int) -> list[bytes | None]:
-    return [record.value for record in manager.log(topic, partition).records()]
-
-
 def spoil(path: Path, rubbish: Callable[[Path], object]) -> None:
     path.unlink(missing_ok=True)
     rubbish(path)
@@ -94,9 +83,10 @@ def data(tmp_path: Path) -> Path:
     with opened(directory) as manager:
         manager.create_topic("a", 2)
         manager.create_topic("b", 1)
-        append(manager, "a", 0, b"1", b"2", b"3", b"4")
-        append(manager, "a", 1, b"x")
-        append(manager, "b", 0, b"y")
+        for value in (b"1", b"2", b"3", b"4"):
+            append(manager.log("a", 0), value)
+        append(manager.log("a", 1), b"x")
+        append(manager.log("b", 0), b"y")
         assert manager.log("a", 0).history.nonce
         delete_records(manager, manager.log("a", 0), 2, Task())
         manager.log("a", 0).history.save(manager.log("a", 0).segments, 2)
@@ -109,11 +99,7 @@ ALL = {("a", 0): [b"3", b"4"], ("a", 1): [b"x"], ("b", 0): [b"y"]}
 
 
 def everything(manager: LogManager) -> dict[tuple[str, int], list[bytes | None]]:
-    return {(log.topic, log.partition): values(manager, *_item(log)) for log in manager.logs()}
-
-
-def _item(log: object) -> tuple[str, int]:
-    return log.topic, log.partition  # type: ignore[attr-defined]
+    return {(log.topic, log.partition): values(log) for log in manager.logs()}
 
 
 @EACH_CLEAN_OR_NOT
@@ -150,7 +136,7 @@ def test_deleted_records_are_never_shown_again(
                 assert manager.topics.faulty == [("a", 0)]
                 with pytest.raises(FaultyPartition, match="--log-start a:0=OFFSET"):
                     manager.log("a", 0)
-                assert values(manager, "a", 1) == [b"x"]
+                assert values(manager.log("a", 1)) == [b"x"]
     with opened(data, answers=RepairAnswers({("a", 0): 2})) as manager:
         assert everything(manager) == ALL
     with opened(data) as manager:
@@ -165,7 +151,7 @@ def test_the_repair_may_be_told_that_nothing_was_deleted(data: Path) -> None:
     with opened(data) as manager:
         assert manager.topics.faulty == [("a", 0), ("a", 1)]
     with opened(data, answers=RepairAnswers(rest_at_first=True)) as manager:
-        assert values(manager, "a", 0) == [b"1", b"2", b"3", b"4"]
+        assert values(manager.log("a", 0)) == [b"1", b"2", b"3", b"4"]
 
 
 @EACH
@@ -249,7 +235,7 @@ def test_what_comes_from_the_log(
         assert everything(manager) == ALL
     with opened(data) as manager:
         assert everything(manager) == ALL
-        append(manager, "a", 0, b"5")
+        append(manager.log("a", 0), b"5")
         assert not check(manager)
 
 
@@ -281,9 +267,9 @@ def test_a_log_that_is_none_is_its_partitions_fault(data: Path, kind: str) -> No
         with opened(data, read_only=read_only) as manager:
             assert manager.topics.faulty == [("a", 0)]
             assert str(path) in manager.topics["a"].faults[0]
-            assert values(manager, "a", 1) == [b"x"]
+            assert values(manager.log("a", 1)) == [b"x"]
             if not read_only:
-                append(manager, "a", 1, b"more")
+                append(manager.log("a", 1), b"more")
                 manager.checkpoint()
         with pytest.raises(OSError, match="instead of a regular file"):
             LogManager.open(str(data), read_only=True)
@@ -291,7 +277,7 @@ def test_a_log_that_is_none_is_its_partitions_fault(data: Path, kind: str) -> No
     kept.rename(path)
     with opened(data) as manager:
         # Its entries in the checkpoints are still there.
-        assert values(manager, "a", 0) == [b"3", b"4"]
+        assert values(manager.log("a", 0)) == [b"3", b"4"]
 
 
 @pytest.mark.parametrize("kind", ["link", "looping link", "pipe", "directory"])
@@ -348,7 +334,7 @@ def test_of_two_topic_ids_one_is_a_fault(data: Path) -> None:
     (data / "a-1" / paths.PARTITION_METADATA).write_bytes(other)
     with opened(data) as manager:
         assert manager.topics.faulty == [("a", 1)]
-        assert values(manager, "a", 0) == [b"3", b"4"]
+        assert values(manager.log("a", 0)) == [b"3", b"4"]
     with pytest.raises(CorruptCheckpoint, match="differs from"):
         LogManager.open(str(data))
 
@@ -382,33 +368,31 @@ def log_at(data: Path, base: int) -> Path:
 def test_an_append_past_the_last_offset_is_refused(data: Path) -> None:
     log_at(data, END - 2)
     with opened(data) as manager:
-        batch = encode([Record(n, NOW_MS, 0, None, b"v") for n in range(3)])
         with pytest.raises(InvalidRecord, match="no offsets left"):
-            manager.log("e", 0).append(bytearray(batch), now_ns=NOW_NS)
+            append(manager.log("e", 0), b"v", b"v", b"v")
         with pytest.raises(InvalidRecord, match="no offsets left"):
-            append_batches(manager.log("e", 0), batch, now_ns=NOW_NS)
-        append(manager, "e", 0, b"one", b"two")
+            append_batches(manager.log("e", 0), batch([b"v"] * 3), now_ns=NOW_NS)
+        append(manager.log("e", 0), b"one")
+        append(manager.log("e", 0), b"two")
         assert manager.log("e", 0).log_end_offset == END
         for _ in range(2):
             with pytest.raises(InvalidRecord, match="no offsets left"):
-                append(manager, "e", 0, b"three")
+                append(manager.log("e", 0), b"three")
     (data / paths.CLEAN_SHUTDOWN).unlink()
     with opened(data) as manager:
-        assert values(manager, "e", 0) == [b"one", b"two"]
+        assert values(manager.log("e", 0)) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_last_offset_at_the_end_of_all(data: Path, clean: bool) -> None:
     path = log_at(data, END - 1)
-    batch = bytearray(encode([Record(n, NOW_MS, 0, None, b"v") for n in range(2)]))
-    batch[:8] = (END - 1).to_bytes(8, "big")
-    path.write_bytes(batch)
+    path.write_bytes((END - 1).to_bytes(8, "big") + batch([b"v", b"v"])[8:])
     if not clean:
         (data / paths.CLEAN_SHUTDOWN).unlink()
     for read_only in (True, False):
         with opened(data, read_only=read_only) as manager:
-            assert values(manager, "b", 0) == [b"y"]
-            assert values(manager, "e", 0) == []
+            assert values(manager.log("b", 0)) == [b"y"]
+            assert values(manager.log("e", 0)) == []
             if not read_only:
                 assert any("exceeds the largest offset" in cut.reason for cut in manager.cuts)
 
@@ -424,7 +408,8 @@ def test_with_bad_settings_nothing_goes(
     with opened(data) as manager:
         manager.change_topic_settings("a", {"retention.ms": "1"})
         manager.change_topic_settings("a", {"internal.segment.bytes": "1024"})
-        append(manager, "a", 0, *[b"5" * 500] * 5)
+        for _ in range(5):
+            append(manager.log("a", 0), b"5" * 500)
         count = len(manager.log("a", 0).segments)
         assert count > 2
         manager.settings.set_owner("a", None, 1, 2, 0o600)
@@ -435,7 +420,7 @@ def test_with_bad_settings_nothing_goes(
         with opened(data, read_only=read_only) as manager:
             assert (manager.settings.fault is None) == (name == TOPIC_FILE)
             assert manager.settings.owners_known("a") == (name == SETTINGS_FILE)
-            assert values(manager, "b", 0)[0] == b"y"
+            assert values(manager.log("b", 0))[0] == b"y"
             # A topic's file is the matter of that topic alone.
             assert manager.settings.owners_known("b")
             assert (manager.settings.why_no_deletion("b") is None) == (name == TOPIC_FILE)
@@ -451,7 +436,7 @@ def test_with_bad_settings_nothing_goes(
                     manager.change_topic_settings("b", {"retention.ms": "2"})
                 assert plan_retention(manager.log("a", 0), later_ms, {}).doomed == ()
                 assert not LogCleaner(manager).filthiest(later_ms)
-                append(manager, "b", 0, b"z")
+                append(manager.log("b", 0), b"z")
         with pytest.raises(InvalidConfig):
             LogManager.open(str(data))
     if (data / name).is_dir():

@@ -58,20 +58,29 @@ def rows(columns: Columns) -> list[tuple[int, int, bytes | None, bytes | None]]:
     return list(table)
 
 
-@given(log=logs(), tail=st.integers(0, 60))
-def test_every_record_is_a_row(log: MadeLog, tail: int) -> None:
-    data = b"abc" + log.data + THREE_RECORDS[:tail]
-    columns = decode_columns(data, 3, len(data) - 3)
-    assert columns.consumed == len(log.data)
-    assert rows(columns) == oracle.columns(log.data, 0, 2**63)
-
-
-@given(log=logs(), first=st.integers(0, 40), count=st.integers(0, 40))
-def test_only_offsets_asked_for(log: MadeLog, first: int, count: int) -> None:
+@given(
+    data=st.data(),
+    log=logs(),
+    tail=st.integers(0, 60),
+    first=st.just(-1) | st.integers(0, 40),
+    count=st.just(2**60) | st.integers(0, 40),
+)
+def test_every_record_of_the_offsets_is_a_row(
+    data: st.DataObject, log: MadeLog, tail: int, first: int, count: int
+) -> None:
     first += log.first_offset
-    columns = decode_columns(log.data, 0, len(log.data), from_offset=first, to_offset=first + count)
+    stored = b"".join(
+        recompress(log.data[batch.position : batch.end], data.draw(st.integers(0, 4)))
+        for batch in oracle.walk(log.data)
+    )
+    columns = decode_columns(
+        b"abc" + stored + THREE_RECORDS[:tail],
+        *(3, len(stored) + tail),
+        from_offset=first,
+        to_offset=first + count,
+    )
+    assert columns.consumed == len(stored)
     assert rows(columns) == oracle.columns(log.data, first, first + count)
-    assert columns.consumed == len(log.data)
 
 
 def test_only_columns_asked_for() -> None:
@@ -84,6 +93,13 @@ def test_only_columns_asked_for() -> None:
     assert columns.keys is not None
     assert columns.keys.block == bytearray(b"k1k2")
     assert numbers(columns.timestamps) == [TIME, TIME + 5, TIME - 10]
+    columns = decode_columns(
+        THREE_RECORDS, 0, 95, offsets=False, timestamps=False, keys=False, values=False
+    )
+    assert columns.rows == 3
+    assert not columns.offsets + columns.timestamps
+    assert columns.headers is None
+    assert columns.timestamp_types is None
 
 
 def test_many_rows() -> None:
@@ -99,17 +115,6 @@ def test_reader_rejects(reason: str) -> None:
     with pytest.raises(CorruptRecord) as caught:
         decode_columns(data, 0, len(data))
     assert caught.value.position == len(THREE_RECORDS)
-
-
-@given(data=st.data(), log=logs(control=False))
-def test_compressed_batches(data: st.DataObject, log: MadeLog) -> None:
-    packed = b""
-    for batch in oracle.walk(log.data):
-        codec = data.draw(st.integers(0, 4))
-        packed += recompress(log.data[batch.position : batch.end], codec)
-    columns = decode_columns(b"abc" + packed + packed[:70], 3, len(packed))
-    assert columns.consumed == len(packed)
-    assert rows(columns) == oracle.columns(log.data, 0, 2**63)
 
 
 def test_older_formats_and_transactions() -> None:
@@ -323,16 +328,6 @@ def test_names_that_are_no_text(names: list[bytes]) -> None:
     with before_guard_page(data) as view:
         columns = decode_columns(view, 0, len(data), headers=True)
         assert header_lists(columns) == [[(oracle.java_text(name), None) for name in names] or None]
-
-
-def test_only_some_columns() -> None:
-    columns = decode_columns(
-        THREE_RECORDS, 0, 95, offsets=False, timestamps=False, keys=False, values=False
-    )
-    assert columns.rows == 3
-    assert not columns.offsets + columns.timestamps
-    assert columns.headers is None
-    assert columns.timestamp_types is None
 
 
 def test_plain_forms_end_when_they_are_enough() -> None:
