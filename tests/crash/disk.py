@@ -10,8 +10,8 @@ the model of ``disk_model``.  Syncs are only noted, and take no time.
 - ``fail_next`` and ``delay`` make single operations fail or wait.  If an fsync fails, a later one
   does not write the same bytes either, as with Linux.
 
-A crash is no ``Exception``: the code under test never handles it.  Reopen with a new object, for
-which all that is there is durable, or after ``kill`` with ``after_kill``.
+A crash is no ``Exception``: the code under test never handles it.  Reopen with the disk that
+`after_stop` returns, or with a new one, for which all that is there is durable.
 
 Not modelled: times, modes, owners, renames between directories; what lies outside of ``root``.
 """
@@ -129,9 +129,15 @@ class SimulatedDisk(Files):
             self._open.clear()
             self._locks.clear()
 
-    def after_kill(self) -> SimulatedDisk:
-        """The disk of the next process: what the dead one has not synced still is not."""
-        assert self.crashed
+    def after_stop(self, seed: int | None = None) -> SimulatedDisk:
+        """Kill the process or, with a seed, cut the power; return the disk of the next process.
+
+        After a kill, what the dead process has not synced still is not.
+        """
+        if seed is not None:
+            self.materialise(seed)
+            return SimulatedDisk(self.root)
+        self.kill()
         disk = SimulatedDisk(self.root)
         disk._tree = self._tree
         return disk

@@ -86,15 +86,15 @@ class AdoptingMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         write_settings(self.data, log_index_size_max_bytes=240)
-        self.open()
+        self.open(SimulatedDisk(str(self.data)))
         for topic, count in (("a", 1), ("b", 2)):
             self.manager.create_topic(topic, count)
             self.manager.change_topic_settings(topic, {"internal.segment.bytes": "600"})
         self.restart()
 
-    def open(self, disk: SimulatedDisk | None = None) -> None:
-        self.disk = disk or SimulatedDisk(str(self.data))
-        self.manager = LogManager.open(str(self.data), files=self.disk, clock_ms=lambda: NOW_MS)
+    def open(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.manager = LogManager.open(str(self.data), files=disk, clock_ms=lambda: NOW_MS)
         self.clients: dict[tuple[str, int], Client] = {}
         for log in self.manager.logs():
             known = log.producers.by_id.get(7)
@@ -194,17 +194,11 @@ class AdoptingMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.manager.close()
-        self.disk.kill()
-        self.open(self.disk.after_kill())
+        self.open(self.disk.after_stop())
 
     @rule(seed=st.none() | st.integers(0, 50))
     def crash(self, seed: int | None) -> None:
-        self.disk.kill()
-        if seed is None:
-            self.open(self.disk.after_kill())
-            return
-        self.disk.materialise(seed)
-        self.open()
+        self.open(self.disk.after_stop(seed))
 
     @invariant()
     def all_is_there_once(self) -> None:

@@ -106,7 +106,7 @@ class CleaningMachine(RuleBasedStateMachine):
     def begin(self, magic: int | None) -> None:
         if magic is not None:
             write_legacy(self.data, "t", magic)
-        self.open()
+        self.open(SimulatedDisk(str(self.data)))
         if magic is None:
             self.manager.create_topic("t", 1)
         else:
@@ -122,11 +122,9 @@ class CleaningMachine(RuleBasedStateMachine):
         ):
             self.manager.change_topic_settings("t", {name: value})
 
-    def open(self, disk: SimulatedDisk | None = None) -> None:
-        self.disk = disk or SimulatedDisk(str(self.data))
-        self.manager = LogManager.open(
-            str(self.data), files=self.disk, clock_ms=lambda: self.now_ms
-        )
+    def open(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self.manager = LogManager.open(str(self.data), files=disk, clock_ms=lambda: self.now_ms)
         self.limit_map(self.map_bytes)
 
     def limit_map(self, size: int) -> None:
@@ -413,22 +411,19 @@ class CleaningMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.manager.close()
         self.flushed = self.log.log_end_offset
-        self.disk.kill()
-        self.open(self.disk.after_kill())
+        self.open(self.disk.after_stop())
         assert self.manager.clean
 
     @rule()
     def kill(self) -> None:
-        self.disk.kill()
-        self.open(self.disk.after_kill())
+        self.open(self.disk.after_stop())
         assert self.manager.cuts == []
         self.crashed()
 
     @rule(seed=st.integers(0, 1000))
     def lose_power(self, seed: int) -> None:
         before = self.log.log_end_offset
-        self.disk.materialise(seed)
-        self.open()
+        self.open(self.disk.after_stop(seed))
         end = self.log.log_end_offset
         assert self.flushed <= end <= before
         self.content = [batch for batch in self.content if batch.base_offset < end]

@@ -95,15 +95,6 @@ class NeededTopicsMachine(RuleBasedStateMachine):
             str(self.data), files=self.disk, clock_ms=lambda: self.now_ms, **options
         )
 
-    def stop(self, seed: int | None) -> None:
-        """The process is dead or, with a seed, the machine."""
-        self.disk.kill()
-        if seed is None:
-            self.disk = self.disk.after_kill()
-        else:
-            self.disk.materialise(seed)
-            self.disk = SimulatedDisk(str(self.data))
-
     def ask(
         self, kind: RequestKind[Any, Any], request: object, stop: tuple[int, int | None] | None
     ) -> bool:
@@ -114,9 +105,9 @@ class NeededTopicsMachine(RuleBasedStateMachine):
             self.carry_out(kind, request)
         except Crashed:
             assert stop is not None
-            self.stop(stop[1])
+            self.disk = self.disk.after_stop(stop[1])
             return False
-        self.stop(None)
+        self.disk = self.disk.after_stop()
         return True
 
     def carry_out(self, kind: RequestKind[Any, Any], request: object) -> None:
@@ -188,7 +179,7 @@ class NeededTopicsMachine(RuleBasedStateMachine):
             getattr(self, f"do_{deed}")(manager)
         if end == "close":
             manager.close()
-        self.stop(seed if end == "cut" else None)
+        self.disk = self.disk.after_stop(seed if end == "cut" else None)
 
     def do_append(self, manager: LogManager) -> None:
         self.number += 1

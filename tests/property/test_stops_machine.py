@@ -173,12 +173,7 @@ class StopsMachine(RuleBasedStateMachine):
         return [facts(self.log(topic)) for topic in TOPICS]
 
     def start(self, before: list[Facts], seed: int | None) -> None:
-        self.disk.kill()
-        if seed is None:
-            self.open(self.disk.after_kill())
-        else:
-            self.disk.materialise(seed)
-            self.open(SimulatedDisk(str(self.data)))
+        self.open(self.disk.after_stop(seed))
         assert self.said() == before
         assert check(self.manager) == []
 
