@@ -315,9 +315,12 @@ def _rebuild(view: memoryview) -> None:
     middle = len(view) // 2
     first = half.feed(view, middle, 0)
     half.feed(view[first:], len(view) - first, first)
-    for name in ("position", "next_offset", "max_timestamp", "offset_entries", "time_entries"):
-        assert getattr(half, name) == getattr(whole, name)
-    assert (half.producers, half.epochs) == (whole.producers, whole.epochs)
+    for name in (
+        *("position", "next_offset", "offset_entries", "time_entries", "producers", "epochs"),
+        *("max_timestamp", "max_timestamp_offset", "first_max_timestamp", "last_batch_position"),
+        *("records", "bytes_since", "fault"),
+    ):
+        assert getattr(half, name) == getattr(whole, name), name
 
 
 @target

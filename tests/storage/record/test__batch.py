@@ -16,7 +16,7 @@ from storage.record.batch import Record, decode, encode
 from storage.record.control import ABORT, COMMIT, encode_marker, parse_marker
 from storage.record.header import CREATE_TIME, HEADER_SIZE, pack, parse_header
 from tests import oracle
-from tests.made_logs import MadeLog, cuts, logs
+from tests.made_logs import MadeLog, logs
 from tests.storage.record.test_batch import (
     ABORT_MARKER,
     EMPTY_BATCH,
@@ -77,23 +77,6 @@ def rebuilt(data: bytes, base: int, interval: int) -> Rebuild:
     return rebuild
 
 
-def facts(rebuild: Rebuild) -> tuple[object, ...]:
-    return (
-        bytes(rebuild.offset_entries),
-        bytes(rebuild.time_entries),
-        rebuild.position,
-        rebuild.next_offset,
-        rebuild.max_timestamp,
-        rebuild.max_timestamp_offset,
-        rebuild.first_max_timestamp,
-        rebuild.last_batch_position,
-        rebuild.records,
-        rebuild.bytes_since,
-        rebuild.epochs,
-        rebuild.fault,
-    )
-
-
 @given(log=logs(max_batches=8, control=False), interval=st.sampled_from([0, 100, 300, 5000]))
 def test_rebuild_is_what_appending_had_made(log: MadeLog, interval: int) -> None:
     rebuild = rebuilt(log.data, log.first_offset, interval)
@@ -115,17 +98,6 @@ def test_rebuild_is_what_appending_had_made(log: MadeLog, interval: int) -> None
     else:
         assert rebuild.next_offset == log.first_offset
         assert rebuild.last_batch_position == -1
-
-
-@given(data=st.data(), log=logs(max_batches=8, control=False))
-def test_any_chunks_give_the_same(data: st.DataObject, log: MadeLog) -> None:
-    rebuild = Rebuild(log.first_offset, 150)
-    for end in data.draw(cuts(len(log.data))):
-        chunk = log.data[rebuild.position : end] + b"\xff" * 9
-        before = rebuild.position
-        taken = rebuild.feed(chunk, len(chunk) - 9, rebuild.position)
-        assert rebuild.position == before + taken <= end
-    assert facts(rebuild) == facts(rebuilt(log.data, log.first_offset, 150))
 
 
 @given(log=logs(max_batches=8, control=False), stop=st.integers(0, 8))
