@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage import Log, LogManager
 from storage.errors import CorruptRecord
 from storage.log.rescue import rescue
 from storage.task import Task
@@ -14,9 +15,9 @@ from tests.storage.logs import NOW_MS, append, log_file, readable
 from tests.storage.state.test_segment_manifest import BASES, LINES, fill, opened_with_faults, vanish
 
 
-def test_before_it_was_flushed(tmp_path: Path) -> None:
-    """A flush says it once and goes on without it; the next start misses it, and cuts nothing."""
-    manager = opened_with_faults(tmp_path)
+def vanished(data: Path) -> tuple[LogManager, Log]:
+    """Four segments of three records. None is flushed, and the file of the second one is gone."""
+    manager = opened_with_faults(data)
     log = manager.create_topic("t", 1).partitions[0]
     for n, line in enumerate(LINES):
         if n in BASES[1:]:
@@ -24,7 +25,13 @@ def test_before_it_was_flushed(tmp_path: Path) -> None:
         append(log, line, timestamp_ms=NOW_MS + n)
     for segment in log.segments[:-1]:
         segment.close_descriptors()
-    vanish(tmp_path, 3)
+    vanish(data, 3)
+    return manager, log
+
+
+def test_before_it_was_flushed(tmp_path: Path) -> None:
+    """A flush says it once and goes on without it; the next start misses it, and cuts nothing."""
+    manager, log = vanished(tmp_path)
     with pytest.raises(CorruptRecord, match="offsets 3 to 5 are damaged: the file is missing"):
         log.flush()
     assert log.durability.recovery_point == log.log_end_offset
@@ -43,16 +50,7 @@ def test_before_it_was_flushed(tmp_path: Path) -> None:
 
 
 def test_a_clean_stop_writes_it_down(tmp_path: Path) -> None:
-    manager = opened_with_faults(tmp_path)
-    log = manager.create_topic("t", 1).partitions[0]
-    for n, line in enumerate(LINES):
-        if n in BASES[1:]:
-            log.roll(NOW_MS)
-        append(log, line, timestamp_ms=NOW_MS + n)
-    for segment in log.segments[:-1]:
-        segment.close_descriptors()
-    vanish(tmp_path, 3)
-    manager.close()
+    vanished(tmp_path)[0].close()
     manager = opened_with_faults(tmp_path)
     assert len(manager.log("t", 0).losses) == 1
     assert readable(manager.log("t", 0)) == [*LINES[:3], None, None, None, *LINES[6:]]

@@ -13,6 +13,7 @@ from storage.files import Files
 from storage.log.append import append_as_follower
 from storage.record._batch import assign_offsets
 from storage.state import checkpoint_file
+from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, opened_log, sizes_of, values
 from tests.storage.transactions import Client, new_log
@@ -38,11 +39,15 @@ def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Pa
         assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, fails: bool
 ) -> None:
-    """All of its records are flushed already. Only the ends of its files are new."""
+    """All of its records are flushed already. Only the ends of its files are new.
+
+    `fails`: the next flush fails, and the log is rescued.
+    """
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
     log = new_log(
@@ -55,7 +60,14 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
     log.flush()
     log.roll(NOW_MS)
     append(log, b"6", timestamp_ms=NOW_MS + 6)
-    log.flush()
+    if fails:
+        disk.fail_next("fdatasync", errno.EIO, suffix=f"{1:020}.log")
+        with pytest.raises(OSError, match="Input/output error"):
+            log.flush()
+        manager.rescue(log, Task())
+    else:
+        log.flush()
+    assert log.durability.recovery_point == 7
     manager.checkpoint()
     sizes = sizes_of(log.segments[1])
     disk.materialise(seed)

@@ -27,8 +27,8 @@ from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.log_check import check_log
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, sizes_of, values, write_settings
-from tests.storage.transactions import new_log, produced
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values, write_settings
+from tests.storage.transactions import produced
 from tests.waits import HANG_S
 
 
@@ -56,35 +56,6 @@ def fail(log: Log, disk: SimulatedDisk, error: int = errno.EIO) -> None:
     with pytest.raises(OSError, match="fsync failed"):
         append(log, b"refused")
     assert log.durability.recovery_point == 1
-
-
-def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
-    tmp_path: Path,
-) -> None:
-    """All of its records were flushed, but not the ends of its files."""
-    disk = SimulatedDisk(str(tmp_path))
-    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
-    log = new_log(manager, internal_segment_bytes=5000, preallocate="true")
-    append(log, b"a", timestamp_ms=NOW_MS)
-    log.roll(NOW_MS)
-    append(log, b"b", timestamp_ms=NOW_MS + 1)
-    append(log, b"c", timestamp_ms=NOW_MS + 2)
-    log.flush()
-    log.roll(NOW_MS)
-    append(log, b"d", timestamp_ms=NOW_MS + 3)
-    disk.fail_next("fdatasync", errno.EIO, suffix=f"{1:020}.log")
-    with pytest.raises(OSError, match="Input/output error"):
-        log.flush()
-    manager.rescue(log, Task())
-    assert log.durability.recovery_point == 4
-    manager.checkpoint()
-    sizes = sizes_of(log.segments[1])
-    disk.materialise(0)
-    assert sizes_of(log.segments[1]) == sizes
-    with opened(tmp_path) as again:
-        log = again.log("t", 0)
-        assert values(log) == [b"a", b"b", b"c", b"d"]
-        assert log.reader.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2)
 
 
 def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> None:

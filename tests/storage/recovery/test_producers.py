@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, paths
+from storage import Log, LogManager, paths
 from storage.errors import CorruptRecord
 from storage.index.txn_index import TxnEntry
 from storage.log.append import abort_transaction
@@ -113,15 +113,19 @@ def test_producers_and_transactions_are_made_again(
                 assert path.read_bytes() == before
 
 
+def two_segments(data: Path) -> Log:
+    """A closed log with a batch of another producer in each of two sealed segments."""
+    with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+        log = new_log(manager)
+        for producer, value in ((7, b"a"), (8, b"b")):
+            put(log, produced([value], producer, 0))
+            log.roll(NOW_MS)
+    return log
+
+
 def test_what_a_cleaner_left_only_in_a_snapshot_counts(tmp_path: Path) -> None:
     """A snapshot knows of batches that are no longer in the log before it."""
-    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
-    log = new_log(manager)
-    put(log, produced([b"a"], 7, 0))
-    log.roll(NOW_MS)
-    put(log, produced([b"b"], 8, 0))
-    log.roll(NOW_MS)
-    manager.close()
+    two_segments(tmp_path)
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
     (tmp_path / "t-0" / f"{0:020d}.timeindex").write_bytes(b"")
     (tmp_path / "t-0" / f"{2:020d}.snapshot").unlink()
@@ -157,13 +161,7 @@ def test_what_only_a_snapshot_knows_is_no_fault_where_a_cleaner_may_have_been(
     tmp_path: Path, sign: str
 ) -> None:
     """A broker keeps elsewhere which of its topics are compacted."""
-    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
-    log = new_log(manager)
-    put(log, produced([b"a"], 7, 0))
-    log.roll(NOW_MS)
-    put(log, produced([b"b"], 8, 0))
-    log.roll(NOW_MS)
-    manager.close()
+    log = two_segments(tmp_path)
     state = ProducerState([*log.producers, log.producers.by_id[7]._replace(producer_id=9)])
     (tmp_path / "t-0" / f"{2:020d}.snapshot").write_bytes(state.encode())
     if sign:

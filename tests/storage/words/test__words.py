@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
 from storage.record.batch import Record, decode_plain, encode
-from storage.record.header import parse_header
 from storage.words._words import ANY_BLOCK, BUCKET_BYTES, PAGE_BUCKETS, PartBuilder, hash_of
-from tests import made_logs
 from tests.guard_page import before_guard_page
 from tests.storage.words import words_twin
 from tests.storage.words.made_words import headers, nullable, texts
@@ -63,17 +61,6 @@ def test_a_part_is_that_of_the_twin(made: list[list[bytes]]) -> None:
 @given(batches())
 def test_blocks_of_a_part(made: list[bytes]) -> None:
     assert part_of(made) == twin_of([decode_plain(batch) for batch in made])
-
-
-@given(made_logs.logs())
-def test_batches_of_any_kind(log: made_logs.MadeLog) -> None:
-    records, at = [], 0
-    while at < len(log.data):
-        header = parse_header(log.data, at)
-        if not header.is_control:
-            records += decode_plain(log.data, at)
-        at += header.size
-    assert part_of([log.data]) == twin_of([records])
 
 
 @given(texts, st.booleans())
