@@ -521,16 +521,19 @@ def words_file(data: bytes) -> None:
 # -- views ---------------------------------------------------------------------------------------
 
 
+def _batches_of_records(data: bytes) -> Iterator[tuple[bytes | bytearray, list[Record]]]:
+    """The sound batches of a log in plain form, without markers."""
+    for _, made, _ in _plain_batches(memoryview(data[:ROOM])):
+        with contextlib.suppress(StorageError):
+            records = _records(made)
+            if not parse_header(made).is_control:
+                yield made, records
+
+
 @target
 def key_value_text(data: bytes) -> None:
     """A log as lines of key and value, at once and in pieces, and back."""
-    for _, made, _ in _plain_batches(memoryview(data[:ROOM])):
-        try:
-            records = _records(made)
-        except StorageError:
-            continue
-        if parse_header(made).is_control:
-            continue
+    for made, records in _batches_of_records(data):
         rows = [oracle.Row(0, 0, record.key, record.value) for record in records]
         text = b"".join(map(oracle.key_value_line, rows))
         _assert_shown(KEY_VALUE, made, text)
@@ -568,44 +571,53 @@ def _shown(view: TextView, log: memoryview, window: int, room: int) -> bytes:
             return text
 
 
-@target
-def key_value_lines(data: bytes) -> None:
-    """Any bytes as lines of key and value."""
+def _assert_parsed(
+    view: TextView,
+    data: bytes,
+    fields: Callable[[bytes], Any],
+    encode: Callable[[list[Any], int, int], bytes | int],
+    choice: int,
+) -> None:
+    """A view parses any bytes as the oracle's functions do, or names the same line.
+
+    `choice`: the position of a byte that chooses how large a batch may be.
+    """
     text = data[: ROOM - 1] + b"\n"
-    pairs: list[tuple[bytes | None, bytes | None]] = []
+    lines = []
     wrong = None
     for number, line in enumerate(text[:-1].split(b"\n"), 1):
         try:
-            pairs.append(oracle.key_value_fields(line))
+            lines.append(fields(line))
         except ValueError:
             wrong = number
             break
-    # By the first byte: how large a batch may be.
-    limit = (70, 100, 1000, 1 << 30)[text[0] % 4]
-    expected = oracle.encode_pairs(pairs, 0, limit)
+    limit = (70, 100, 1000, 1 << 30)[text[choice:][0] % 4]
+    expected = encode(lines, 0, limit)
     if wrong is not None and not isinstance(expected, int):
         expected = b"line %d" % wrong
     found: bytes | int | None
-    with before_guard_page(text) as view:
+    with before_guard_page(text) as guarded:
         try:
-            found = bytes(KEY_VALUE.parse(view, 0, len(view), 0, limit)[0])
+            found = bytes(view.parse(guarded, 0, len(guarded), 0, limit)[0])
         except RecordTooLarge as error:
             found = error.line
         except InvalidRecord as error:
             found = error.message.partition(": ")[0].encode()
+            if not error.message.isprintable():
+                raise AssertionError("the reason is no line of text") from error
     assert found == expected
+
+
+@target
+def key_value_lines(data: bytes) -> None:
+    """Any bytes as lines of key and value."""
+    _assert_parsed(KEY_VALUE, data, oracle.key_value_fields, oracle.encode_pairs, 0)
 
 
 @target
 def json_text(data: bytes) -> None:
     """A log as lines of JSON, at once and in pieces, and back."""
-    for _, made, _ in _plain_batches(memoryview(data[:ROOM])):
-        try:
-            records = _records(made)
-        except StorageError:
-            continue
-        if parse_header(made).is_control:
-            continue
+    for made, records in _batches_of_records(data):
         text = b"".join(map(_json_line, records))
         _assert_shown(JSON_LINES, made, text)
         if any(json.loads(line)["timestamp"] < -1 for line in text.splitlines()):
@@ -662,31 +674,7 @@ def avro_schema(data: bytes) -> None:
 @target
 def json_lines(data: bytes) -> None:
     """Any bytes as lines of JSON."""
-    text = data[: ROOM - 1] + b"\n"
-    records: list[oracle.JsonFields] = []
-    wrong = None
-    for number, line in enumerate(text[:-1].split(b"\n"), 1):
-        try:
-            records.append(oracle.json_fields(line))
-        except ValueError:
-            wrong = number
-            break
-    # By the last byte: how large a batch may be.
-    limit = (70, 100, 1000, 1 << 30)[text[-2:][0] % 4]
-    expected = oracle.encode_json(records, 0, limit)
-    if wrong is not None and not isinstance(expected, int):
-        expected = b"line %d" % wrong
-    found: bytes | int | None
-    with before_guard_page(text) as view:
-        try:
-            found = bytes(JSON_LINES.parse(view, 0, len(view), 0, limit)[0])
-        except RecordTooLarge as error:
-            found = error.line
-        except InvalidRecord as error:
-            found = error.message.partition(": ")[0].encode()
-            if not error.message.isprintable():
-                raise AssertionError("the reason is no line of text") from error
-    assert found == expected
+    _assert_parsed(JSON_LINES, data, oracle.json_fields, oracle.encode_json, -2)
 
 
 # -- 0.7 -----------------------------------------------------------------------------------------
