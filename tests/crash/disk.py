@@ -98,9 +98,13 @@ class SimulatedDisk(Files):
     ) -> None:
         """Let the next ``times`` calls of a method, on paths that end so, fail with ``error``.
 
-        A ``pwrite`` writes ``partial`` bytes first.
+        With -1, all calls fail until `heal`. A ``pwrite`` writes ``partial`` bytes first.
         """
         self._faults.append(_Fault(operation, suffix, error, partial, times))
+
+    def heal(self) -> None:
+        """From now on, no call fails."""
+        self._faults.clear()
 
     def delay(
         self, operation: str, release: threading.Event, *, suffix: str = ""

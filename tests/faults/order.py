@@ -584,7 +584,7 @@ FAULTS = [
         "        if each.next_offset >= log.durability.recovery_point and",
         "        if each.next_offset > log.durability.recovery_point and",
         "After a power cut the zeros that were allocated ahead are called damage.",
-        (RESCUE,),
+        ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "append-behind-a-hole",

@@ -20,7 +20,7 @@ from storage.record.compression import GZIP, SNAPPY
 from storage.segment.reader import SegmentReader
 from storage.settings.config import LogConfig
 from tests.log_check import check, faults_07
-from tests.storage.logs import flip
+from tests.storage.logs import CountedReads, flip
 from tests.storage.old_logs import encode_entry, encode_set
 
 MARKER = ".kafka_cleanshutdown"
@@ -375,27 +375,20 @@ def test_locate_finds_the_first_id_from_there_on(
 
 
 def test_what_was_walked_once_is_not_read_again(tmp_path: Path) -> None:
-    class Counting(Files):
-        read = 0
-
-        def pread(self, fd: int, size: int, position: int) -> bytes:
-            self.read += size
-            return super().pread(fd, size, position)
-
     entries = [encode_entry(bytes(100))] * 40_000
     write_files(tmp_path / "p", entries)
-    files = Counting()
+    files = CountedReads()
     name = "00000000000000000000.kafka"
     [segment], _ = load_entries(files, str(tmp_path / "p"), [name], LogConfig(), progress=None)
-    assert files.read == 0
+    assert files.bytes_read == 0
     assert SegmentReader(segment).locate(110 * 39_999) is not None
-    assert files.read < 2 * segment.size
-    files.read = 0
+    assert files.bytes_read < 2 * segment.size
+    files.bytes_read = 0
     for number in (0, 10_000, 39_998):
         found = SegmentReader(segment).locate(110 * number)
         assert found is not None
         assert found[0] == 110 * number
-    assert files.read < 1 << 19
+    assert files.bytes_read < 1 << 19
     segment.close()
 
 

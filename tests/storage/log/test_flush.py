@@ -133,19 +133,11 @@ def test_a_partition_that_was_created_later_survives_with_what_was_flushed(
         assert values(again.log("t", 1)) == [b"a"]
 
 
-class WithoutDeletions(SimulatedDisk):
-    """A disk that refuses to write down how to undelete a topic."""
-
-    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        if path.endswith(paths.DELETION):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        super().replace_atomically(path, data, sync=sync)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_topic_that_was_deleted_does_not_come_back(tmp_path: Path, seed: int) -> None:
-    """No checkpoint has ever named it."""
-    disk = WithoutDeletions(str(tmp_path))
+    """No checkpoint has ever named it. The file for its restoration cannot be written."""
+    disk = SimulatedDisk(str(tmp_path))
+    disk.fail_next("open", errno.EIO, suffix=f"{paths.DELETION}.tmp", times=-1)
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
     manager.create_topic("t", 2)
     manager.delete_topic("t")

@@ -17,7 +17,6 @@ from storage.errors import (
     InvalidTxnState,
     ReadOnlyLog,
 )
-from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.log.append import abort_transaction
 from storage.manager import EXPIRATION_CHECK_MS
@@ -25,6 +24,7 @@ from storage.record.control import ABORT, COMMIT
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
 from storage.waiting import at_once
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, opened_log, remove_head, values
 from tests.storage.transactions import Client, Watcher, marker, new_log, produced, put
 
@@ -213,31 +213,15 @@ def test_aborted_transactions_before_what_recovery_reads_stay_known(tmp_path: Pa
         assert values(log) == [b"x" * 100] * 7 + [b"y"]
 
 
-class UnreadableLogs(Files):
-    """While ``broken``, no log can be read."""
-
-    broken = False
-
-    def _check(self, fd: int) -> None:
-        if self.broken and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        self._check(fd)
-        return super().pread(fd, size, position)
-
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        self._check(fd)
-        return super().preadv(fd, buffer, position)
-
-    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
-        self._check(fd)
-        return super().preadv_nowait(fd, buffer, position)
+def refuse_logs(disk: SimulatedDisk) -> None:
+    """From now on, no log can be read."""
+    for operation in ("pread", "preadv", "preadv_nowait"):
+        disk.fail_next(operation, errno.EIO, suffix=".log", times=-1)
 
 
-def with_two_open(data: Path, files: Files) -> AbstractContextManager[LogManager]:
+def with_two_open(data: Path, files: SimulatedDisk) -> AbstractContextManager[LogManager]:
     """Two transactions are open in the first of two segments, since before a restart."""
-    with opened_log(data) as log:
+    with opened_log(data, files) as log:
         Client(log, 7).send(b"a")
         append(log, b"b")
         Client(log, 8).send(b"c")
@@ -252,16 +236,16 @@ def test_a_marker_for_which_the_log_cannot_be_read_is_not_written(
     tmp_path: Path, kind: int
 ) -> None:
     """The next stable offset is the start of the other transaction, which must be read first."""
-    files = UnreadableLogs()
-    with with_two_open(tmp_path, files) as manager:
+    disk = SimulatedDisk(str(tmp_path))
+    with with_two_open(tmp_path, disk) as manager:
         watcher = Watcher()
         manager.log_group.listeners.append(watcher)
         log = manager.log("t", 0)
         sizes = [(s.size, s.stable_size) for s in log.segments]
-        files.broken = True
+        refuse_logs(disk)
         with pytest.raises(OSError, match="Input/output"):
             put(log, marker(7, kind))
-        files.broken = False
+        disk.heal()
         assert (log.log_end_offset, log.last_stable_offset) == (5, 0)
         assert [(s.size, s.stable_size) for s in log.segments] == sizes
         assert log.transactions.aborted() == []
@@ -290,15 +274,15 @@ def test_an_abort_that_cannot_be_written_aborts_nothing(tmp_path: Path) -> None:
 
 
 def test_a_log_start_moves_into_open_transactions_without_a_read(tmp_path: Path) -> None:
-    files = UnreadableLogs()
-    with with_two_open(tmp_path, files) as manager:
+    disk = SimulatedDisk(str(tmp_path))
+    with with_two_open(tmp_path, disk) as manager:
         log = manager.log("t", 0)
-        files.broken = True
+        refuse_logs(disk)
         log.raise_log_start(3)
         remove_head(log, 1, NOW_MS)
         for producer in (7, 8):
             put(log, marker(producer, COMMIT))
-        files.broken = False
+        disk.heal()
         assert values(log) == [b"e"]
 
 
@@ -352,17 +336,17 @@ def test_damage_before_a_marker_ends_no_transaction_otherwise(
 
 
 def test_markers_where_the_whole_log_was_deleted_read_nothing(tmp_path: Path) -> None:
-    files = UnreadableLogs()
-    with with_two_open(tmp_path, files) as manager:
+    disk = SimulatedDisk(str(tmp_path))
+    with with_two_open(tmp_path, disk) as manager:
         log = manager.log("t", 0)
         log.roll(NOW_MS)
         remove_head(log, 2, NOW_MS)
-        files.broken = True
+        refuse_logs(disk)
         put(log, marker(7, COMMIT))
         append(log, b"f")
         assert log.last_stable_offset == 5
         put(log, marker(8, COMMIT))
-        files.broken = False
+        disk.heal()
         assert values(log) == [b"f"]
 
 

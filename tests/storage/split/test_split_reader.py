@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.files import Files
 from storage.segment.reader import SegmentReader
 from storage.split.split_reader import Wanted, read_split
+from tests.crash.disk import SimulatedDisk
 from tests.oracle import Message, Shown, put_message
 from tests.storage.logs import NOW_MS, CountedReads, append, write_settings
 from tests.storage.old_logs import messages, old_file, wrapper, write_old
@@ -131,27 +131,6 @@ def test_damage(tmp_path: Path) -> None:
     assert caught.value.path == str(path)
 
 
-class UnreadableIndexes(Files):
-    """Access to an index fails."""
-
-    def __init__(self, call: str) -> None:
-        self.call = call
-        self.indexes: set[int] = set()
-
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        is_index = path.endswith(".index")
-        if is_index and self.call == "open":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        fd = super().open(path, flags, mode)
-        (self.indexes.add if is_index else self.indexes.discard)(fd)
-        return fd
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        if fd in self.indexes:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return super().pread(fd, size, position)
-
-
 @pytest.mark.parametrize("call", ["open", "pread"])
 def test_an_index_that_cannot_be_read(tmp_path: Path, call: str) -> None:
     """It is not needed: neither to find the start, nor to find the end of damage."""
@@ -162,13 +141,15 @@ def test_an_index_that_cannot_be_read(tmp_path: Path, call: str) -> None:
         (split,) = plan(log, 105)
         expected = records(log, 105, 310)
     split = split._replace(position=0)
-    assert read(split, UnreadableIndexes(call)) == expected
+    disk = SimulatedDisk(str(tmp_path))
+    disk.fail_next(call, errno.EACCES, suffix=".index", times=-1)
+    assert read(split, disk) == expected
     path = Path(split.directory) / f"{0:020}.log"
     stored = bytearray(path.read_bytes())
     stored[stored.index(b"17.3x")] ^= 1
     path.write_bytes(stored)
     with pytest.raises(CorruptRecord, match="offsets 170 to 179 are damaged"):
-        read(split, UnreadableIndexes(call))
+        read(split, disk)
 
 
 @pytest.mark.parametrize("number", [0, 3, 14, 15, 16, 29])
