@@ -26,7 +26,7 @@ from kafka_client.errors import (
     printable,
 )
 from kafka_client.messages import read_answer, request_frame, schemas
-from kafka_client.properties import ClientSettings
+from kafka_client.properties import ClientSettings, Sasl
 from kafka_client.sasl import authenticate, fetch_token
 from kafka_client.tls import tls_context
 from storage.errors import reason_of
@@ -70,8 +70,8 @@ class Connection:
     ) -> None:
         """Connect; the default of `connect_s`, the time limit of each step, is 10 seconds.
 
-        Errors: BrokerUnreachable, ProtocolViolation, AuthenticationFailed; OSError and
-        InvalidConfig of files that `settings` name.
+        Errors: BrokerUnreachable, also without a token; ProtocolViolation, AuthenticationFailed;
+        OSError and InvalidConfig of files that `settings` name.
         """
         self.address = address
         self._settings = settings
@@ -347,9 +347,18 @@ class Connection:
                 self._renew_at = started + lifetime_s * _RENEWED_AT
             return bytes(answer["authBytes"])
 
-        token = within(TIMEOUT_S, lambda: fetch_token(sasl, TIMEOUT_S)) if sasl.token_url else ""
-        authenticate(sasl, token, exchange)
+        authenticate(sasl, self._token(sasl), exchange)
         self._is_new = True
+
+    def _token(self, sasl: Sasl) -> str:
+        """Return the token for OAUTHBEARER, or "". Its endpoint may be away for a moment."""
+        if not sasl.token_url:
+            return ""
+        try:
+            return within(TIMEOUT_S, lambda: fetch_token(sasl, TIMEOUT_S))
+        except OSError as error:
+            reason = f"no token from sasl.oauthbearer.token.endpoint.url: {_text_of(error)}"
+            raise self._unreachable(reason) from None
 
     # -- errors ------------------------------------------------------------------------------------
 

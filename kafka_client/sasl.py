@@ -122,5 +122,7 @@ def _request_token(settings: Sasl, timeout_s: float) -> str:
     except urllib.error.HTTPError as error:
         error.close()
         raise AuthenticationFailed(f"the token endpoint answers with status {error.code}") from None
+    except urllib.error.URLError as error:
+        raise error.reason if isinstance(error.reason, OSError) else OSError(error.reason) from None
     except (KeyError, TypeError, ValueError):
         raise AuthenticationFailed("the token endpoint's answer has no access_token") from None

@@ -205,6 +205,22 @@ def test_a_host_without_an_address_is_named() -> None:
         Connection(HostPort("no-such-host.invalid", 9092), ClientSettings())
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("https://127.0.0.1:9/", "Connection refused"),
+        ("file:///none/token", "No such file or directory .*/none/token"),
+    ],
+)
+def test_no_token_is_there_yet(place: str, reason: str) -> None:
+    """Its endpoint may be away when a connection is lost. So the client may try again."""
+    settings = ClientSettings(sasl=Sasl("OAUTHBEARER", "u", Secret("p"), place))
+    with FakeBroker(SaslHandshake=lambda *_: {}) as broker:
+        expected = f"broker {broker.address}: no token from .*: ({reason})"
+        with pytest.raises(BrokerUnreachable, match=expected):
+            Connection(broker.address, settings)
+
+
 def test_a_throttled_client_waits_before_the_next_request() -> None:
     slow = {**GROUPS, "throttleTimeMs": 200}
     with FakeBroker(ListGroups=lambda *_: slow) as broker:
