@@ -186,7 +186,7 @@ class Daemon:
                 self._notices.stop()
                 self._remove_owner()
             finally:
-                status = self._close() or status
+                status = self._close() or status or (3 if self._tree.has_lost_lines else 0)
         return status
 
     def _close(self) -> int:

@@ -6,7 +6,6 @@ answers most requests; this object answers statfs, and shuts down.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections import Counter
@@ -17,9 +16,12 @@ from kafkafs.tree.directories.about import AboutPlace
 from kafkafs.tree.directories.directory import PageDirectory
 from kafkafs.tree.directories.group_directories import GroupsPlace
 from kafkafs.tree.directories.topics import RootPlace
+from kafkafs.tree.errnos import errno_of
+from kafkafs.tree.events import FAULTS
 from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.files.start_names import is_snapshot_name
 from kafkafs.tree.groups.claims import Claims
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Directory, Node
 from kafkafs.tree.names import ROOT
 from kafkafs.tree.open_files import OpenTable
@@ -46,6 +48,8 @@ class FileSystem:
         self.root = PageDirectory(ROOT, RootPlace(about, self.start_names, groups))
         self.inodes.remember(self.root)
         self.is_stopped = False
+        # Whether a fault of the disk has kept an unfinished line from becoming a record at the end.
+        self.has_lost_lines = False
 
     def lookup(self, parent: int, name: str, process: int = 0) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then calls `answered`.
@@ -99,16 +103,18 @@ class FileSystem:
         self.mount.manager.end_turns()
         for file in list(self.open_files.files.values()):
             if isinstance(file.handle, AppendHandle):
-                try:
-                    file.handle.release()
-                except (StorageError, OSError):
-                    continue  # the event log has its line already
+                self._release(file.handle)
         self.partitions.stop()
         plain_forms.clear()
 
     def release_all(self) -> None:
         """Release what is still open: the session has ended, and nobody else will."""
         for number in list(self.open_files.files):
-            # The event log has its line already.
-            with contextlib.suppress(StorageError, OSError):
-                self.open_files.remove(number).release()
+            self._release(self.open_files.remove(number))
+
+    def _release(self, handle: Handle) -> None:
+        """Release a handle at the end. The event log has a line of its error already."""
+        try:
+            handle.release()
+        except (StorageError, OSError) as error:
+            self.has_lost_lines |= errno_of(error) in FAULTS

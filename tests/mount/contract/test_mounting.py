@@ -18,6 +18,7 @@ from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, kafkafs, let_others_in, needs_root
 from tests.mount.steering import steered
 from tests.storage.logs import append as append_records
+from tests.waits import HANG_S
 
 
 def marker(data: Path) -> bool:
@@ -132,6 +133,21 @@ def test_while_the_end_is_flushing_reads_go_on_and_writes_are_refused(tmp_path: 
         assert marker(mount.data)
         mount.start()
         assert slow.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_line_that_cannot_be_appended_at_the_end_is_a_failure_of_the_daemon(
+    tmp_path: Path,
+) -> None:
+    with steered(tmp_path) as mount:
+        orders = mount.topic("orders")
+        unfinished = os.open(orders, os.O_WRONLY | os.O_APPEND)
+        os.write(unfinished, b"lost")
+        mount.daemon.fail("pwrite", "orders-0/00000000000000000000.log", "EIO")
+        mount.daemon.begin("terminate")
+        assert mount.process is not None
+        assert mount.process.wait(HANG_S) == 3
+        close(unfinished)
+        assert marker(mount.data), "all records are written"
 
 
 # -- options -------------------------------------------------------------------------------------
