@@ -14,7 +14,7 @@ import shlex
 import stat
 from typing import NamedTuple
 
-from kafkafs.mount_table import TYPE, Mounted, find_around, resolve
+from kafkafs.mount_table import TYPE, Mounted, find, find_around, resolve
 from storage.directory.contents import Contents, contents_of
 from storage.directory.mirror import is_mirror
 from storage.directory.top_level import Ignored
@@ -96,8 +96,14 @@ def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
     with contextlib.suppress(OSError):
         owner = owner_file.read(Files(), directory)
         if owner is not None and owner.pid == error.pid:
-            unmount = f"kafkafs umount {shlex.quote(owner.mount)}"
-            return f"{error}: mounted at {owner.mount}. To unmount it: {unmount}"
+            mounted = find(owner.mount)
+            if mounted is not None and mounted.type == TYPE:
+                unmount = f"kafkafs umount {shlex.quote(owner.mount)}"
+                return f"{error}: mounted at {owner.mount}. To unmount it: {unmount}"
+            return (
+                f"{error}: the daemon of a mount that is not visible here, or was unmounted with "
+                f"--lazy while files were open. To end it: kill {owner.pid}"
+            )
         if is_mirror(Files(), directory):
             return f"{error}: used by a running kafkafs mirror. Stop it first"
         if is_run_by_broker(directory, error.pid):

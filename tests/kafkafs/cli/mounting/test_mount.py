@@ -514,6 +514,8 @@ def test_a_lazy_umount_returns_at_once(place: Place) -> None:
         done = kafkafs("umount", "--lazy", place.path)
         assert (done.returncode, done.stderr) == (0, "")
         assert mount_table.find(str(place.path)) is None
+        line = failed(kafkafs("mount", place.data, place.path))
+        assert "was unmounted with --lazy while files were open. To end it: kill " in line
         partition.write(b"hello\n")
     assert place.was_closed_cleanly()
 
