@@ -85,7 +85,7 @@ def test_what_is_asked_back_before_it_was_begun_with_is_given_back(topic: Topic)
     with open(claims, "rb+", buffering=0) as other:
         other.write(f"claim {topic.name}\n".encode())
         assert sorted(row[1] for row in topic.claims) == ["held", "return", "wait"]
-        consumer = Consumer(rules, positions, directories, Command("cat > /dev/null"), None)
+        consumer = Consumer(rules, positions, directories, Command("cat > /dev/null"), None, None)
         assert consumer.run() == 0
         assert sorted(row[1] for row in topic.claims) == ["held", "held"]
     positions.close()

@@ -142,7 +142,6 @@ def command(
     from kafkafs.cli.records.consume.outputs import (
         Command,
         DeadLetters,
-        Decoded,
         Output,
         StandardOutput,
     )
@@ -171,7 +170,7 @@ def command(
         on_failure=on_failure,
     )
     with ExitStack() as stack:
-        letters = None
+        letters = decoders = None
         if dead_letter is not None:
             letters = DeadLetters(sources.mount, dead_letter, group or "")
         descriptors = _raise_limit()
@@ -181,7 +180,6 @@ def command(
         if decoding is not None:
             opened = MountFiles(sources.mount).opened
             decoders = stack.enter_context(topic_decoders(decoding, opened))
-            output = Decoded(output, decoders)
         directories = Directories(sources)
         positions = Positions(directories)
         if file is not None:
@@ -189,7 +187,7 @@ def command(
         elif group is not None:
             positions = GroupPositions(directories, sources, group)
         try:
-            status = Consumer(rules, positions, directories, output, letters).run()
+            status = Consumer(rules, positions, directories, output, decoders, letters).run()
         except OSError as error:
             if has_gone(error):
                 raise fail(f"{sources.mount}: {why_gone(sources.mount)}") from None

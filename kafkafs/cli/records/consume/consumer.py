@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from kafkafs.cli.common.decoding import TopicDecoders
 from kafkafs.cli.common.ending import fail, warn
 from kafkafs.cli.records.consume.outputs import DeadLetters, Interrupts, Output
 from kafkafs.cli.records.consume.positions import Positions
@@ -65,12 +66,14 @@ class Consumer:
         positions: Positions,
         directories: Directories,
         output: Output,
+        decoders: TopicDecoders | None,
         dead_letters: DeadLetters | None,
     ) -> None:
         self._rules = rules
         self._positions = positions
         self._directories = directories
         self._output = output
+        self._decoders = decoders
         self._dead_letters = dead_letters
         self._interrupts = Interrupts(output)
         self._turns: dict[Partition, _Turn] = {}
@@ -246,7 +249,11 @@ class Consumer:
         """Pass a batch to the output, and commit it. Return the exit status; 0: continue."""
         batch = turn.batch
         assert batch is not None
-        if status := self._output.put(batch):
+        shown = batch
+        if self._decoders is not None:
+            decoder = self._decoders.decoder_of(batch.partition.topic)
+            shown = batch._replace(data=decoder.feed(batch.data))
+        if status := self._output.put(shown):
             return self._failed(turn, batch, status)
         self._done(turn, batch)
         return 0

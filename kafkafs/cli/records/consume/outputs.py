@@ -16,7 +16,6 @@ import termios
 import time
 from contextlib import suppress
 
-from kafkafs.cli.common.decoding import TopicDecoders
 from kafkafs.cli.common.ending import fail, naming_output, signalled_fd
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.records.consume.reader import Batch
@@ -79,22 +78,6 @@ class StandardOutput(Output):
 
     def stop(self, number: int) -> None:
         raise SystemExit(128 + number)
-
-
-class Decoded(Output):
-    """Decodes keys and values of batches of `jsonl` lines, for another output."""
-
-    def __init__(self, output: Output, decoders: TopicDecoders) -> None:
-        self.fd = output.fd
-        self._output = output
-        self._decoders = decoders
-
-    def put(self, batch: Batch) -> int:
-        decoder = self._decoders.decoder_of(batch.partition.topic)
-        return self._output.put(batch._replace(data=decoder.feed(batch.data)))
-
-    def stop(self, number: int) -> None:
-        self._output.stop(number)
 
 
 class Command(Output):
