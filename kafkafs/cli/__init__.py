@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kafkafs.cli.common.ending import did_you_mean, ended_in_order, open_standard_streams
+from kafkafs.cli.common.ending import (
+    did_you_mean,
+    ended_in_order,
+    failing_with,
+    open_standard_streams,
+)
 from kafkafs.cli.common.output import printing_json
 from kafkafs.printable import one_line
 
@@ -253,6 +258,22 @@ class LazyGroup(click.Group):
             with formatter.section(section.title):
                 rows = [(name.ljust(width), text) for name, text in section.helps.items()]
                 formatter.write_dl(rows)
+
+
+class LikeAnotherProgram(click.Command):
+    """A command whose errors have the exit status `failed`, which another program has for them."""
+
+    def __init__(self, *arguments: Any, failed: int, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._failed = failed
+
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        with failing_with(self._failed):
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with failing_with(self._failed), printing_json(ctx.meta):
+            return super().invoke(ctx)
 
 
 def examples(*lines: str) -> str:

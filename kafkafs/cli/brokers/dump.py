@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import examples
+from kafkafs.cli import LikeAnotherProgram, examples
 from kafkafs.cli.common.addresses import check_paths
-from kafkafs.cli.common.ending import fail, failing_with
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.words import FILE, ByteCount
@@ -20,8 +20,6 @@ from kafkafs.cli.common.words import FILE, ByteCount
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options
 
-_FAILED = 1
-"""The exit status of DumpLogSegments if something is wrong."""
 # Java's class name, so that this module does not import kafkafs.dump.
 _STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
 _LARGEST = 2**31 - 1
@@ -36,17 +34,10 @@ _TOPIC_DECODERS = (
 )
 
 
-class _Dump(click.Command):
-    """Gives errors of its parameters the status of DumpLogSegments."""
-
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with failing_with(_FAILED):
-            return super().make_context(*args, **extra)
-
-
 @click.command(
     "dump",
-    cls=_Dump,
+    cls=LikeAnotherProgram,
+    failed=1,
     epilog=examples(
         "kafkafs dump --print-data-log data/orders-0/00000000000000000000.log",
         "kafkafs dump --json data/orders-0/00000000000000000000.index",
@@ -127,7 +118,6 @@ class _Dump(click.Command):
 @click.option(
     "--json", "is_json", is_flag=True, help="Print the whole output as JSON, one object per line."
 )
-@failing_with(_FAILED)
 def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 

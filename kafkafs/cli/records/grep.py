@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from kafkafs.cli import examples
+from kafkafs.cli import LikeAnotherProgram, examples
 from kafkafs.cli.common.addresses import CLUSTER, Address, note_first_words
 from kafkafs.cli.common.clusters import (
     Client,
@@ -28,7 +28,7 @@ from kafkafs.cli.common.clusters import (
     is_cluster,
     partitions_of,
 )
-from kafkafs.cli.common.ending import FOUND, failing_with, failure, warn
+from kafkafs.cli.common.ending import FOUND, failure, warn
 from kafkafs.cli.common.matching import Report, Scan, first_records, scan, text_of
 from kafkafs.cli.common.mount_files import opened_tree
 from kafkafs.cli.common.output import Output, binary_stdout, output_options
@@ -169,6 +169,8 @@ _SHOWN = options_as(
 
 @click.command(
     "grep",
+    cls=LikeAnotherProgram,
+    failed=_FAILED,
     context_settings={"help_option_names": ["--help"]},
     epilog=examples(
         "kafkafs grep order-4711 data",
@@ -183,7 +185,6 @@ _SHOWN = options_as(
 @_SHOWN
 @view_option
 @cluster_options
-@failing_with(_FAILED)
 @output_options("the matches of each partition (-l: at most 1); the records as in .jsonl")
 @words_argument(
     f"[WORD] DATA|{CLUSTER} [TOPIC[:PARTITION][@START[..END]]]...",
