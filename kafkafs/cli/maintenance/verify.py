@@ -7,9 +7,9 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
 from kafkafs.cli.common.ending import end
-from kafkafs.cli.common.gaps import gap_facts, gap_text
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
+from kafkafs.cli.topics.facts import gap_facts, gap_text
 from kafkafs.quantities import Size
 from storage.plural import counted
 

@@ -12,11 +12,12 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
 from kafkafs.cli.common.clusters import Client, ClusterAddress, cluster_options
 from kafkafs.cli.common.ending import end
-from kafkafs.cli.common.gaps import gap_facts, gap_text
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.topics.facts import (
     MIRROR_COLUMNS,
+    gap_facts,
+    gap_text,
     gaps_of,
     mirror_of,
     notes_of,

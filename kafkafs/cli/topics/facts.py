@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kafkafs.cli.common.addresses import Address, partitions_at
 from kafkafs.cli.common.ending import failure
 from kafkafs.cli.common.mount_files import MountFiles
+from kafkafs.cli.common.output import Output
 from kafkafs.quantities import Size, TimeMs, Value
 
 if TYPE_CHECKING:
@@ -129,6 +130,23 @@ def gaps_of(files: MountFiles, topic: str, number: str) -> list[Gap]:
                 kind, first, last, time_ms = values
                 found.append(Gap(kind, int(first), int(last), int(time_ms)))
     return found
+
+
+def gap_facts(gap: Gap) -> dict[str, Value]:
+    """Return the facts of a gap; None for those of a list that cannot be read."""
+    kind, *numbers = gap
+    first, last, time_ms = (None if number < 0 else number for number in numbers)
+    return {
+        "kind": kind,
+        "first": first,
+        "last": last,
+        "time": None if time_ms is None else TimeMs(time_ms),
+    }
+
+
+def gap_text(gap: Gap, out: Output) -> str:
+    """Return the facts of a gap as one text."""
+    return " ".join(map(out.text, gap_facts(gap).values()))
 
 
 def settings_of(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import click
 
@@ -21,11 +21,33 @@ from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.words import DIRECTORY
 from storage.plural import counted
 
-if TYPE_CHECKING:
-    from kafkafs.cli.mounting.doctor.finding import Check, Finding
-
 #: Seconds that a check may take. The daemon of a mount has five of them to answer.
 PATIENCE_S = 20.0
+
+
+class Finding(NamedTuple):
+    """A problem, or a hint about something that works but could work better.
+
+    `mend` is the line to type or, if the line cannot be known, a text that says what to do.
+    """
+
+    what: str
+    mend: str
+    is_wrong: bool = True
+
+
+class NotLooked(Exception):  # noqa: N818 - it is no error
+    """A check cannot be made, and another check reports the reason."""
+
+
+class Check(NamedTuple):
+    """A check. `look` runs in its own process, which may wait for ever. `silent`: the finding if
+    it does.
+    """
+
+    name: str
+    look: Callable[[], Iterable[Finding]]
+    silent: Finding
 
 
 @click.command(
@@ -149,8 +171,6 @@ def _results(checks: Sequence[Check]) -> list[list[Finding] | None]:
 
 
 def _findings(check: Check) -> list[Finding] | None:
-    from kafkafs.cli.mounting.doctor.finding import NotLooked
-
     try:
         return list(check.look())
     except NotLooked:

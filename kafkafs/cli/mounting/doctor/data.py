@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kafkafs.cli.common.mounts import mount_that_writes
 from kafkafs.cli.common.serving import as_root, as_user
-from kafkafs.cli.mounting.doctor.finding import Check, Finding, NotLooked
+from kafkafs.cli.mounting.doctor import Check, Finding, NotLooked
 from kafkafs.data_directory import Mistake, contents_or_mistake, is_run_by_broker
 from kafkafs.fuse.mount_point import NAME, is_stopped
 from kafkafs.mount_options import MountOptions

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from kafkafs.cli.common.serving import as_root, force_line
-from kafkafs.cli.mounting.doctor.finding import Check, Finding
+from kafkafs.cli.mounting.doctor import Check, Finding
 from kafkafs.fuse import mount_point
 from kafkafs.fuse.mount_point import Answer, MountError
 from kafkafs.mount_options import READ_AHEAD_KIB
