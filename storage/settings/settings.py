@@ -223,9 +223,12 @@ class Settings:
         """Return a topic's file; an empty one for a topic that does not exist."""
         found = self._topics.get(topic)
         seen = None
-        if self.is_followed:
-            seen = self._files.version(self._path_in(topic, self._lowest.get(topic, 0)))
-        if found is None or (self.is_followed and self._read.get(topic, ()) != seen):
+        # Reading the file reports a directory that cannot be looked into.
+        with contextlib.suppress(OSError):
+            if self.is_followed:
+                seen = self._files.version(self._path_in(topic, self._lowest.get(topic, 0)))
+        is_read = found is not None and found.fault is None and self._read.get(topic, ()) == seen
+        if found is None or (self.is_followed and not is_read):
             found = self._read_topic(topic)
             if found is not None:
                 self._topics[topic] = found

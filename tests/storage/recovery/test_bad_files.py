@@ -19,6 +19,7 @@ from storage.errors import (
     InvalidRecord,
     UnusableFile,
 )
+from storage.follow.follow_directory import DirectoryFollower
 from storage.log.append import append_batches
 from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE
@@ -314,6 +315,20 @@ def test_a_partition_that_is_a_link(data: Path, tmp_path: Path) -> None:
         *("log-start-offset-checkpoint", "recovery-point-offset-checkpoint"),
         "replication-offset-checkpoint",
     ]
+
+
+@pytest.mark.parametrize("kind", ["link", "looping link", "pipe"])
+def test_settings_are_a_fault_while_a_partition_is_no_directory(data: Path, kind: str) -> None:
+    (data / "b-0").rename(data / "aside")
+    RUBBISH[kind](data / "b-0")
+    with opened(data, read_only=True) as manager:
+        assert manager.topics.faulty == [("b", 0)]
+        DirectoryFollower(manager)
+        assert manager.settings.fault_of("b") is not None
+        assert manager.settings.fault_of("a") is None
+        (data / "b-0").unlink()
+        (data / "aside").rename(data / "b-0")
+        assert manager.settings.fault_of("b") is None
 
 
 def test_what_is_swept_is_never_a_link(data: Path, tmp_path: Path) -> None:
