@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TO_UNDELETE = re.compile(r"(?<=: )undelete (\S+) (\S+)$")
 #: How many records are not copied yet, and when the copy last had all records of the source.
 MIRROR_COLUMNS = ("lag", "complete_at")
-_SETTING = re.compile(r"(# )?([a-z.]+)=(\S*)")
+_SETTING = re.compile(r"(# )?([a-z0-9.]+)=(\S*)")
 
 
 def notes_of(logs: Address, lines: Sequence[str], mirror: MirrorFile | None) -> list[str]:

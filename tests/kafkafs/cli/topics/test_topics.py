@@ -111,7 +111,7 @@ def listed_topics(way: Way, *options: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.programs
 def test_the_partitions_of_a_topic(way: Way) -> None:
-    way.run("create", "orders", "--partitions", 2, "retention.ms=7d")
+    way.run("create", "orders", "--partitions", 2, "retention.ms=7d", "compression.lz4.level=1")
     way.run("append", "orders:1", text=numbers(0, 10))
     listed = json.loads(way.run("ls", "orders", "--json"))["result"]
     empty, filled = listed["partitions"]
@@ -137,10 +137,10 @@ def test_the_partitions_of_a_topic(way: Way) -> None:
         "first_timestamp": found["first_timestamp"],
         "last_timestamp": filled["last_timestamp"],
     }
-    assert described["settings"] == {"orders": {"retention.ms": str(7 * 86_400_000)}}
+    settings = {"compression.lz4.level": "1", "retention.ms": str(7 * 86_400_000)}
+    assert described["settings"] == {"orders": settings}
     lines = way.run("describe", "orders").splitlines()
-    assert len(lines) == 4
-    assert lines[3] == "orders retention.ms=604800000"
+    assert lines[3:] == ["orders compression.lz4.level=1", "orders retention.ms=604800000"]
     assert run_here("ls", way.root, "nope").returncode == 3
     assert run_here("describe", way.root, "orders:7").returncode == 3
     way.check()
