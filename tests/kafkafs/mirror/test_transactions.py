@@ -191,11 +191,11 @@ def test_a_transaction_stays_if_its_records_cannot_be_moved(
 ) -> None:
     """If that fails later, the records are in files that the mirror names."""
     log = SourceLog([at(opening(7), 0, 3), at(batch([b"new"]), 5, 3)])
-    space = os.statvfs
+    space = os.fstatvfs
 
-    def full(path: str) -> os.statvfs_result:
-        found = [*space(path)]
-        found[4] *= not path.endswith("t-0")
+    def full(fd: int) -> os.statvfs_result:
+        found = [*space(fd)]
+        found[4] *= not os.readlink(f"/proc/self/fd/{fd}").endswith("t-0")
         return os.statvfs_result(found)
 
     def failing(*_: Any) -> None:
@@ -203,11 +203,11 @@ def test_a_transaction_stays_if_its_records_cannot_be_moved(
 
     with Source(t=SourceTopic(logs={0: log})) as source:
         run = Run(source, tmp_path, accept_loss=True)
-        monkeypatch.setattr(os, "statvfs", full)
+        monkeypatch.setattr(os, "fstatvfs", full)
         run()
         (fault,) = (line for line in run.facts.faults.values() if line.startswith("t:0"))
         assert "no room" in fault
-        monkeypatch.setattr(os, "statvfs", space)
+        monkeypatch.setattr(os, "fstatvfs", space)
         monkeypatch.setattr(transactions, "append_as_follower", failing)
         run()
     (kept,) = (path.name for path in (tmp_path / "t-0").glob("*.diverged"))
@@ -219,15 +219,15 @@ def test_a_transaction_is_ended_when_the_disk_has_room_again(
 ) -> None:
     """The same run searches again."""
     log = SourceLog([at(opening(7), 0, 3), at(batch([b"new"]), 5, 3)])
-    space = os.statvfs
+    space = os.fstatvfs
     is_full = True
 
-    def found(path: str) -> os.statvfs_result:
-        values = [*space(path)]
-        values[4] *= not (is_full and path.endswith("t-0"))
+    def found(fd: int) -> os.statvfs_result:
+        values = [*space(fd)]
+        values[4] *= not (is_full and os.readlink(f"/proc/self/fd/{fd}").endswith("t-0"))
         return os.statvfs_result(values)
 
-    monkeypatch.setattr(os, "statvfs", found)
+    monkeypatch.setattr(os, "fstatvfs", found)
     with Source(t=SourceTopic(logs={0: log})) as source:
         run = Run(source, tmp_path, accept_loss=True)
 
