@@ -232,11 +232,11 @@ class Copier:
                 self._busy.add(copy)
 
     def _take_records(self, copy: Copy, each: Fetched) -> None:
-        copy.source_start, copy.source_end = each.log_start_offset, each.high_watermark
         copy.attempts = 0
         if each.records and not self._has_our_last_batch(copy):
             self._read_on(copy)
             return
+        copy.source_start, copy.source_end = each.log_start_offset, each.high_watermark
         if copy.is_skipping and (each.records or not copy.is_answered):
             # The leader was asked without an epoch, and cannot tell whether our log is its own.
             found = compare(self._cluster, copy)
