@@ -7,6 +7,8 @@ import signal
 
 def main() -> None:
     """Run the command line."""
+    # If the caller ignores SIGCHLD, no process can learn how its children have ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Ctrl-C while the modules are imported ends the program, as it does one that is no Python.
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_heard:

@@ -16,6 +16,7 @@ for what failed. They say nothing of success unless `-v` asks for it, as mount(8
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import NoReturn
 
@@ -44,6 +45,8 @@ def umount() -> NoReturn:
 
 def _run(command: click.Command) -> NoReturn:
     """Run a program to its end, with mount(8)'s exit statuses."""
+    # As in `kafkafs.__main__`.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     open_standard_streams()
     try:
         command.main(prog_name=command.name, standalone_mode=False)

@@ -12,6 +12,7 @@ import resource
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,29 @@ def test_a_second_mount_of_a_data_directory_names_the_holder(place: Place, tmp_p
     line = failed(kafkafs("mount", place.data, other))
     assert f"in use by process {place.pid}" in line
     assert "in use by process" in failed(kafkafs("mount", "-f", place.data, other))
+
+
+IGNORING = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-m", "kafkafs", *sys.argv[1:]])
+"""
+
+
+def test_a_caller_that_ignores_the_ends_of_children(place: Place, tmp_path: Path) -> None:
+    """Commands inherit that, and still learn how the daemon and fusermount3 have ended."""
+
+    def run(*words: object) -> str:
+        command = [sys.executable, "-c", IGNORING, *map(str, words)]
+        return failed(subprocess.run(command, capture_output=True, text=True, cwd=ROOT))
+
+    place.mount()
+    (place.path / "orders").mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    assert f"in use by process {place.pid}" in run("mount", place.data, other)
+    with open(place.path / "orders/0"):
+        assert "used by" in run("umount", place.path)
 
 
 def test_a_mount_point_in_use_is_left_alone(place: Place, tmp_path: Path) -> None:
