@@ -442,35 +442,6 @@ def test_a_missing_or_damaged_snapshot_is_made_again(
         assert [path.read_bytes() for path in paths] == [EMPTY_SNAPSHOT] * 2
 
 
-@pytest.mark.parametrize("read_only", [True, False])
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "000000000000000500000014a4cdab3a0000000000016b0000000568656c6c6f",
-        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f",
-    ],
-)
-def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) -> None:
-    """They are recovered, indexed and read, and newer batches follow them."""
-    fill(tmp_path, count=1)
-    stored = b"".join(offset.to_bytes(8, "big") + bytes.fromhex(entry)[8:] for offset in range(50))
-    last_log(tmp_path).write_bytes(stored + stored[:20])
-    if read_only:
-        with LogManager.open(str(tmp_path), read_only=True) as manager:
-            assert values(manager.log("t", 0)) == [b"hello"] * 50
-        return
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
-        assert [cut.size for cut in manager.cuts] == [20]
-        assert values(log) == [b"hello"] * 50
-        assert log.active.offset_index.count > 10
-        assert log.epochs.latest == 0
-        assert append(log, b"new") == 50
-    with opened(tmp_path) as manager:
-        assert values(manager.log("t", 0)) == [*[b"hello"] * 50, b"new"]
-        assert manager.log("t", 0).epochs.entries == [(0, 50)]
-
-
 @pytest.mark.parametrize(
     ("magics", "unreadable", "entries"),
     [
