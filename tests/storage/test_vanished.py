@@ -16,7 +16,7 @@ from tests.storage.state.test_segment_manifest import BASES, LINES, fill, opened
 
 
 def vanished(data: Path) -> tuple[LogManager, Log]:
-    """Four segments of three records. None is flushed, and the file of the second one is gone."""
+    """Four segments of three records. None is flushed. The file of the second one is deleted."""
     manager = opened_with_faults(data)
     log = manager.create_topic("t", 1).partitions[0]
     for n, line in enumerate(LINES):
