@@ -551,6 +551,28 @@ def test_what_vanishes_meanwhile_was_deleted(tmp_path: Path) -> None:
         manager.abandon()
 
 
+def test_an_aborted_transaction_of_several_segments(tmp_path: Path) -> None:
+    write_settings(tmp_path, log_index_interval_bytes=INTERVAL)
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        client = Client(log, 7)
+        for number in range(3):
+            append(log, b"plain")
+            client.send(b"%d" % number)
+            log.roll(NOW_MS)
+        client.abort()
+        client.send(b"in a transaction")
+        client.commit()
+    assert checked(tmp_path).faults == []
+    (path,) = segments(tmp_path, ".txnindex")
+    patch(path, 10, struct.pack(">q", 2))
+    begins_late = "the transaction begins before the offset of the entry"
+    assert faults(tmp_path) == [(path.name, None, 2, begins_late)]
+    path.unlink()
+    has_none = "the aborted transaction of producer 7 has no entry"
+    assert faults(tmp_path) == [(path.name, None, 6, has_none)]
+
+
 def test_only_wanted_partitions(tmp_path: Path) -> None:
     fill(tmp_path)
     with opened(tmp_path) as manager:
