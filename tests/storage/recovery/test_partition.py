@@ -15,6 +15,7 @@ from storage import LogManager, paths
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.log.append import append_as_follower
+from storage.record.header import parse_header
 from storage.segment.reader import SegmentReader
 from storage.settings.setting_files import TOPIC_FILE
 from storage.state import manifest_file
@@ -440,6 +441,35 @@ def test_a_missing_or_damaged_snapshot_is_made_again(
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines
         assert [path.read_bytes() for path in paths] == [EMPTY_SNAPSHOT] * 2
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path, is_missing: bool) -> None:
+    fill(tmp_path, count=6, per_segment=3)
+    for base in (0, 3):
+        path = tmp_path / "t-0" / f"{base:020d}.log"
+        data = bytearray(path.read_bytes())
+        at = 0
+        while at < len(data):
+            header = parse_header(data, at)
+            data[at + 12 : at + 16] = (header.base_offset // 2 * 5).to_bytes(4, "big")
+            at += header.size
+        path.write_bytes(data)
+    checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    if is_missing:
+        # After a clean stop, a start reads no batches.
+        with opened(tmp_path):
+            checkpoint.unlink()
+    with opened_log(tmp_path) as log:
+        assert log.epochs.entries == [(0, 0), (5, 2), (10, 4)]
+        append(log, b"next")
+        assert [header.leader_epoch for _, header in SegmentReader(log.active).batches()] == [
+            5,
+            10,
+            10,
+            10,
+        ]
+    assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
 
 
 @pytest.mark.parametrize(
