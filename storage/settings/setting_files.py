@@ -145,7 +145,7 @@ def read_topic_file(files: Files, path: str) -> TopicFile:
         if last == "owner" and (not slash or is_others or partition.isdecimal()):
             owner = _read_owner(line)
             if len(partition) > _DIGITS:
-                raise _too_large(line)
+                raise line.error(f"{line.name}={line.value}: too large")
             number = OTHER_PARTITIONS if is_others else int(partition) if slash else None
             owners[number] = owner
         elif line.name in TOPIC_SETTINGS:
@@ -159,15 +159,19 @@ def _called(partition: int) -> str:
     return _OTHERS if partition == OTHER_PARTITIONS else str(partition)
 
 
-def _read_owner(line: Line) -> TopicOwner:
-    owner = _OWNER.fullmatch(line.value)
+def parse_owner(text: str) -> TopicOwner:
+    """Parse UID:GID:MODE. Errors: ValueError with the reason."""
+    owner = _OWNER.fullmatch(text)
     if owner is None:
-        raise line.error(f"{line.value!r} is not UID:GID:MODE")
+        raise ValueError(f"{text!r} is not UID:GID:MODE")
     uid, gid, mode = int(owner[1]), int(owner[2]), int(owner[3], 8)
     if max(uid, gid) >= _NOBODY:
-        raise _too_large(line)
+        raise ValueError(f"{text}: too large")
     return uid, gid, mode
 
 
-def _too_large(line: Line) -> InvalidConfig:
-    return line.error(f"{line.name}={line.value}: too large")
+def _read_owner(line: Line) -> TopicOwner:
+    try:
+        return parse_owner(line.value)
+    except ValueError as error:
+        raise line.error(str(error)) from None

@@ -19,9 +19,9 @@ from kafkafs.tree.control.commands import numbered
 from kafkafs.tree.files.control_file import CommandEffects, TextCommands
 from storage.errors import InvalidConfig
 from storage.manager import LogManager
+from storage.settings.setting_files import parse_owner
 
 _CREATE, _UNDELETE = "create", "undelete"
-_OWNER = re.compile(r"([0-9]{1,9}):([0-9]{1,9}):([0-7]{3,4})")
 _COUNT = re.compile(r"[1-9][0-9]{0,5}")
 _MODE = 0o755
 
@@ -78,14 +78,10 @@ def _create(manager: LogManager, topic: str, *words: str) -> None:
                 raise InvalidConfig(f"{word} is not a number of partitions")
             partitions = int(value)
         elif name == "owner":
-            owner = _owner(value)
+            try:
+                owner = parse_owner(value)
+            except ValueError as error:
+                raise InvalidConfig(f"owner: {error}") from None
         else:
             settings[name] = value
     manager.create_topic(topic, partitions, owner=owner, settings=settings)
-
-
-def _owner(text: str) -> tuple[int, int, int]:
-    found = _OWNER.fullmatch(text)
-    if found is None:
-        raise InvalidConfig(f"owner={text} is not UID:GID:MODE")
-    return int(found[1]), int(found[2]), int(found[3], 8)

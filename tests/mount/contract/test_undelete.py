@@ -117,11 +117,12 @@ def test_not_over_a_new_one(mount: Mount) -> None:
 
 def test_create_makes_a_topic_whole(mount: Mount) -> None:
     command(
-        mount, "create whole partitions=3 owner=5:6:0750 retention.ms=7d cleanup.policy=compact"
+        mount,
+        "create whole partitions=3 owner=4294967294:6:0750 retention.ms=7d cleanup.policy=compact",
     )
     assert os.listdir(mount / "whole") == ["0", "1", "2"]
     status = (mount / "whole").stat()
-    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (5, 6, 0o750)
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (4294967294, 6, 0o750)
     assert (
         mount.run("grep -v '^#' whole/.config")
         == b"cleanup.policy=compact\nretention.ms=604800000\n"
@@ -141,6 +142,7 @@ def test_create_makes_a_topic_whole(mount: Mount) -> None:
         ("create bad partitions=0", errno.EINVAL),
         ("create bad partitions=x", errno.EINVAL),
         ("create bad owner=1:2", errno.EINVAL),
+        ("create bad owner=4294967295:2:755", errno.EINVAL),
         ("create bad retention.ms=soon", errno.EINVAL),
         ("create bad retention.ms=1 retention.ms=2", errno.EINVAL),
         ("create bad no.such=1", errno.EINVAL),
