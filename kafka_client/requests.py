@@ -203,11 +203,12 @@ def _text(data: bytes) -> str:
 
 def list_groups(cluster: Cluster) -> dict[str, str]:
     """Ask all brokers, and return the groups' states by their names. Errors: ClientError."""
-    return {
-        name: _text(each["groupState"])
-        for _, groups in _all_groups(cluster)
-        for name, each in groups.items()
-    }
+
+    def attempt() -> dict[str, str]:
+        found = [each for _, groups in _all_groups(cluster) for each in groups.items()]
+        return {name: _text(group["groupState"]) for name, group in found}
+
+    return _repeated(attempt)
 
 
 def _all_groups(cluster: Cluster) -> Iterator[tuple[Connection, dict[str, Struct]]]:

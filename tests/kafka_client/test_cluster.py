@@ -237,14 +237,17 @@ def test_a_request_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> No
 
 
 def test_a_group_that_moves_while_the_brokers_are_asked(pair: Pair, cluster: Cluster) -> None:
-    """Its next coordinator was asked before."""
-    node = 1
+    """Its next coordinator was asked before, or has to load it first."""
+    node, loading = 1, 0
 
     def listed(number: int) -> Callable[..., Struct]:
         def groups(*_: object) -> Struct:
-            nonlocal node
+            nonlocal node, loading
             found = [{"groupId": "g", "groupState": "Empty", "groupType": "classic"}]
             here, node = number == node, 0
+            if here and not number and loading:
+                loading -= 1
+                return {"errorCode": 14}
             return {"groups": found if here else []}
 
         return groups
@@ -258,7 +261,7 @@ def test_a_group_that_moves_while_the_brokers_are_asked(pair: Pair, cluster: Clu
     pair.answer("OffsetFetch", committed, committed)
     assert fetch_all_committed(cluster) == {"g": {TOPIC: Committed(3, -1, "")}}
     assert pair.count("OffsetFetch") == [1, 0]
-    node = 1
+    node, loading = 1, 1
     assert list_groups(cluster) == {"g": "Empty"}
 
 
