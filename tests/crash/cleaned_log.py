@@ -19,7 +19,7 @@ from tests.compaction_model import ModelBatch, clean, cleanable
 from tests.crash.histories import LogLife, content
 from tests.crash.moments import Unsynced
 from tests.observed import observe, rules_of
-from tests.storage.logs import NOW_MS, write_settings
+from tests.storage.logs import NOW_MS
 
 RETENTION_MS = 1000
 LATER_MS = NOW_MS + 2 * RETENTION_MS
@@ -36,6 +36,8 @@ class Stage(NamedTuple):
 
 class Life(LogLife[Stage]):
     """The run, and the facts that must hold at each of its stages."""
+
+    kinds: tuple[str, ...] = (".cleaned", ".swap", ".deleted")
 
     def __init__(self, data: Path) -> None:
         super().__init__(data, Stage(((),), 0, 0, 0))
@@ -79,8 +81,7 @@ class Life(LogLife[Stage]):
 
     def build(self) -> None:
         """Write the log with which the run begins."""
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
+        super().build()
         self.open(Unsynced())
         self.manager.create_topic("t", 1)
         for name, value in (

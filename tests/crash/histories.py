@@ -13,20 +13,21 @@ from storage.record.control import ABORT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from tests.compaction_model import ModelBatch
+from tests.crash.moments import Life
 from tests.observed import batches_of
 from tests.storage.logs import NOW_MS
 
 StageT = TypeVar("StageT", bound=Any)
 
 
-class LogLife(Generic[StageT]):
+class LogLife(Life, Generic[StageT]):
     """A run that appends to the log t-0, and enters stages: the facts that a start must find.
 
     A stage has at least the fields `acknowledged` and `flushed`: how far the log goes.
     """
 
     def __init__(self, data: Path, first: StageT) -> None:
-        self.data = data
+        super().__init__(data)
         self.now_ms = NOW_MS
         self.history: list[ModelBatch] = []
         self.stages = [first]

@@ -13,7 +13,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
@@ -21,6 +21,7 @@ from storage import LogManager
 from storage.files import Files
 from tests.crash.disk import SimulatedDisk
 from tests.crash.disk_model import DirectoryModel, Draw, FileModel
+from tests.storage.logs import write_settings
 
 State: TypeAlias = "dict[str, bytes | State]"
 """A directory: files with their bytes, directories with theirs."""
@@ -203,30 +204,38 @@ class Stops:
         judge(self.found, check, where)
 
 
-class Life(Protocol):
-    """Something that is run on a disk, in the directory ``data``."""
+class Life:
+    """Something that is run on a disk, in the directory ``data``.
 
-    data: Path
+    ``kinds``: each of these texts is in some operation of the run.
+    """
+
+    kinds: tuple[str, ...] = ()
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
 
     def build(self) -> None:
         """Write the files with which the run begins."""
+        self.data.mkdir()
+        write_settings(self.data, log_index_size_max_bytes=240)
 
-    def run(self, files: Files) -> None: ...
+    def run(self, files: Files) -> None:
+        raise NotImplementedError
 
     def expected(self) -> tuple[object, ...]:
         """Return the facts that must hold at this moment of the run."""
-        ...
+        return ()
 
-
-def stops_of_life(life: Life, *, seeds: Iterable[int], kinds: Iterable[str]) -> Stops:
-    """Everything that may be found where a life stops; each of ``kinds`` is in some operation."""
-    life.build()
-    stops = Stops(life.data, seeds=seeds, expected=life.expected)
-    life.run(stops.disk)
-    stops.end()
-    for kind in kinds:
-        assert any(kind in moment for moment in stops.moments)
-    return stops
+    def stops(self, seeds: Iterable[int] = ()) -> Stops:
+        """Return everything that may be found where the run stops."""
+        self.build()
+        stops = Stops(self.data, seeds=seeds, expected=self.expected)
+        self.run(stops.disk)
+        stops.end()
+        for kind in self.kinds:
+            assert any(kind in moment for moment in stops.moments)
+        return stops
 
 
 def after_reboot(

@@ -27,8 +27,9 @@ from storage.errors import CorruptRecord, InvalidRecord
 from storage.files import Files
 from storage.log.append import abort_transaction
 from storage.task import Task
-from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
-from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.crash import moments
+from tests.crash.moments import Found, Unsynced, during_opening
+from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.staging import left, staged
 from tests.storage.transactions import Client
 
@@ -59,11 +60,13 @@ class Stage(NamedTuple):
     flushed: int = 0
 
 
-class Life:
+class Life(moments.Life):
     """The run, and the facts that must hold at each of its stages."""
 
+    kinds = ("kafkafs.adopted",)
+
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.stages = [Stage()]
         self.run_id = "first"
         self.manager: LogManager
@@ -85,8 +88,7 @@ class Life:
         )
 
     def build(self) -> None:
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
+        super().build()
         self.open(Unsynced())
         for name, count in (("a", 1), ("b", 2)):
             self.manager.create_topic(name, count)
@@ -221,29 +223,21 @@ def check(life: Life, path: Path, found: Found) -> None:
         check_all(manager, [stage.adopted + 2])
 
 
-def stops_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]
-) -> tuple[Life, Stops]:
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
     monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 200)
-    life = Life(tmp_path / "data")
-    return life, stops_of_life(life, seeds=seeds, kinds=("kafkafs.adopted",))
+    return Life(tmp_path / "data")
 
 
-def test_a_kill_and_a_power_cut_at_every_operation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    life, stops = stops_of(tmp_path, monkeypatch, seeds=(0, 2))
-    stops.judge(functools.partial(check, life), tmp_path / "found")
+def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path, life: Life) -> None:
+    life.stops((0, 2)).judge(functools.partial(check, life), tmp_path / "found")
     assert life.adopted
     assert life.refused
 
 
 @pytest.mark.soak
-def test_an_opening_after_it_that_is_stopped_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    life, stops = stops_of(tmp_path, monkeypatch, seeds=(2,))
+def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, life: Life) -> None:
     whole = functools.partial(check, life)
     again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: NOW_MS)
-    stops.judge(again, tmp_path / "found", one_of=150)
+    life.stops((2,)).judge(again, tmp_path / "found", one_of=150)

@@ -12,7 +12,7 @@ checkpoint of the cleaner never goes beyond what is clean; no file of a cleaning
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from storage import Log, LogManager
@@ -24,7 +24,7 @@ from storage.verify.verify import verify
 from tests.compaction_model import ModelBatch, clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.histories import check_producers, content, known
-from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
+from tests.crash.moments import Found, Unsynced, during_opening
 from tests.observed import observe, rules_of
 from tests.storage.logs import opened
 
@@ -94,19 +94,16 @@ def check_that_it_goes_on(life: Life, path: Path, found: Found) -> None:
         check_readers(life, log)
 
 
-def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[Life, Stops]:
-    life = Life(tmp_path / "data")
-    return life, stops_of_life(life, seeds=seeds, kinds=(".cleaned", ".swap", ".deleted"))
-
-
 def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(0, 2))
-    stops.judge(functools.partial(check, life), tmp_path / "found")
+    life = Life(tmp_path / "data")
+    life.stops((0, 2)).judge(functools.partial(check, life), tmp_path / "found")
 
 
 def test_cleaning_once_more(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(2,))
-    stops.judge(functools.partial(check_that_it_goes_on, life), tmp_path / "found", one_of=8)
+    life = Life(tmp_path / "data")
+    life.stops((2,)).judge(
+        functools.partial(check_that_it_goes_on, life), tmp_path / "found", one_of=8
+    )
 
 
 def check_that_it_need_not_be_compacted(life: Life, path: Path, found: Found) -> None:
@@ -121,7 +118,8 @@ def check_that_it_need_not_be_compacted(life: Life, path: Path, found: Found) ->
 
 
 def test_a_log_that_is_not_compacted_any_more_after_a_kill(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=())
+    life = Life(tmp_path / "data")
+    stops = life.stops()
     stops.found = list(filter(swapping, stops.found))
     whole = functools.partial(check_that_it_need_not_be_compacted, life)
     stops.judge(whole, tmp_path / "found")
@@ -133,7 +131,8 @@ def swapping(found: Found) -> bool:
 
 
 def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=())
+    life = Life(tmp_path / "data")
+    stops = life.stops()
     stops.found = list(filter(swapping, stops.found))
     again = during_opening(functools.partial(check, life), seeds=(0,), clock_ms=lambda: life.now_ms)
     stops.judge(again, tmp_path / "found", one_of=10)

@@ -7,13 +7,13 @@ left of its log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from storage import LogManager
 from storage.files import Files
 from storage.groups.offset_records import Committed
-from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
+from tests.crash import moments
+from tests.crash.moments import Found, Unsynced, during_opening
 from tests.storage.groups.records import positions
 from tests.storage.logs import append, clock_ms, opened, write_settings
 
@@ -21,11 +21,11 @@ OFFSETS = "__consumer_offsets"
 COMMITS = 4
 
 
-class Life:
+class Life(moments.Life):
     """The run, and the last position that was requested, acknowledged and flushed."""
 
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.asked = self.acknowledged = self.flushed = -1
 
     def expected(self) -> tuple[object, ...]:
@@ -68,16 +68,10 @@ def check(path: Path, stopped: Found) -> None:
         assert positions(manager, "g") == {("orders", 0): end + 1}
 
 
-def stops_of(tmp_path: Path, seeds: Iterable[int]) -> Stops:
-    return stops_of_life(Life(tmp_path / "data"), seeds=seeds, kinds=())
-
-
 def test_a_stop_at_every_operation(tmp_path: Path) -> None:
-    stops = stops_of(tmp_path, seeds=(0, 2, 3))
-    stops.judge(check, tmp_path / "found")
+    Life(tmp_path / "data").stops((0, 2, 3)).judge(check, tmp_path / "found")
 
 
 def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
-    stops = stops_of(tmp_path, seeds=(2, 3))
     again = during_opening(check, seeds=(0, 2), clock_ms=clock_ms)
-    stops.judge(again, tmp_path / "found", one_of=40)
+    Life(tmp_path / "data").stops((2, 3)).judge(again, tmp_path / "found", one_of=40)

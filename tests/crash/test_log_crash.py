@@ -11,7 +11,6 @@ transactions known, and nothing of an open or aborted transaction shown.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +21,9 @@ from storage.files import Files
 from storage.log.append import abort_transaction, append_batches
 from storage.record.control import ABORT, COMMIT
 from storage.verify.verify import verify
-from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
-from tests.storage.logs import NOW_MS, NOW_NS, append, clock_ms, opened, remove_head, write_settings
+from tests.crash import moments
+from tests.crash.moments import Found, Unsynced, during_opening
+from tests.storage.logs import NOW_MS, NOW_NS, append, clock_ms, opened, remove_head
 from tests.storage.transactions import Client, marker, produced
 
 
@@ -36,20 +36,16 @@ class Issued(NamedTuple):
     marker: int = -1
 
 
-class Life:
+class Life(moments.Life):
     """Runs the life on a disk, and notes which appends and flushes have returned."""
 
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.issued: list[Issued] = []
         self.acknowledged = 0
         self.flushed = 0
         self.starts = frozenset({0})
         self.sequences = {7: 0, 8: 0}
-
-    def build(self) -> None:
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
 
     def expected(self) -> tuple[object, ...]:
         return (self.acknowledged, self.flushed, self.starts)
@@ -200,20 +196,16 @@ def check_producers(life: Life, log: Log) -> None:
     assert log.log_end_offset == before
 
 
-def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[Life, Stops]:
-    life = Life(tmp_path / "data")
-    return life, stops_of_life(life, seeds=seeds, kinds=())
-
-
 def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(0,))
-    stops.judge(functools.partial(check, life), tmp_path / "found")
+    life = Life(tmp_path / "data")
+    life.stops((0,)).judge(functools.partial(check, life), tmp_path / "found")
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_crash_during_recovery(tmp_path: Path, seed: int) -> None:
     """Recovery itself is interrupted at each of its operations, and then runs once more."""
-    life, stops = stops_of(tmp_path, seeds=(seed,))
+    life = Life(tmp_path / "data")
+    stops = life.stops((seed,))
     stops.found = stops.power_cuts
     again = during_opening(functools.partial(check, life), seeds=(seed + 2,), clock_ms=clock_ms)
     stops.judge(again, tmp_path / "found", one_of=10)

@@ -7,7 +7,6 @@ has deleted or replaced. If segments vanish after that start, the one after it r
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,16 @@ from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.task import Task
-from tests.crash import cleaned_log, test_retention_crash
-from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
-from tests.storage.logs import NOW_MS, write_settings
+from tests.crash import cleaned_log, moments, test_retention_crash
+from tests.crash.moments import Found, Unsynced, during_opening
+from tests.storage.logs import NOW_MS
 
 
-class Superseded:
+class Superseded(moments.Life):
     """Of the first segments nothing is left, so that no batch tells that they were replaced."""
 
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.now_ms = NOW_MS
         self.manager: LogManager
 
@@ -33,12 +32,8 @@ class Superseded:
     def log(self) -> Log:
         return self.manager.log("t", 0)
 
-    def expected(self) -> tuple[object, ...]:
-        return ()
-
     def build(self) -> None:
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
+        super().build()
         with LogManager.open(str(self.data), files=Unsynced(), clock_ms=lambda: NOW_MS) as manager:
             log = manager.create_topic("t", 1).partitions[0]
             manager.change_topic_settings("t", {"cleanup.policy": "compact"})
@@ -80,22 +75,17 @@ def misses_nothing(life: Life, path: Path, _: Found) -> None:
         assert len(log.losses) == len(sealed[::2])
 
 
-def stops_of(tmp_path: Path, kind: type[Life], seeds: Iterable[int]) -> tuple[Life, Stops]:
-    life = kind(tmp_path / "data")
-    return life, stops_of_life(life, seeds=seeds, kinds=("kafkafs.segments", ".deleted"))
-
-
 @pytest.mark.parametrize("kind", [cleaned_log.Life, Superseded, test_retention_crash.Life])
 def test_wherever_it_stops(tmp_path: Path, kind: type[Life]) -> None:
-    life, stops = stops_of(tmp_path, kind, seeds=(0, 2))
+    life = kind(tmp_path / "data")
     check = functools.partial(misses_nothing, life)
-    stops.judge(check, tmp_path / "found", one_of=5)
+    life.stops((0, 2)).judge(check, tmp_path / "found", one_of=5)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", [cleaned_log.Life, Superseded, test_retention_crash.Life])
 def test_wherever_openings_stop_too(tmp_path: Path, kind: type[Life]) -> None:
-    life, stops = stops_of(tmp_path, kind, seeds=range(4))
+    life = kind(tmp_path / "data")
     check = functools.partial(misses_nothing, life)
     again = during_opening(check, seeds=(0, 2), clock_ms=lambda: life.now_ms)
-    stops.judge(again, tmp_path / "found", one_of=40)
+    life.stops(range(4)).judge(again, tmp_path / "found", one_of=40)

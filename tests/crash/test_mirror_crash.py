@@ -25,7 +25,7 @@ from storage.log.log import Log
 from storage.state import gaps_file, mirror_file, point_file
 from storage.state.mirror_file import NO_ID, MirroredPartition, MirrorFile
 from storage.state.point_file import Point
-from tests.crash.moments import Found, Stops, Unsynced, stops_of_life
+from tests.crash.moments import Found, Life, Stops, Unsynced
 from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
 from tests.kafkafs.mirror.test_line_indexes import SMALL, index_all, indexed, put, sealed
 from tests.storage.groups.records import position, positions, write
@@ -37,11 +37,11 @@ KEPT = f"t.{ID}"
 BATCHES = b"".join(at(batch([b"%d" % n] * 5), 5 * n, 3) for n in range(4))
 
 
-class Renaming:
+class Renaming(Life):
     """The copies of two topics. One of them was created again."""
 
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.is_done = False
 
     def build(self) -> None:
@@ -102,15 +102,14 @@ def complete(files: Files, data: Path) -> None:
 
 def test_a_crash_while_a_copy_is_renamed(tmp_path: Path) -> None:
     life = Renaming(tmp_path / "data")
-    stops = stops_of_life(life, seeds=(0, 2, 3), kinds=())
-    stops.judge(life.check, tmp_path / "found")
+    life.stops((0, 2, 3)).judge(life.check, tmp_path / "found")
 
 
-class TakingIds:
+class TakingIds(Life):
     """The copies of two topics. The cluster has given one of them an id since."""
 
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.is_done = False
 
     def build(self) -> None:
@@ -157,20 +156,20 @@ def take(files: Files, data: Path) -> None:
 
 def test_a_crash_while_a_topic_gets_its_id(tmp_path: Path) -> None:
     life = TakingIds(tmp_path / "data")
-    stops = stops_of_life(life, seeds=(0, 2, 3), kinds=())
-    stops.judge(life.check, tmp_path / "found")
+    life.stops((0, 2, 3)).judge(life.check, tmp_path / "found")
 
 
-class Ending:
+class Ending(Life):
     """A mirror that is killed and detached, with an offset ahead of the copy."""
 
+    kinds = (paths.MIRROR_ENDED,)
+
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.begins = self.is_ended = self.is_done = False
 
     def build(self) -> None:
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
+        super().build()
         with LogManager.open(str(self.data), files=Unsynced()) as manager:
             for name in ("t", paths.CONSUMER_OFFSETS):
                 manager.create_mirrored_topic(name, None, 1, {})
@@ -217,7 +216,7 @@ class Ending:
 
 def test_a_crash_while_a_mirror_ends(tmp_path: Path) -> None:
     life = Ending(tmp_path / "data")
-    stops = stops_of_life(life, seeds=(0, 2), kinds=(paths.MIRROR_ENDED,))
+    stops = life.stops((0, 2))
     stops.found = [each for each in stops.found if each.expected[0]]
     stops.judge(life.check, tmp_path / "found")
 

@@ -23,7 +23,7 @@ from storage.task import Task
 from tests.compaction_model import clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.disk import SimulatedDisk
-from tests.crash.moments import Found, during_opening, stops_of_life
+from tests.crash.moments import Found, during_opening
 from tests.crash.test_cleaner_crash import check
 from tests.observed import observe, rules_of
 from tests.storage.logs import NOW_MS, append, opened, values
@@ -39,7 +39,7 @@ def changes_names(found: Found) -> bool:
 
 def test_a_swap(tmp_path: Path) -> None:
     life = Life(tmp_path / "data")
-    stops = stops_of_life(life, seeds=SEEDS, kinds=(".swap", ".deleted"))
+    stops = life.stops(SEEDS)
     stops.found = list(filter(changes_names, stops.found))
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
@@ -54,7 +54,7 @@ class BrokersLife(Life):
 
 def test_a_swap_where_nothing_else_is_written(tmp_path: Path) -> None:
     life = BrokersLife(tmp_path / "data")
-    stops = stops_of_life(life, seeds=range(-40, 0), kinds=(".swap",))
+    stops = life.stops(range(-40, 0))
     stops.found = [
         found
         for found in stops.found
@@ -73,6 +73,8 @@ class FullDisk(LogListener[Log]):
 class TakenBack(Life):
     """A swap is decided and taken back."""
 
+    kinds = (".swap",)
+
     def run(self, files: Files) -> None:
         self.begin(files)
         now = self.stages[-1]
@@ -89,7 +91,7 @@ class TakenBack(Life):
 
 def test_a_swap_that_is_taken_back(tmp_path: Path) -> None:
     life = TakenBack(tmp_path / "data")
-    stops = stops_of_life(life, seeds=range(-40, 0), kinds=(".swap",))
+    stops = life.stops(range(-40, 0))
     stops.found = list(filter(changes_names, stops.found))
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
@@ -106,7 +108,7 @@ def test_an_opening_amid_a_swap(tmp_path: Path, is_decided: bool) -> None:
     carries it out.
     """
     life = Life(tmp_path / "data")
-    stops = stops_of_life(life, seeds=(), kinds=(".swap",))
+    stops = life.stops()
     stops.found = [
         found
         for found in stops.found

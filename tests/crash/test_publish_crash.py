@@ -13,24 +13,21 @@ import pytest
 from storage import paths
 from storage.files import Files
 from storage.recovery.swap import finish_swaps, replace_closed
-from tests.crash.moments import Found, Unsynced, stops_of_life
+from tests.crash import moments
+from tests.crash.moments import Found, Unsynced
 
 BASES = (0, 7, 15)
 OLD_KINDS = (paths.LOG, paths.INDEX, paths.TIMEINDEX, paths.TXNINDEX)
 NEW_KINDS = (paths.LOG, paths.INDEX, paths.TIMEINDEX)
 
 
-class Life:
+class Life(moments.Life):
     """Replaces three segments. Each file contains `old` or `new`.
 
     The content of the new files is synced; their names are not.
     """
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
-
-    def expected(self) -> tuple[object, ...]:
-        return ()
+    kinds: tuple[str, ...] = (".cleaned", ".swap", ".deleted")
 
     def build(self) -> None:
         self.data.mkdir()
@@ -53,6 +50,8 @@ class Life:
 
 class Opening(Life):
     """The next start, after a swap that was decided when the process was killed."""
+
+    kinds = (".swap",)
 
     def build(self) -> None:
         (self.data / "t-0").mkdir(parents=True)
@@ -81,13 +80,8 @@ def check(path: Path, _: Found) -> None:
     assert {found[name] for name in kept} == {of}, found
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"), [(Life, (".cleaned", ".swap", ".deleted")), (Opening, (".swap",))]
-)
-def test_a_power_cut_at_every_operation(
-    tmp_path: Path, kind: type[Life], names: tuple[str, ...]
-) -> None:
-    life = kind(tmp_path / "data")
-    stops = stops_of_life(life, seeds=range(-60, 0), kinds=names)
+@pytest.mark.parametrize("kind", [Life, Opening])
+def test_a_power_cut_at_every_operation(tmp_path: Path, kind: type[Life]) -> None:
+    stops = kind(tmp_path / "data").stops(range(-60, 0))
     stops.found = stops.power_cuts
     stops.judge(check, tmp_path / "found")

@@ -14,9 +14,10 @@ import pytest
 from storage import LogManager
 from storage.files import Files
 from storage.log.append import append_with_offsets
+from tests.crash import moments
 from tests.crash.disk import SimulatedDisk
-from tests.crash.moments import Found, Unsynced, stops_of_life
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, write_settings
+from tests.crash.moments import Found, Unsynced
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened
 
 FAR = 1 << 31
 SENT = {
@@ -40,19 +41,18 @@ def made(offset: int) -> bytearray:
     return one
 
 
-class Life:
+class Life(moments.Life):
     """Writes are restored, and one of them is flushed."""
 
     def __init__(self, data: Path, sent: list[list[int]]) -> None:
-        self.data = data
+        super().__init__(data)
         self.sent = sent
         self.offsets = [offset for write in sent for offset in write]
         self.acknowledged = 0
         self.flushed = 0
 
     def build(self) -> None:
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
+        super().build()
         with LogManager.open(str(self.data), files=Unsynced()) as manager:
             manager.create_topic("t", 1)
             manager.change_topic_settings("t", {"internal.segment.bytes": "250"})
@@ -90,8 +90,7 @@ class Life:
 @pytest.mark.parametrize("which", SENT)
 def test_a_crash_at_every_operation(tmp_path: Path, which: str) -> None:
     life = Life(tmp_path / "data", SENT[which])
-    stops = stops_of_life(life, seeds=(-1, 0, 2, 3, 14), kinds=())
-    stops.judge(life.check, tmp_path / "found")
+    life.stops((-1, 0, 2, 3, 14)).judge(life.check, tmp_path / "found")
 
 
 def test_behind_a_gap_nothing_can_be_written(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ acknowledged nowhere else: what was deleted does not come back.  Behind that the
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +19,8 @@ from storage.files import Files
 from storage.record.control import ABORT, COMMIT
 from storage.task import Task
 from tests.crash.histories import LogLife, check_producers, content, known
-from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
-from tests.storage.logs import opened, write_settings
+from tests.crash.moments import Found, Unsynced, during_opening
+from tests.storage.logs import opened
 
 RETENTION_MS = 1000
 
@@ -36,6 +35,8 @@ class Stage(NamedTuple):
 
 class Life(LogLife[Stage]):
     """The run, and the facts that must hold at each of its stages."""
+
+    kinds = (".deleted", "log-start-offset-checkpoint")
 
     def __init__(self, data: Path) -> None:
         super().__init__(data, Stage())
@@ -69,8 +70,7 @@ class Life(LogLife[Stage]):
 
     def build(self) -> None:
         """Write the files with which the run begins."""
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
+        super().build()
         self.open(Unsynced())
         self.manager.create_topic("t", 1)
         for name, value in (
@@ -156,18 +156,14 @@ def check(life: Life, path: Path, found: Found) -> None:
         assert not list((path / "t-0").glob("*.deleted"))
 
 
-def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[Life, Stops]:
-    life = Life(tmp_path / "data")
-    return life, stops_of_life(life, seeds=seeds, kinds=(".deleted", "log-start-offset-checkpoint"))
-
-
 def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(0, 2))
-    stops.judge(functools.partial(check, life), tmp_path / "found")
+    life = Life(tmp_path / "data")
+    life.stops((0, 2)).judge(functools.partial(check, life), tmp_path / "found")
 
 
 def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(0,))
+    life = Life(tmp_path / "data")
+    stops = life.stops((0,))
     whole = functools.partial(check, life)
     again = during_opening(whole, seeds=(0,), clock_ms=lambda: life.now_ms)
     stops.judge(again, tmp_path / "found", one_of=25)

@@ -7,7 +7,6 @@ every batch from before or exactly those that are left.  A process without an an
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from storage.task import Task
 from tests.compaction_model import clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.histories import content
-from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
+from tests.crash.moments import Found, Unsynced, during_opening
 from tests.crash.test_cleaner_crash import check, check_readers
 from tests.observed import observe, rules_of
 from tests.storage.compaction.staging import staged_request
@@ -28,6 +27,8 @@ from tests.storage.logs import opened
 
 class StagedLife(Life):
     """Another process does its cleanings; ``requests``: what was asked of the owner, by stage."""
+
+    kinds = (".staged", *Life.kinds)
 
     def __init__(self, data: Path) -> None:
         super().__init__(data)
@@ -71,20 +72,14 @@ def check_that_it_is_asked_again(life: StagedLife, path: Path, found: Found) -> 
         check_readers(life, log)
 
 
-def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[StagedLife, Stops]:
-    life = StagedLife(tmp_path / "data")
-    return life, stops_of_life(
-        life, seeds=seeds, kinds=(".staged", ".cleaned", ".swap", ".deleted")
-    )
-
-
 def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(0, 2))
-    stops.judge(functools.partial(check, life), tmp_path / "found")
+    life = StagedLife(tmp_path / "data")
+    life.stops((0, 2)).judge(functools.partial(check, life), tmp_path / "found")
 
 
 def test_who_got_no_answer_asks_again(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(2,))
+    life = StagedLife(tmp_path / "data")
+    stops = life.stops((2,))
     stops.found = [each for each in stops.found if each.expected[0] in life.requests]
     assert len(stops.found) > 50
     stops.judge(functools.partial(check_that_it_is_asked_again, life), tmp_path / "found")
@@ -92,7 +87,8 @@ def test_who_got_no_answer_asks_again(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=(2,))
+    life = StagedLife(tmp_path / "data")
+    stops = life.stops((2,))
     again = during_opening(
         functools.partial(check, life), seeds=(0, 2), clock_ms=lambda: life.now_ms
     )

@@ -17,10 +17,10 @@ from storage.files import Files
 from storage.log.append import append_as_follower
 from storage.segment.cut import cut_files
 from storage.state.gaps_file import Gap
-from tests.crash.moments import Found, Unsynced, stops_of_life
+from tests.crash.moments import Found, Life, Unsynced
 from tests.storage.log.test_follower import at, stored
 from tests.storage.log.test_truncate import batches_of, last_offset, removed
-from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, write_settings
+from tests.storage.logs import NOW_MS, NOW_NS, batch, opened
 from tests.storage.transactions import marker, produced
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -69,11 +69,11 @@ def put(log: Log, batches: list[bytes]) -> None:
 OLD = sent(0, 0, 16)
 
 
-class Truncation:
+class Truncation(Life):
     """A log of some segments is truncated, and gets what the leader has instead."""
 
     def __init__(self, data: Path, offset: int, log_start: int) -> None:
-        self.data = data
+        super().__init__(data)
         self.offset = offset
         self.log_start = log_start
         stays = [each for each in OLD if last_offset(each) < offset]
@@ -89,8 +89,7 @@ class Truncation:
         self.acknowledged = self.flushed = 0
 
     def build(self) -> None:
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
+        super().build()
         with LogManager.open(str(self.data), files=Unsynced()) as manager:
             topic = manager.create_mirrored_topic(
                 "t", ID, 1, {"internal.segment.bytes": "400", "index.interval.bytes": "100"}
@@ -199,11 +198,10 @@ class Truncation:
 )
 def test_a_crash_during_a_truncation(tmp_path: Path, offset: int, log_start: int) -> None:
     life = Truncation(tmp_path / "data", offset, log_start)
-    stops = stops_of_life(life, seeds=(0, 2), kinds=())
-    stops.judge(life.check, tmp_path / "found")
+    life.stops((0, 2)).judge(life.check, tmp_path / "found")
 
 
-class Beginning:
+class Beginning(Life):
     """A mirrored topic is made, and its first batch contains the log start."""
 
     START = 7777
@@ -213,13 +211,9 @@ class Beginning:
     NEXT = at(batch([b"next"]), 7900, 3)
 
     def __init__(self, data: Path, *, closes: bool) -> None:
-        self.data = data
+        super().__init__(data)
         self.closes = closes
         self.phase = 0
-
-    def build(self) -> None:
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
 
     def expected(self) -> tuple[object, ...]:
         return (self.phase,)
@@ -280,5 +274,4 @@ class Beginning:
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_crash_before_the_first_batch(tmp_path: Path, closes: bool) -> None:
     life = Beginning(tmp_path / "data", closes=closes)
-    stops = stops_of_life(life, seeds=(0, 2), kinds=())
-    stops.judge(life.check, tmp_path / "found")
+    life.stops((0, 2)).judge(life.check, tmp_path / "found")
