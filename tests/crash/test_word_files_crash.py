@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from storage import LogManager, Record, encode
 from storage.compaction.repack import repack_all
 from storage.directory.word_files import WordFiles, path_of
 from storage.files import Files
 from storage.segment.segment import Segment
 from storage.task import Task
+from storage.words import build
 from storage.words.query import query_of_bytes
 from storage.words.words import Words
 from tests.crash.moments import Found, Stops, Unsynced
@@ -80,7 +83,12 @@ def check_search(segment: Segment) -> bool:
     return True
 
 
-def test_a_kill_and_a_power_cut_at_every_operation(tmp_path: Path) -> None:
+def test_a_kill_and_a_power_cut_at_every_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A file has several parts.
+    monkeypatch.setattr(build, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(build, "MOST_BLOCKS", 1)
     life = Life(tmp_path / "data")
     stops = Stops(life.data, seeds=(0, 2))
     life.run(stops.disk)

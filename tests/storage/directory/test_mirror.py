@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import Log, LogManager, paths
 from storage.directory.lock import alone, change_settings
-from storage.directory.mirror import end_mirror, is_mirror
+from storage.directory.mirror import end_mirror
 from storage.directory.retain import delete_records, retain
 from storage.errors import CorruptCheckpoint, InvalidConfig, LogLocked, MirroredDirectory
 from storage.files import Files
@@ -23,7 +23,6 @@ from storage.state.mirror_file import MirrorFile
 from storage.state.point_file import Point, Range, keep, name_at
 from storage.task import Task
 from storage.verify.verify import verify
-from tests.crash.disk import SimulatedDisk
 from tests.storage.groups.records import position, positions, write
 from tests.storage.log.test_follower import FAR, at
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
@@ -280,15 +279,6 @@ def test_the_lock_is_released_if_the_directory_became_a_mirror(
         LogManager.open(str(tmp_path))
     with LogManager.open(str(tmp_path), mirrors=True):
         pass
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_end_survives_a_power_cut(tmp_path: Path, seed: int) -> None:
-    make_mirror(tmp_path)
-    disk = SimulatedDisk(str(tmp_path))
-    end_mirror(disk, str(tmp_path))
-    disk.materialise(seed)
-    assert not is_mirror(Files(), str(tmp_path))
 
 
 def test_a_damaged_file_still_refuses_writers(tmp_path: Path) -> None:

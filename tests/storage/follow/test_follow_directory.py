@@ -45,9 +45,9 @@ class Starts(LogListener[Log]):
 class Followed:
     """A broker's directory and a manager that follows it."""
 
-    def __init__(self, data: Path, *, until_high_watermark: bool = False) -> None:
+    def __init__(self, data: Path) -> None:
         self.broker = BrokerDirectory(data)
-        self._until_high_watermark = until_high_watermark
+        self.until_high_watermark = False
 
     def open(self, files: Files | None = None) -> DirectoryFollower:
         self.starts = Starts()
@@ -60,7 +60,7 @@ class Followed:
         self.manager.log_group.listeners.append(self.starts)
         self.follower = DirectoryFollower(
             self.manager,
-            until_high_watermark=self._until_high_watermark,
+            until_high_watermark=self.until_high_watermark,
             clock_ns=lambda: NEVER_FRESH,
         )
         return self.follower
@@ -417,8 +417,8 @@ def test_a_checkpoint_that_is_none_is_not_the_end(
 
 
 @pytest.mark.parametrize("end", range(8))
-def test_a_log_ends_at_its_high_watermark(tmp_path: Path, end: int) -> None:
-    followed = Followed(tmp_path / "data", until_high_watermark=True)
+def test_a_log_ends_at_its_high_watermark(followed: Followed, end: int) -> None:
+    followed.until_high_watermark = True
     partition = followed.broker.partition()
     starts = [0]
     for number in range(4):
@@ -438,13 +438,14 @@ def test_a_log_ends_at_its_high_watermark(tmp_path: Path, end: int) -> None:
     follower.look(log)
     assert values(log) == partition.values
     assert [segment.base_offset for segment in log.segments] == partition.bases
-    followed.manager.close()
 
 
 @pytest.mark.parametrize("start", range(1, 4))
-def test_the_batch_of_the_log_start_is_below_the_high_watermark(tmp_path: Path, start: int) -> None:
+def test_the_batch_of_the_log_start_is_below_the_high_watermark(
+    followed: Followed, start: int
+) -> None:
     """A broker writes down where records were deleted at once, and the high watermark later."""
-    followed = Followed(tmp_path / "data", until_high_watermark=True)
+    followed.until_high_watermark = True
     partition = followed.broker.partition()
     partition.append(b"zero", b"one", b"two")
     partition.append(b"three")
@@ -454,11 +455,10 @@ def test_the_batch_of_the_log_start_is_below_the_high_watermark(tmp_path: Path, 
     log = followed.manager.log("t", 0)
     assert log.log_start_offset == start
     assert log.log_end_offset == 3
-    followed.manager.close()
 
 
-def test_appends_wait_for_the_high_watermark(tmp_path: Path) -> None:
-    followed = Followed(tmp_path / "data", until_high_watermark=True)
+def test_appends_wait_for_the_high_watermark(followed: Followed) -> None:
+    followed.until_high_watermark = True
     partition = followed.broker.partition()
     follower = followed.open()
     log = followed.manager.log("t", 0)
@@ -472,7 +472,6 @@ def test_appends_wait_for_the_high_watermark(tmp_path: Path) -> None:
         assert follower.look(log)
         assert values(log) == partition.values[:end]
         assert not follower.look(log)
-    followed.manager.close()
 
 
 # -- the lock ------------------------------------------------------------------------------------
