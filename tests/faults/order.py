@@ -894,7 +894,7 @@ FAULTS = [
         "_ended_path(data_dir))\n    files.sync_directory(data_dir)\n\n\ndef is_end",
         "_ended_path(data_dir))\n\n\ndef is_end",
         "After a power cut a directory with records of its own is a mirror again.",
-        (MIRROR,),
+        ("tests/crash/test_mirror_crash.py",),
     ),
     Fault(
         "end-of-a-mirror-is-noted-before-the-flush",
