@@ -198,12 +198,17 @@ def _as_data_and_place(path: str) -> tuple[str, ...]:
 
 
 def resolve(
-    words: Sequence[str], *, needs: Needs = "partitions", may_be_partition: bool = False
+    words: Sequence[str],
+    *,
+    needs: Needs = "partitions",
+    may_be_partition: bool = False,
+    only_mount: bool = False,
 ) -> Address:
     """Return the logs that `words` (at least one) name; see the module.
 
-    `needs` and `may_be_partition`: see `checked_directory`. `check_places` checks that the topics
-    exist.
+    `needs` and `may_be_partition`: see `checked_directory`. `only_mount`: the caller does not use
+    `data_dir`, which the mount table does not have if it is not ASCII. `check_places` checks that
+    the topics exist.
 
     Errors: ClickException, such as BadParameter.
     """
@@ -216,7 +221,7 @@ def resolve(
             first, needs=needs, may_be_partition=may_be_partition, topic=topic
         )
         return Address(data_dir, places, mount_that_writes(data_dir))
-    if not os.path.isabs(mounted.source):
+    if not (only_mount or os.path.isabs(mounted.source)):
         raise fail(f"{first}: this is a kafkafs mount; give its data directory instead")
     if path == mounted.path:
         places = tuple(_place_in(first, word) for word in others)

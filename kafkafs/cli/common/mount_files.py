@@ -156,7 +156,7 @@ def resolve_mounted(words: Sequence[str]) -> Address | None:
     if mounted is None and mount_that_writes(os.path.realpath(path)) is None:
         check_no_address(words[0])
         return None
-    address = resolve(words, needs="files")
+    address = resolve(words, needs="files", only_mount=True)
     if mounted is None and address.mount is not None:
         check_served(address.mount)
     return address

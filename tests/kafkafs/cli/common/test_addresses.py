@@ -15,6 +15,7 @@ from kafkafs.cli import main
 from kafkafs.cli.common.mounts import mount_that_writes
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, ending, kafkafs
+from tests.kafkafs.cli.mounting.test_mount_mistakes import fill
 from tests.storage.logs import append
 
 
@@ -167,6 +168,25 @@ def test_paths_of_several_directories(mounted: Place, tmp_path: Path) -> None:
     for other in (mounted.data, tmp_path, "payments"):
         code, line = refused(mounted.path / "orders", other)
         assert (code, f"is not in {mounted.path}" in line) == (2, True), line
+
+
+@pytest.mark.programs
+def test_a_mount_of_a_directory_whose_path_is_not_ascii(tmp_path: Path) -> None:
+    """… is read through the mount: the mount table does not have the directory."""
+    place = Place(tmp_path)
+    data = tmp_path / "dätä"
+    data.mkdir()
+    fill(data)
+    assert kafkafs("mount", data, place.path).returncode == 0
+    try:
+        shown = kafkafs("cat", data, "orders").stdout
+        for command in ("consume", "tail"):
+            for words in ((place.path,), (place.path, "orders"), (place.path / "orders",)):
+                done = kafkafs(command, *words)
+                assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
+        assert "give its data directory instead" in kafkafs("verify", place.path).stderr
+    finally:
+        kafkafs("umount", place.path)
 
 
 def test_no_logs_at_all() -> None:
