@@ -47,6 +47,8 @@ _NAMES_IN_PRODUCE: Final = 12
 # The first version of OffsetFetch for many groups, and the number of groups in a request.
 _MANY_GROUPS: Final = 8
 _GROUPS_EACH: Final = 100
+# The number of topics in a request for settings. The answer has 1.5 KB for each.
+_TOPICS_EACH: Final = 1000
 # The error of a topic that may not be described, the code of the right to read, and what a broker
 # that does not know the rights says.
 _DENIED: Final = 29
@@ -174,9 +176,14 @@ def describe_topic_configs(
         {"resourceType": _TOPIC, "resourceName": topic, "configurationKeys": None}
         for topic in topics
     ]
-    if not resources:
-        return {}
-    answer = cluster.any_connection().request("DescribeConfigs", {"resources": resources})
+    found: dict[str, TopicSettings | ClientError] = {}
+    for at in range(0, len(resources), _TOPICS_EACH):
+        data = {"resources": resources[at : at + _TOPICS_EACH]}
+        found |= _settings_in(cluster.any_connection().request("DescribeConfigs", data))
+    return found
+
+
+def _settings_in(answer: Struct) -> dict[str, TopicSettings | ClientError]:
     found: dict[str, TopicSettings | ClientError] = {}
     for each in answer["results"]:
         topic = _text(each["resourceName"])

@@ -30,6 +30,8 @@ from kafka_client.requests import (
     LATEST,
     Committed,
     Offset,
+    TopicSettings,
+    describe_topic_configs,
     fetch_all_committed,
     fetch_committed,
     list_groups,
@@ -304,6 +306,21 @@ def test_an_answer_about_other_groups_is_refused(pair: Pair, cluster: Cluster) -
     pair.answer("OffsetFetch", *[lambda *_: {"groups": [{"groupId": "g", "topics": []}]}] * 2)
     with refused:
         fetch_all_committed(cluster)
+
+
+def test_the_settings_of_many_topics_come_in_several_answers(pair: Pair, cluster: Cluster) -> None:
+    """One answer would be larger than allowed."""
+
+    def described(_version: int, data: Struct) -> Struct:
+        names = [each["resourceName"] for each in data["resources"]]
+        assert len(names) <= 1000
+        return {"results": [{"resourceName": name} for name in names]}
+
+    pair.answer("DescribeConfigs", described, described)
+    names = [f"t{number}" for number in range(2001)]
+    assert describe_topic_configs(cluster, names) == dict.fromkeys(names, TopicSettings({}, {}))
+    assert describe_topic_configs(cluster, []) == {}
+    assert pair.count("DescribeConfigs") == [3, 0]
 
 
 # -- produce ---------------------------------------------------------------------------------------
