@@ -38,7 +38,7 @@ from storage.manager import LogManager
 from storage.record.control import ABORT
 from storage.record.header import parse_header
 from storage.segment.cut import cut_files
-from storage.state import mirror_file
+from storage.state import mirror_file, point_file
 from storage.state.gaps_file import Gap
 from storage.state.mirror_file import NO_ID, UNKNOWN, MirroredPartition
 
@@ -480,7 +480,11 @@ class Copier:
 
     def _name(self, copy: Copy, *holes: Hole) -> None:
         """Write gaps, durably, and report those that are new."""
-        now_ms = self._manager.clock_ms()
+        manager = self._manager
+        now_ms = manager.clock_ms()
+        if any(hole.kind == "diverged" for hole in holes):
+            # The restore points are from before, also if the clock was set back since.
+            now_ms = max(now_ms, point_file.newest_ms(manager.files, manager.path))
         for gap in copy.log.note_gaps(*(Gap(*hole, now_ms) for hole in holes)):
             self._facts.add_gap(copy, gap)
 

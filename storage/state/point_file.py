@@ -181,6 +181,18 @@ def time_of(name: str) -> int | None:
         return None
 
 
+def newest_ms(files: Files, data_dir: str) -> int:
+    """Return a time that no point of a data directory is after. Points that cannot be read do not
+    count. Errors: OSError.
+    """
+    times = [0]
+    for name in names(files, data_dir):
+        time_ms = time_of(name)
+        with contextlib.suppress(CorruptCheckpoint, FileNotFoundError):
+            times.append(read(files, data_dir, name).time_ms if time_ms is None else time_ms + 999)
+    return max(times)
+
+
 def path_of(data_dir: str, name: str) -> str:
     """Return the path of a point."""
     return os.path.join(data_dir, paths.POINT + name)
@@ -317,7 +329,8 @@ def lost_from(point: Point, kept: Range, gaps: Iterable[Gap]) -> int | None:
             gap.first
             for gap in gaps
             if gap.kind == "diverged"
-            and gap.first < kept.end
+            # The log ended after `last`: a later end is that of a later point.
+            and gap.first < kept.end <= gap.last + 1
             and kept.start < kept.end
             and gap.time_ms >= point.time_ms
         ),

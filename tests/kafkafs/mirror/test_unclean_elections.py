@@ -12,9 +12,12 @@ from kafka_client.cluster import Cluster
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import LATEST
 from kafkafs.mirror.mirror import Mirror
+from storage import clock
+from storage.files import Files
 from storage.manager import LogManager
 from storage.settings.messages import Struct
-from storage.state import mirror_file
+from storage.state import mirror_file, point_file
+from storage.state.point_file import lost_from
 from tests.kafka_client.fake_broker import batch
 from tests.kafkafs.mirror.fake_source import NO_ID, Run, Source, SourceLog, SourceTopic
 
@@ -118,6 +121,34 @@ def test_the_same_offsets_are_lost_twice(source: Source, log: SourceLog, tmp_pat
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         gaps = manager.log("t", 0).gaps
         assert [gap[:3] for gap in gaps] == [("diverged", 105, 109)] * 2
+
+
+def test_points_from_before_a_loss_have_lost_records_though_the_clock_was_set_back(
+    source: Source, log: SourceLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those from after it have all of theirs."""
+    wall_ms, ahead_ms = clock.wall_ms, 3_600_000
+    monkeypatch.setattr(clock, "wall_ms", lambda: wall_ms() + ahead_ms)
+    log.batches = [batch(100), batch(105)]
+    run, files = Run(source, tmp_path), Files(str(tmp_path))
+    run()
+    (name,) = point_file.names(files, str(tmp_path))
+    point_file.keep(files, str(tmp_path), name, "kept")
+    run()
+    ahead_ms = 0
+    log.batches[1:], log.epochs = [batch(105, epoch=1)], {0: 105}
+    run()
+    log.batches.append(batch(110, epoch=1))
+    run()
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        gaps = manager.log("t", 0).gaps
+    lost = {
+        (each := point_file.read(files, str(tmp_path), name)).partitions["t", 0].end: lost_from(
+            each, each.partitions["t", 0], gaps
+        )
+        for name in point_file.names(files, str(tmp_path))
+    }
+    assert lost == {110: 105, 115: None}
 
 
 @pytest.mark.parametrize(("answers", "count"), [(0, 3), (1, 4)])
