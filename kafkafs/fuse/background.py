@@ -1,8 +1,9 @@
 """Starts a daemon in the background, and waits until it is ready.
 
 The caller's process forks and waits at a pipe. The child starts in a session of its own, and writes
-to the pipe that it is ready, or why it cannot start, with one line each. Until it is ready the
-child shows progress on the terminal's standard error; then it closes all three standard streams.
+to the pipe that it is ready, or why it cannot start, with one line each. It closes all files of the
+caller except the standard streams. Until it is ready the child shows progress on the terminal's
+standard error; then it closes all three standard streams.
 
 The caller must not start a thread before the fork, and takes what belongs to a process (fcntl
 locks) after it.
@@ -10,6 +11,7 @@ locks) after it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,6 +26,7 @@ from kafkafs.printable import one_line
 Program = Callable[[Callable[[str], None]], int]
 
 _READY = b"\0"
+_STANDARD_ERROR = 2
 #: The signals that end a waiting process, besides Ctrl-C.
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -77,6 +80,7 @@ def _run_child(program: Program, pipe: int) -> int:
     """The child's whole life; the result is its exit status."""
     os.setsid()
     os.chdir("/")
+    _close_files(pipe)
     waiting = True
 
     def ready(line: str) -> None:
@@ -100,6 +104,18 @@ def _run_child(program: Program, pipe: int) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _close_files(kept: int) -> None:
+    """Close all files but the standard streams and `kept`.
+
+    A caller's file would stay open as long as the mount: a lock on it (flock) would stay, and a
+    reader of its pipe would get no end of the file.
+    """
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > _STANDARD_ERROR and number != kept:
+            with contextlib.suppress(OSError):
+                os.close(number)
 
 
 def _what(error: BaseException) -> str:

@@ -237,7 +237,7 @@ def _signals(stage: _Stage) -> Iterator[None]:
 
 @contextmanager
 def _mounted(data_dir: str, mount_point: str, stage: _Stage) -> Iterator[None]:
-    """Mount before the logs are open, since the daemon inherits the open files.
+    """Mount before the logs are open, since the daemon closes the files that this process has open.
 
     A mount that a killed run has left is used. It is unmounted only if the directory could be
     opened: until then it may be the mount of a run that has not ended.

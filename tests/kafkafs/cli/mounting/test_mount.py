@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
 import pty
@@ -128,6 +129,17 @@ def test_a_second_mount_of_a_data_directory_names_the_holder(place: Place, tmp_p
     line = failed(kafkafs("mount", place.data, other))
     assert f"in use by process {place.pid}" in line
     assert "in use by process" in failed(kafkafs("mount", "-f", place.data, other))
+
+
+def test_the_daemon_keeps_no_file_of_its_caller_open(place: Place, tmp_path: Path) -> None:
+    """Otherwise, a script that holds a lock while it mounts would never release it."""
+    lock = tmp_path / "lock"
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "kafkafs", "mount", str(place.data), str(place.path)]
+        subprocess.run(command, check=True, capture_output=True, pass_fds=[file.fileno()], cwd=ROOT)
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 IGNORING = """
