@@ -138,6 +138,8 @@ class Daemon:
         self._tree = tree
         self._notices = notices
         self._ready = ready
+        # The device number of the mount.
+        self._device: str | None = None
         self._spinner = session_loop.Spinner()
         self._asked = trio.Event()
         tree.mount.manager.take_turns()
@@ -162,6 +164,8 @@ class Daemon:
                 kind = ConfigurationError if command else MountError
                 raise kind(f"{self._mount.path}: cannot mount: {reason}{more}") from None
             said = lines()
+        mounted = mount_table.find(self._mount.path)
+        self._device = None if mounted is None else mounted.device
         for line in said:
             self._tree.mount.events(line)
         self._notices.start()
@@ -197,10 +201,13 @@ class Daemon:
             self._tree.mount.events(f"the data directory was not closed cleanly: {error}")
             return 3
         finally:
-            is_mounted = mount_table.find(self._mount.path) is not None
-            pyfuse3.close()
-            if is_mounted:
-                utab.leave(self._mount.path)
+            mounted = mount_table.find(self._mount.path)
+            if mounted is None or mounted.device == self._device:
+                pyfuse3.close()
+                if mounted is not None:
+                    utab.leave(self._mount.path)
+            # Otherwise, this mount was removed from the path with --lazy. libfuse would unmount
+            # the mount that is there now.
         return 0
 
     async def _serve(self) -> None:

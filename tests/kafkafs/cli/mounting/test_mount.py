@@ -556,6 +556,23 @@ def test_a_lazy_umount_returns_at_once(place: Place) -> None:
     assert place.was_closed_cleanly()
 
 
+def test_the_end_of_a_lazily_unmounted_daemon_leaves_a_later_mount_alone(place: Place) -> None:
+    other = place.data.parent / "other"
+    other.mkdir()
+    with place.foreground() as process:
+        (place.path / "orders").mkdir()
+        descriptor = os.open(place.path / "orders/0", os.O_RDONLY)
+        assert kafkafs("umount", "--lazy", place.path).returncode == 0
+        assert kafkafs("mount", other, place.path).returncode == 0
+        later = mount_table.find(str(place.path))
+        process.terminate()
+        assert process.wait(HANG_S) == 0
+    with pytest.raises(OSError, match=r"not connected"):
+        os.close(descriptor)
+    assert mount_table.find(str(place.path)) == later
+    place.umount()
+
+
 def test_what_ends_unknown_settings_works_in_the_mount(place: Place) -> None:
     """The remedy for a directory that is not mounted would send the user in a circle."""
     described(place.data, [], None)
