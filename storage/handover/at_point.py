@@ -17,6 +17,7 @@ from storage.log.log import Log
 from storage.record.control import ABORT, encode_marker, parse_marker
 from storage.segment.reader import SegmentReader
 from storage.segment.segment import Segment
+from storage.state.gaps_file import FILE_NAME, UNREADABLE
 from storage.state.point_file import Point, Range, lost_from
 from storage.state.producer_state import ProducerState
 
@@ -61,7 +62,10 @@ def faults(point: Point, log: Log, kept: Range) -> Iterator[str]:
     if log.log_start_offset > kept.start:
         last = min(log.log_start_offset, kept.end) - 1
         yield f"{name}: offsets {kept.start} to {last} were deleted since"
-    if (first := lost_from(point, kept, log.gaps)) is not None:
+    gaps = log.gaps
+    if any(gap.kind == UNREADABLE for gap in gaps):
+        yield f"{name}: {FILE_NAME} cannot be read, which names the records that were lost since"
+    if (first := lost_from(point, kept, gaps)) is not None:
         yield f"{name}: the cluster has lost records from offset {first} on since"
 
 

@@ -176,9 +176,12 @@ class _Segments:
             if each.start < each.end and not is_there:
                 return f"records of {topic}:{number} were deleted"
             directory = os.path.join(self._data_dir, partition_directory(name, number))
-            with contextlib.suppress(CorruptCheckpoint, OSError):
-                if lost_from(point, each, gaps_file.read(self._files, directory)) is not None:
-                    return f"the cluster has lost records of {topic}:{number}"
+            try:
+                lost = lost_from(point, each, gaps_file.read(self._files, directory))
+            except (CorruptCheckpoint, OSError):
+                return f"{gaps_file.FILE_NAME} of {topic}:{number} cannot be read"
+            if lost is not None:
+                return f"the cluster has lost records of {topic}:{number}"
         return ""
 
     def size(self, topic: str, number: int, start: int, end: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 from storage import LogManager, paths
 from storage.errors import HandoverRefused, MirroredDirectory
 from storage.files import Files
-from storage.state import mirror_file, point_file
+from storage.state import gaps_file, mirror_file, point_file
 from storage.state.gaps_file import Gap
 from storage.state.mirror_file import MirrorFile
 from storage.state.point_file import Point, Position, Range
@@ -305,6 +305,10 @@ def diverge(data: Path) -> None:
         manager.log("plain", 0).note_gaps(Gap("diverged", 3, 5, NOW_MS + 1))
 
 
+def damage_gaps(data: Path) -> None:
+    (data / "plain-0" / gaps_file.FILE_NAME).write_text("?\n")
+
+
 def at(topic: str, end: int, start: int = 0) -> Callable[[Path], None]:
     return rewrite(lambda point: point.partitions.update({(topic, 0): Range(start, end)}))
 
@@ -317,6 +321,7 @@ def at(topic: str, end: int, start: int = 0) -> Callable[[Path], None]:
         (end_mirror, "this is no mirror any more", True),
         (raise_start, "plain:0: offsets 0 to 0 were deleted since", True),
         (diverge, "plain:0: the cluster has lost records from offset 3 on since", True),
+        (damage_gaps, "plain:0: kafkafs.gaps cannot be read", True),
         (at("plain", 99), "before the restore point: 99", False),
         (at("started-late", 7), "offset 7, the end of the restore point, lies within", False),
         (rewrite(lambda point: point.ids.update(plain="other")), "plain with the id other", False),

@@ -107,6 +107,8 @@ def test_records_that_the_cluster_has_lost(data: Path) -> None:
     assert points(data).stdout.count("incomplete: the cluster has lost records of orders:0") == 1
     assert "kept" in rows(points(data, "--keep", "kept"))
     assert names[1] in rows(points(data))
+    (data / "orders-0" / gaps_file.FILE_NAME).write_text("?\n")
+    assert points(data).stdout.count("incomplete: kafkafs.gaps of orders:0 cannot be read") == 3
 
 
 def test_mistakes(data: Path) -> None:
