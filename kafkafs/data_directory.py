@@ -22,6 +22,7 @@ from storage.errors import LogLocked
 from storage.files import Files
 from storage.settings import broker_settings
 from storage.state import owner_file
+from storage.state.owner_file import OwnerProcess
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):[0-9]{4,5}")
 _IS_AN_ADDRESS = (
@@ -96,8 +97,7 @@ def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
     with contextlib.suppress(OSError):
         owner = owner_file.read(Files(), directory)
         if owner is not None and owner.pid == error.pid:
-            mounted = find(owner.mount)
-            if mounted is not None and mounted.type == TYPE:
+            if mount_of(owner, directory) is not None:
                 unmount = f"kafkafs umount {shlex.quote(owner.mount)}"
                 return f"{error}: mounted at {owner.mount}. To unmount it: {unmount}"
             return (
@@ -112,6 +112,22 @@ def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
                 f"{error}: used by a running broker. Stop the broker, or mount read-only: {mount}"
             )
     return str(error)
+
+
+def mount_of(owner: OwnerProcess, directory: str) -> Mounted | None:
+    """Return the mount of the process that has a data directory open; None: it is not visible here.
+
+    After `umount --lazy`, and in another mount namespace, another directory may be mounted at the
+    same path.
+    """
+    mounted = find(owner.mount)
+    if mounted is None or mounted.type != TYPE:
+        return None
+    with contextlib.suppress(OSError):
+        # (The mount table may lack the name of the directory.)
+        if not os.path.isabs(mounted.source) or os.path.samefile(mounted.source, directory):
+            return mounted
+    return None
 
 
 def is_run_by_broker(directory: str, holder: int | None) -> bool:

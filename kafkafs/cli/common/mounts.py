@@ -27,7 +27,7 @@ def mount_around(text: str) -> tuple[Mounted | None, str]:
 
 def mount_that_writes(data_dir: str) -> str | None:
     """Return the mount of a data directory whose daemon may write; None: no such mount is seen."""
-    from kafkafs.mount_table import TYPE, find
+    from kafkafs.data_directory import mount_of
     from storage import paths
     from storage.files import Files
     from storage.state import owner_file
@@ -39,5 +39,4 @@ def mount_that_writes(data_dir: str) -> str | None:
             return None
     except OSError:
         return None  # opening the logs fails too, and reports the error
-    mounted = find(owner.mount)
-    return owner.mount if mounted is not None and mounted.type == TYPE else None
+    return owner.mount if mount_of(owner, data_dir) is not None else None

@@ -15,10 +15,10 @@ from pathlib import Path
 from kafkafs.cli.common.mounts import mount_that_writes
 from kafkafs.cli.common.serving import as_root, as_user
 from kafkafs.cli.mounting.doctor import Check, Finding, NotLooked
-from kafkafs.data_directory import Mistake, contents_or_mistake, is_run_by_broker
+from kafkafs.data_directory import Mistake, contents_or_mistake, is_run_by_broker, mount_of
 from kafkafs.fuse.mount_point import NAME, is_stopped
 from kafkafs.mount_options import MountOptions
-from kafkafs.mount_table import TYPE, find, find_around
+from kafkafs.mount_table import find_around
 from kafkafs.quantities import human_size, local_time
 from kafkafs.tree.control.retention import freed_text
 from kafkafs.tree.permissions import Permissions, exposed_text
@@ -266,8 +266,7 @@ def _lock(path: str) -> Iterator[Finding]:
     owner = owner_file.read(files, path)
     if name != NAME or owner is None or owner.pid != holder:
         return
-    mounted = find(owner.mount)
-    if mounted is None or mounted.type != TYPE:
+    if mount_of(owner, path) is None:
         yield Finding(
             f"{who} has {path} open, but its mount at {owner.mount} was unmounted: it exits when "
             "the last open file there is closed",

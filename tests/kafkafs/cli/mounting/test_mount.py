@@ -565,6 +565,11 @@ def test_the_end_of_a_lazily_unmounted_daemon_leaves_a_later_mount_alone(place: 
         assert kafkafs("umount", "--lazy", place.path).returncode == 0
         assert kafkafs("mount", other, place.path).returncode == 0
         later = mount_table.find(str(place.path))
+        # No command that is given the first directory acts on the second one.
+        (place.path / "orders").mkdir()
+        line = failed(kafkafs("config", place.data, "orders", "retention.ms=1"))
+        assert f"in use by process {process.pid}" in line
+        assert "retention.ms=1\n" not in (place.path / "orders/.config").read_text()
         process.terminate()
         assert process.wait(HANG_S) == 0
     with pytest.raises(OSError, match=r"not connected"):
