@@ -111,7 +111,8 @@ def parse_point(text: str, now_ms: int, zone: tzinfo | None = None) -> Point | N
     kind, _, spelt = text.partition("=")
     if kind == "group" and spelt:
         return OfGroup(spelt)
-    if not text.isascii():
+    # A name of a file is no longer, and int() refuses thousands of digits.
+    if not text.isascii() or len(text) > 255:
         return None
     if text.isdecimal():
         return Offset(int(text))
